@@ -70,21 +70,15 @@ def is_transient(error: Exception) -> bool:
 
 
 def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
-    """Calls ``find`` after each of the waits (seconds, two or more) until it returns something other than None.
+    """Calls ``find`` after each of the waits (seconds) until it returns something other than None.
 
     This is for AWS's lists, which show what was just created only a few seconds later.
     """
-    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_chain, wait_fixed
-
-    first, *others = waits
-    time.sleep(first)
-    retrying = Retrying(
-        retry=retry_if_result(lambda found: found is None),
-        wait=wait_chain(*map(wait_fixed, others)),
-        stop=stop_after_attempt(len(waits)),
-        retry_error_callback=lambda _: None,
-    )
-    return retrying(find)
+    for wait in waits:
+        time.sleep(wait)
+        if (found := find()) is not None:
+            return found
+    return None
 
 
 def region_problems() -> list[str]:

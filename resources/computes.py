@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from resources.env_reader import BUCKET, EnvReader
@@ -34,9 +34,10 @@ RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
 MOST_WEIGHT = 1000
 
 
-def _launchers(module: str) -> ModuleType:
-    """Imports a module of launchers by its name: it imports this one, and more than definitions need to load."""
-    return import_module(f"resources.launchers.{module}")
+def _made(launcher: str, *arguments: Any) -> Launcher:
+    """Makes a launcher by its module's name and its own: it imports this module, and more than definitions need."""
+    made: Launcher = resolve_name(f"resources.launchers.{launcher}")(*arguments)
+    return made
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class ComputeSettings:
     @classmethod
     def read(cls, reader: EnvReader) -> Self:
         """Reads the settings from the environment, and adds what is wrong with them to the reader's problems."""
-        del reader
         return cls()
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
@@ -72,7 +72,6 @@ class ComputeSettings:
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
         """Returns why a table's workers can't have this size; None if they can. conf: their Spark settings."""
-        del size, conf
         return None
 
 
@@ -85,10 +84,7 @@ class Inline(ComputeSettings):
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher of workers in this process, which imports PySpark."""
         perform = import_module(f"{worker}.perform").perform
-        made: Launcher = _launchers("inline").InlineLauncher(
-            lambda payload, session: perform(payload, session, settings=lambda: settings)
-        )
-        return made
+        return _made("inline:InlineLauncher", lambda work, session: perform(work, session, settings=lambda: settings))
 
 
 class Local(ComputeSettings):
@@ -98,8 +94,7 @@ class Local(ComputeSettings):
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher of subprocesses with this process's Python."""
-        made: Launcher = _launchers("local").LocalLauncher((sys.executable, "-m", worker))
-        return made
+        return _made("local:LocalLauncher", (sys.executable, "-m", worker))
 
 
 class _OnAws(ComputeSettings):
@@ -159,8 +154,7 @@ class Ecs(_OnAws):
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher of tasks whose container runs the worker."""
-        made: Launcher = _launchers("ecs").EcsLauncher(settings, self, ("python", "-m", worker))
-        return made
+        return _made("ecs:EcsLauncher", settings, self, ("python", "-m", worker))
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
         """Returns why no task can have the size, with what is missing of it taken from the settings."""
@@ -194,8 +188,7 @@ class Emr(_OnAws):
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher of steps."""
-        made: Launcher = _launchers("emr").EmrLauncher(settings, self, worker)
-        return made
+        return _made("emr:EmrLauncher", settings, self, worker)
 
     def problems(self) -> list[str]:
         """Returns also why a run could not ask for a cluster of its own, if so."""
@@ -204,7 +197,7 @@ class Emr(_OnAws):
         from resources.launchers.base import NotStarted
 
         try:
-            _launchers("emr_clusters").transient_cluster(Path(self.cluster), "")
+            resolve_name("resources.launchers.emr_clusters:transient_cluster")(Path(self.cluster), "")
         except NotStarted as error:
             return [*super().problems(), str(error)]
         return super().problems()
@@ -238,8 +231,7 @@ class EmrServerless(_OnAws):
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher of job runs."""
-        made: Launcher = _launchers("emr_serverless").EmrServerlessLauncher(settings, self, worker)
-        return made
+        return _made("emr_serverless:EmrServerlessLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
         """Returns why EMR Serverless has no worker of the size."""

@@ -18,7 +18,7 @@ from lakehouse_assets.collect.leases import HELD, Periods, is_over
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import Listed, Spool
 from lakehouse_assets.collect.marks import MOST, Mark
-from lakehouse_assets.collect.pass_report import LOOK, CollectRule, Example, LastLook, Problem, Report, Tally
+from lakehouse_assets.collect.pass_report import EXAMPLES, LOOK, CollectRule, LastLook, Problem, Report, Tally
 from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.refusals import Kept
 from lakehouse_assets.collect.seen import NotJudged, TableListing, load
@@ -72,8 +72,7 @@ def collect(
         with suppress(Exception):  # the storage of notes may be what failed
             _note(site, table.metadata.table_uuid, report)
         raise
-    with report.step("note"):
-        _note(site, table.metadata.table_uuid, report)
+    _note(site, table.metadata.table_uuid, report)
     return report
 
 
@@ -119,19 +118,16 @@ class _Pass:
     """Digests of the places whose files the trash has, or may have."""
 
     def run(self) -> None:
-        seen = self.seen
-        steps: dict[str, Callable[[], None]] = {
-            "list": lambda: seen.list_all(self.report),
-            "read": seen.read_all,
-            "judge": self._judge,
-        }
-        if not self.report.dry_run:
-            # Steps that a file which can't be taken can't make fail come before the trash.
-            steps |= {"own": seen.note_owner, "purge": self._purge, "mark": self._mark, "trash": self._trash}
-        with closing(seen.files), closing(self.unneeded):
-            for name, step in steps.items():
-                with self.report.step(name):
-                    step()
+        with closing(self.seen.files), closing(self.unneeded):
+            self.seen.list_all(self.report)
+            self.seen.read_all()
+            self._judge()
+            if not self.report.dry_run:
+                # Steps that a file which can't be taken can't make fail come before the trash.
+                self.seen.note_owner()
+                self._purge()
+                self._mark()
+                self._trash()
 
     def _judge(self) -> None:
         for file, judgement, mark in self.seen.judged():
@@ -157,7 +153,9 @@ class _Pass:
         self.report.unneeded[judgement.why].add(file.size)
         self.tokens |= {token} if token else set()
         if due:
-            self.report.add_due(Example(file.place.location, file.size, why))
+            self.report.due.add(file.size)
+            if len(self.report.examples) < EXAMPLES:
+                self.report.examples.append((file.place.location, file.size, why))
         if due and not is_receipt:
             self.due_of_table.add(file.size)
 

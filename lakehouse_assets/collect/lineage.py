@@ -12,13 +12,13 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 from uuid import UUID
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import MetadataLogEntry
 
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings
@@ -43,14 +43,6 @@ class Standing(StrEnum):
     TAKEN = "of another catalog, for which the table went on"
 
 
-class Earlier(NamedTuple):
-    """An entry of a metadata log."""
-
-    location: str
-    updated_ms: int
-    """The time when the file was written, by its writer's clock."""
-
-
 @dataclass(frozen=True)
 class LineageFacts:
     """Holds what a metadata file says of its place in a table's history."""
@@ -58,7 +50,7 @@ class LineageFacts:
     uuid: UUID
     updated_ms: int
     """The time when it was written, by its writer's clock."""
-    log: tuple[Earlier, ...] = ()
+    log: tuple[MetadataLogEntry, ...] = ()
     """The metadata files before it, the oldest first, as far as it remembers them."""
     is_fork: bool = False
     """Whether the file is a fork's."""
@@ -82,13 +74,13 @@ class Lineage:
         metadata = table.metadata
         line = cls(metadata.table_uuid, metadata.last_updated_ms)
         line.add(table.metadata_location, metadata.last_updated_ms)
-        new = [Earlier(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+        new = list(metadata.metadata_log)
         while new:
             for entry in new:
-                line.add(*entry)
-            facts = (read_facts(table.io, entry.location) for entry in new)
+                line.add(entry.metadata_file, entry.timestamp_ms)
+            facts = (read_facts(table.io, entry.metadata_file) for entry in new)
             oldest = next((found for found in facts if found and found.uuid == line.uuid), None)
-            new = [entry for entry in oldest.log if not line.has(entry.location)] if oldest else []
+            new = [entry for entry in oldest.log if not line.has(entry.metadata_file)] if oldest else []
         return line
 
     def add(self, location: str, updated_ms: int) -> None:
@@ -114,30 +106,26 @@ class Lineage:
             return Standing.FORK
         if is_settled:
             return Standing.PAST
-        if facts.log and self.has(facts.log[-1].location):
+        if facts.log and self.has(facts.log[-1].metadata_file):
             return Standing.SIDE
         return Standing.PAST if facts.updated_ms <= self.oldest_ms else Standing.TAKEN
 
 
-@dataclass
-class Unnamed:
-    """Holds what unnamed metadata files say."""
-
-    kept: PlaceSet = field(default_factory=PlaceSet)
-    """The metadata files that somebody may still need, and what they name."""
-    taken: list[tuple[str, LineageFacts]] = field(default_factory=list)
-    """The metadata files by which another catalog has the table."""
+Taken = list[tuple[str, LineageFacts]]
+"""The metadata files by which another catalog has the table."""
 
 
-def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> Unnamed:
+def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> tuple[PlaceSet, Taken]:
     """Looks at the metadata files in the table's folders that nobody names.
+
+    Returns those that somebody may still need, with what they name, and those by which another catalog has the table.
 
     reader: one that has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
     written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back. Raises
     OSError where the storage can't be read, UnknownStorage.
     """
-    found = Unnamed()
-    others = reader.beside(found.kept.add)
+    kept, taken = PlaceSet(), Taken()
+    others = reader.beside(kept.add)
     line: Lineage | None = None
     for file in files:
         location = file.place.location
@@ -147,11 +135,11 @@ def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_
             continue
         match line.standing(facts, is_settled=file.modified_ms <= settled_ms):
             case Standing.TAKEN:
-                found.taken.append((location, facts))
+                taken.append((location, facts))
             case Standing.OTHER_TABLE | Standing.SIDE:
-                found.kept.add(location)
+                kept.add(location)
                 _read_named(others, location)
-    return found
+    return kept, taken
 
 
 def read_facts(io: FileIO, location: str) -> LineageFacts | None:
@@ -160,11 +148,9 @@ def read_facts(io: FileIO, location: str) -> LineageFacts | None:
         with io.new_input(location).open() as stream:
             data = stream.read()
         fields = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
-        log = tuple(
-            Earlier(entry["metadata-file"], int(entry["timestamp-ms"])) for entry in fields.get("metadata-log") or ()
-        )
+        log = tuple(map(MetadataLogEntry.model_validate, fields.get("metadata-log") or ()))
         uuid, updated_ms = UUID(fields.get("table-uuid") or NO_UUID.hex), int(fields["last-updated-ms"])
-        return LineageFacts(uuid, updated_ms, log, is_fork(entry.location for entry in log))
+        return LineageFacts(uuid, updated_ms, log, is_fork(entry.metadata_file for entry in log))
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, EOFError, zlib.error):
         return None
 

@@ -111,20 +111,12 @@ def _list_local(root: Place) -> Iterator[Listed]:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 elif entry.is_file(follow_symlinks=False):
-                    yield from _listed(entry)
-
-
-def _listed(entry: os.DirEntry[str]) -> Iterator[Listed]:
-    try:
-        yield local_listed(Place(StorageKind.FILE, "", entry.path), entry.stat(follow_symlinks=False))
-    except FileNotFoundError:  # removed meanwhile
-        return
+                    with suppress(FileNotFoundError):  # removed meanwhile
+                        yield local_listed(Place(StorageKind.FILE, "", entry.path), entry.stat(follow_symlinks=False))
 
 
 def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
-    folder = root.key.rstrip("/")
-    below = Place(root.kind, root.bucket, f"{folder}/" if folder else "")
-    for page in pages(client, "list_objects_v2", below, MaxKeys=PAGE):
+    for page in pages(client, "list_objects_v2", root.child(""), MaxKeys=PAGE):
         for found in page.get("Contents", ()):
             place = Place(root.kind, root.bucket, found["Key"])
             yield Listed(place, found["Size"], milliseconds(found["LastModified"]), bare(found["ETag"]))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import permutations, product
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -110,12 +112,11 @@ def _problem(one: Located, other: Located) -> str | None:
     """Returns how two tables are in each other's way; None if they are not."""
     if one.uuid == other.uuid:
         return f"{one.identifier} and {other.identifier} are one table, {one.uuid}, registered twice"
-    for inner, outer in ((one, other), (other, one)):
-        for root in inner.roots:
-            for around in outer.roots:
-                if root.is_within(around):
-                    there = f"{outer.identifier} at {around.location}"
-                    return f"{inner.identifier} at {root.location} lies within {there}"
+    for inner, outer in permutations((one, other)):
+        for root, around in product(inner.roots, outer.roots):
+            if root.is_within(around):
+                there = f"{outer.identifier} at {around.location}"
+                return f"{inner.identifier} at {root.location} lies within {there}"
     return None
 
 
@@ -166,10 +167,8 @@ class Neighbours:
             if namespace not in seen:
                 seen.add(namespace)
                 yield from self.catalog.list_tables(namespace)
-                try:
+                with suppress(NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
                     left += self.catalog.list_namespaces(namespace)
-                except (NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
-                    continue
 
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
         """Notes where the table lies, then reads its manifests: they may be what can't be read."""
@@ -184,23 +183,17 @@ class Neighbours:
         except NoSuchIcebergTableError:
             return None
         except NoSuchTableError:  # what REST servers also answer for a metadata file that is missing
-            if self._is_listed(identifier):
-                raise
+            with suppress(NoSuchNamespaceError):
+                if identifier in self.catalog.list_tables(identifier[:-1]):
+                    raise
             return None
-
-    def _is_listed(self, identifier: Identifier) -> bool:
-        try:
-            return identifier in self.catalog.list_tables(identifier[:-1])
-        except NoSuchNamespaceError:
-            return False
 
     def _read(self, table: Table, where: Located) -> None:
         outside = self.outside[where.uuid]
 
         def note(location: str) -> None:
-            if is_apart(location) or all(where.holds(without_links(place)) for place in meanings(location)):
-                return
-            outside.add(location)
+            if not is_apart(location) and not all(where.holds(without_links(place)) for place in meanings(location)):
+                outside.add(location)
 
         reader = self._readers.setdefault(where.uuid, Reader(table.io, note))
         reader.io, reader.found = table.io, note

@@ -5,10 +5,7 @@ How it is shown is not known here.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import UUID
@@ -67,17 +64,6 @@ class Problem:
     """A text that names the table, what was found, and what to do next."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A file that is due."""
-
-    location: str
-    size: int
-    """The size in bytes."""
-    why: str
-    """A sentence for a person."""
-
-
 @dataclass
 class Report:
     """The report of one pass over one table."""
@@ -95,8 +81,8 @@ class Report:
     many."""
     due: Tally = field(default_factory=Tally)
     """The unneeded files that were marked long enough."""
-    examples: list[Example] = field(default_factory=list)
-    """The first of the due files."""
+    examples: list[tuple[str, int, str]] = field(default_factory=list)
+    """The first of the due files: the location, the size in bytes, and why it is due, a sentence for a person."""
     trashed: Tally = field(default_factory=Tally)
     """The files that this pass moved to the trash."""
     purged: Tally = field(default_factory=Tally)
@@ -104,28 +90,11 @@ class Report:
     refused: list[Kept] = field(default_factory=list)
     """The due files that were not moved to the trash, and those that were not deleted from it, each with the reason."""
     problems: list[Problem] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    """The seconds that each step took, by its name."""
-
-    def add_due(self, file: Example) -> None:
-        """Counts a due file, and names it among the examples if it is one of the first."""
-        self.due.add(file.size)
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(file)
 
     @property
     def unreachable(self) -> Tally:
         """All files that nobody needs."""
         return sum(self.unneeded.values(), Tally())
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Measures the seconds of a step."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
 
 def notes(staging: str, uuid: UUID, name: str) -> str:

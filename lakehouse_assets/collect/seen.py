@@ -103,10 +103,10 @@ class TableListing:
         if found := other_owner(self.table, self.mark):
             raise NotJudged(Problem(CollectRule.OWNER, f"{found}. None of its files is judged until then"))
         settled_ms = self.mark.settled_ms if self.mark else 0
-        unnamed = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
-        if unnamed.taken:
-            raise NotJudged(Problem(CollectRule.OWNER, self._taken_text(unnamed.taken)))
-        self.knowledge = Knowledge(self.live, staged, unnamed.kept, states, self.now_ms, self.periods)
+        kept, taken = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
+        if taken:
+            raise NotJudged(Problem(CollectRule.OWNER, self._taken_text(taken)))
+        self.knowledge = Knowledge(self.live, staged, kept, states, self.now_ms, self.periods)
 
     def states(self, tokens: Collection[str]) -> dict[str, RunState]:
         """Returns the states of runs by now; all of them have files."""
@@ -184,7 +184,7 @@ class TableListing:
     def _taken_text(self, taken: Sequence[tuple[str, LineageFacts]]) -> str:
         location, facts = max(taken, key=lambda file: file[1].updated_ms)
         written = datetime.fromtimestamp(facts.updated_ms / 1000, UTC)
-        base = facts.log[-1].location if facts.log else "no other"
+        base = facts.log[-1].metadata_file if facts.log else "no other"
         return (
             f"table {self.identifier}: {location}, written {written:%Y-%m-%d %H:%M} UTC on top of {base}, is a version "
             f"of it that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So "

@@ -47,16 +47,16 @@ UNFINISHED = "the run ended before it was taken"
 
 @dataclass(frozen=True)
 class TrashReport:
-    """The result of putting files into the trash."""
+    """The result of putting files into the trash, or of deleting them from it for good."""
 
     files: int
-    """The number of files that were put into the trash."""
+    """The number of files that went."""
     size: int
     """Their size in bytes."""
     kept: tuple[Kept, ...]
-    """The files that were not taken, each with the reason."""
-    until_ms: int
-    """The time until which the files can be brought back, by the storage's clock."""
+    """The files that should have gone and did not, each with the reason."""
+    until_ms: int = 0
+    """The time until which the files can be brought back, by the storage's clock; 0 where they are gone for good."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,6 @@ class RestoreReport:
     """The number of files that were there already, unchanged."""
     lost: tuple[Kept, ...]
     """The files that can't come back, with the reason."""
-
-
-@dataclass(frozen=True)
-class PurgeReport:
-    """The files that are gone for good."""
-
-    files: int
-    size: int
-    """Their size in bytes."""
-    kept: tuple[Kept, ...]
-    """The files that should have gone and did not, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +176,7 @@ class Trash:
             self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(back))
         return told
 
-    def purge(self, now_ms: int) -> PurgeReport:
+    def purge(self, now_ms: int) -> TrashReport:
         """Deletes for good what can't be brought back any more, and forgets what nobody will ask for.
 
         Only what the trash has is deleted, and only what the ledger says that it took. now_ms: by storage_now(). Raises
@@ -209,7 +198,7 @@ class Trash:
                         self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
                         gone += [batch.entries[n] for n in taken if n not in stayed]
                     # Else it is tried again at the next pass, and counted then.
-        return PurgeReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
+        return TrashReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
 
     def _settle(self) -> None:
         """Finds out by looking, and writes down, what a run took that ended before it could say.

@@ -6,8 +6,7 @@ What the checks say is in health_verdicts.py, what is said already in said.py; t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import dagster as dg
 
@@ -37,7 +36,12 @@ def evaluate(
     if due:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
-        found = Tick(reader, measures, cursor, events, now, time.monotonic() + TICK_SECONDS).evaluations(due)
+        deadline = time.monotonic() + TICK_SECONDS
+        for number, table in enumerate(due):
+            if (number and time.monotonic() > deadline) or len(found) >= MOST_EVENTS:
+                break
+            cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
+            found += _news(reader, measures, cursor, table, events[table.identifier], now, deadline)
     reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
     return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
@@ -57,50 +61,31 @@ def verdicts_now(table: Table, measures: Measures, open_reader: Callable[[], Hea
         return unreadable(error)
 
 
-@dataclass
-class Tick:
-    """One evaluation of the sensor."""
+def _news(
+    reader: HealthReader, measures: Measures, cursor: LookCursor, table: Table, event: int, now: float, deadline: float
+) -> list[dg.AssetCheckEvaluation]:
+    """Returns the table's evaluations that are to be said now, and notes in the cursor how it was seen.
 
-    reader: HealthReader
-    measures: Measures
-    cursor: LookCursor
-    events: Mapping[str, int]
-    """The storage id of each table's latest materialization, by its identifier."""
-    now: float
-    """The time, seconds since 1970."""
-    deadline: float
-    """When the tick's time is up, on the monotonic clock."""
-
-    def evaluations(self, due: Sequence[Table]) -> list[dg.AssetCheckEvaluation]:
-        """Returns the evaluations that are to be said of these tables, until time is up or enough is said."""
-        found: list[dg.AssetCheckEvaluation] = []
-        for number, table in enumerate(due):
-            if (number and time.monotonic() > self.deadline) or len(found) >= MOST_EVENTS:
-                break
-            self.cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
-            stored = Stored.of(self.reader.instance, table.key, self.now)
-            if not stored.is_awaited:
-                found += self._news(table, stored)
-        return found
-
-    def _news(self, table: Table, stored: Stored) -> list[dg.AssetCheckEvaluation]:
-        """Returns the table's evaluations that are to be said now, and notes in the cursor how it was seen."""
-        seen, location, again = self.cursor.seen.get(table.identifier), "", self.now + HOUR
-        found: Verdicts = {}
-        try:
-            if loaded := self.reader.load(table):
-                location = short(loaded.metadata_location)
-                if not (seen and seen.location == location and stored.is_settled(self.now)):
-                    health = self.reader.health(table, loaded, self.deadline)
-                    found = verdicts(health, self.measures, int(self.now * 1000))
-        except TimeIsUp:
-            return []
-        except Exception as error:  # of one table: it must not take the events of the others with it
-            found, location, again = unreadable(error), "", self.now  # the next tick tries again
-        evaluations = {check: verdict.evaluation(table.key, check) for check, verdict in found.items()}
-        due = stored.due(evaluations)
-        waiting = [at for at in due.values() if at > self.now]
-        if any(at <= self.now + HOUR for at in waiting):
-            location, again = "", min(again, *waiting)
-        self.cursor.seen[table.identifier] = Seen(location, self.events[table.identifier], again)
-        return [evaluation for check, evaluation in evaluations.items() if due[check] <= self.now]
+    event: the storage id of its latest materialization. deadline: when time is up, on the monotonic clock.
+    """
+    stored = Stored.of(reader.instance, table.key, now)
+    if stored.is_awaited:
+        return []
+    seen, location, again = cursor.seen.get(table.identifier), "", now + HOUR
+    found: Verdicts = {}
+    try:
+        if loaded := reader.load(table):
+            location = short(loaded.metadata_location)
+            if not (seen and seen.location == location and stored.is_settled(now)):
+                found = verdicts(reader.health(table, loaded, deadline), measures, int(now * 1000))
+    except TimeIsUp:
+        return []
+    except Exception as error:  # of one table: it must not take the events of the others with it
+        found, location, again = unreadable(error), "", now  # the next tick tries again
+    evaluations = {check: verdict.evaluation(table.key, check) for check, verdict in found.items()}
+    due = stored.due(evaluations)
+    waiting = [at for at in due.values() if at > now]
+    if any(at <= now + HOUR for at in waiting):
+        location, again = "", min(again, *waiting)
+    cursor.seen[table.identifier] = Seen(location, event, again)
+    return [evaluation for check, evaluation in evaluations.items() if due[check] <= now]

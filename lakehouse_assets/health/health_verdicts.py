@@ -52,9 +52,9 @@ def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
     measures: what finds what is wrong. now_ms: milliseconds since 1970, for the times since the last write and look.
     """
     found = by_check(health, measures)
-    numbers = {
+    numbers: dict[Check, dict[str, Any]] = {
         Check.FILES: _files(health),
-        Check.HISTORY: _history(health, now_ms),
+        Check.HISTORY: {"snapshots": health.snapshots, **_hours_since("last_write", health.last_write_ms, now_ms)},
         Check.STORAGE: _storage(health, now_ms),
     }
     is_left = health.format_version != FORMAT_VERSION
@@ -81,22 +81,11 @@ def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) ->
     """Words the verdict of one check. left: why no work mends what is found; empty where it does."""
     severity = found[0].severity if found else Severity.WARN
     texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
-    text = "; ".join([*texts, left] if found and left else texts)
-    return Verdict(
-        not found,
-        dg.AssetCheckSeverity(severity),
-        text or "nothing to mend",
-        {**numbers, "findings": len(found), NEEDS: _needs(found), **_worst(found)},
-    )
-
-
-def _needs(found: Sequence[Finding]) -> str:
-    return ", ".join(f"{finding.action or 'a person'} ({finding.severity})" for finding in found) or "nothing"
-
-
-def _worst(found: Sequence[Finding]) -> dict[str, dg.TableMetadataValue]:
-    """Returns a table of the worst partitions for each finding that has any."""
-    return {f"worst: {finding.action}": _table(_rows(finding)) for finding in found if finding.worst}
+    text = "; ".join([*texts, left] if found and left else texts) or "nothing to mend"
+    needs = ", ".join(f"{finding.action or 'a person'} ({finding.severity})" for finding in found) or "nothing"
+    worst = {f"worst: {finding.action}": _table(_rows(finding)) for finding in found if finding.worst}
+    metadata: dict[str, Any] = {**numbers, "findings": len(found), NEEDS: needs, **worst}
+    return Verdict(not found, dg.AssetCheckSeverity(severity), text, metadata)
 
 
 def _rows(finding: Finding) -> Iterable[dict[str, str | int]]:
@@ -131,10 +120,6 @@ def _files(health: TableHealth) -> dict[str, Any]:
         "rows_deleted_at_most": health.total("rows_deleted_at_most"),
         **({"sizes": _table(sizes)} if sizes else {}),
     }
-
-
-def _history(health: TableHealth, now_ms: int) -> dict[str, Any]:
-    return {"snapshots": health.snapshots, **_hours_since("last_write", health.last_write_ms, now_ms)}
 
 
 def _hours_since(what: str, at_ms: int | None, now_ms: int) -> dict[str, float]:

@@ -6,12 +6,12 @@ Losing it costs one look at each table. What is done about a table is known by D
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import dagster as dg
+from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
 
@@ -43,18 +43,13 @@ class LookCursor:
     def parse(cls, text: str | None) -> LookCursor:
         """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
         try:
-            fields = json.loads(text or "{}")
-            seen = {
-                name: Seen(str(location), int(event), float(again))
-                for name, (location, event, again) in fields.get("seen", {}).items()
-            }
-            return cls(str(fields.get("last", "")), seen)
-        except (ValueError, TypeError, AttributeError, OverflowError):
+            return TypeAdapter(cls).validate_json(text or "{}")
+        except ValueError:
             return cls()
 
     def text(self) -> str:
         """Returns the cursor as text, for Dagster to keep."""
-        return json.dumps({"last": self.last, "seen": self.seen}, separators=(",", ":"))
+        return TypeAdapter(LookCursor).dump_json(self).decode()
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
         """Returns the tables that are to be looked at, in turn: by name, beginning after the last one.
@@ -62,8 +57,7 @@ class LookCursor:
         events: by identifier, as materializations() finds them. now: seconds since 1970.
         """
         found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
-        ordered = sorted(found, key=lambda table: table.identifier)
-        return sorted(ordered, key=lambda table: table.identifier <= self.last)
+        return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
         """Returns the tables, beside those that are due, that were found with something still to be done."""

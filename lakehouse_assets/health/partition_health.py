@@ -5,7 +5,8 @@ The health of a whole table is health.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import add, attrgetter
 from typing import Any
@@ -85,39 +86,23 @@ class PartitionHealth:
         return self.rows_deleted_at_most / self.rows if self.rows else 0.0
 
 
-@dataclass
-class Deletes:
-    """The delete files of one partition, which no look reads: what they delete is known by kinds and ages alone."""
-
-    positions: list[tuple[int, int]] = field(default_factory=list)
-    """The (greatest data sequence number, rows) of each summary of position delete files."""
-    newest_equality: int = -1
-    """The greatest data sequence number of the equality delete files; -1 without any."""
-
-    def add(self, summary: Summary) -> None:
-        """Adds a summary of delete files."""
-        if summary.content == DataFileContent.POSITION_DELETES:
-            self.positions.append((summary.newest, summary.rows))
-        else:
-            self.newest_equality = max(self.newest_equality, summary.newest)
-
-
-def rows_deleted_at_most(data: Mapping[int, int], deletes: Deletes, newest_equality: int) -> int:
+def rows_deleted_at_most(data: Mapping[int, int], positions: Collection[tuple[int, int]], newest_equality: int) -> int:
     """Returns an upper bound of the deleted rows of a partition, never more than its rows.
 
-    A row of a position delete file deletes at most one row, of a data file that is not newer. A row of an equality
-    delete file deletes any number, of data files that are older, so all their rows count. Newer data files were written
-    after the delete (https://iceberg.apache.org/spec/#scan-planning).
+    No delete file is read: what they delete is known by kinds and ages alone. A row of a position delete file deletes
+    at most one row, of a data file that is not newer. A row of an equality delete file deletes any number, of data
+    files that are older, so all their rows count. Newer data files were written after the delete
+    (https://iceberg.apache.org/spec/#scan-planning).
 
-    data: rows of data files by their least data sequence number. newest_equality: the greatest data sequence number of
-    the equality deletes that hold for all partitions; -1 without any.
+    data: rows of data files by their least data sequence number. positions: the (greatest data sequence number, rows)
+    of each summary of position delete files. newest_equality: the greatest data sequence number of the equality deletes
+    that hold for the partition; -1 without any.
     """
-    equality = max(deletes.newest_equality, newest_equality)
-    if not data or (equality < 0 and not deletes.positions):
+    if not data or (newest_equality < 0 and not positions):
         return 0
     oldest = min(data)
-    positions = sum(rows for newest, rows in deletes.positions if newest >= oldest)
-    return min(sum(data.values()), positions + sum(rows for age, rows in data.items() if age < equality))
+    at_most = sum(rows for newest, rows in positions if newest >= oldest)
+    return min(sum(data.values()), at_most + sum(rows for age, rows in data.items() if age < newest_equality))
 
 
 COUNTS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size")
@@ -136,12 +121,18 @@ class _Sums:
     newest: int = -1
     """The greatest data sequence number of the data files; -1 without any."""
     delete_files: int = 0
-    deletes: Deletes = field(default_factory=Deletes)
+    positions: list[tuple[int, int]] = field(default_factory=list)
+    """The (greatest data sequence number, rows) of each summary of position delete files."""
+    newest_equality: int = -1
+    """The greatest data sequence number of the equality delete files; -1 without any."""
 
     def add(self, summary: Summary) -> None:
         if summary.content != DataFileContent.DATA.value:
             self.delete_files += summary.files
-            self.deletes.add(summary)
+            if summary.content == DataFileContent.POSITION_DELETES:
+                self.positions.append((summary.newest, summary.rows))
+            else:
+                self.newest_equality = max(self.newest_equality, summary.newest)
             return
         self.counts = tuple(map(add, self.counts, _counts(summary)))
         self.data[summary.oldest] = self.data.get(summary.oldest, 0) + summary.rows
@@ -152,7 +143,7 @@ class _Sums:
     def needs_spark(self, spec_id: int, default_spec_id: int, newest_anywhere: int) -> Iterator[str]:
         if spec_id != default_spec_id:
             yield old_spec(spec_id)
-        if self.data and max(self.deletes.newest_equality, newest_anywhere) > min(self.data):
+        if self.data and max(self.newest_equality, newest_anywhere) > min(self.data):
             yield EQUALITY
 
 
@@ -163,15 +154,12 @@ def partition_healths(
 
     summaries: those of all manifests of the snapshot.
     """
-    found: dict[Partition, _Sums] = {}
+    found: dict[Partition, _Sums] = defaultdict(_Sums)
     for summary in summaries:
-        partition = summary.spec_id, summary.partition
-        if (sums := found.get(partition)) is None:
-            sums = found[partition] = _Sums()
-        sums.add(summary)
+        found[summary.spec_id, summary.partition].add(summary)
     unpartitioned = {spec.spec_id for spec in metadata.specs().values() if spec.is_unpartitioned()}
     # The equality deletes of an unpartitioned spec hold for all partitions: https://iceberg.apache.org/spec/#scan-planning
-    anywhere = [sums.deletes.newest_equality for (spec_id, _), sums in found.items() if spec_id in unpartitioned]
+    anywhere = [sums.newest_equality for (spec_id, _), sums in found.items() if spec_id in unpartitioned]
     newest_anywhere = max(anywhere, default=-1)
     names = partition_names(metadata, list(found), key_of)
     times = {snapshot.sequence_number: snapshot.timestamp_ms for snapshot in metadata.snapshots}
@@ -182,7 +170,9 @@ def partition_healths(
             spec_id=spec_id,
             values=values,
             sizes=dict(sorted(sums.sizes.items())),
-            rows_deleted_at_most=rows_deleted_at_most(sums.data, sums.deletes, newest_anywhere),
+            rows_deleted_at_most=rows_deleted_at_most(
+                sums.data, sums.positions, max(sums.newest_equality, newest_anywhere)
+            ),
             delete_files=sums.delete_files,
             written_ms=times.get(sums.newest),
             needs_spark=tuple(sums.needs_spark(spec_id, metadata.default_spec_id, newest_anywhere)),

@@ -6,9 +6,8 @@ How manifests are read is in commit/manifest_reader.py, how summaries are kept i
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pyiceberg.manifest import DataFileContent, ManifestEntry
@@ -78,58 +77,31 @@ class Summary(NamedTuple):
 
 def summarize(spec_id: int, files: Iterable[LiveFile], limits: SizeLimits) -> list[Summary]:
     """Returns the summaries of a manifest's live files, which are all of the manifest's spec."""
-    groups: dict[tuple[DataFileContent, tuple[Any, ...]], _Group] = {}
+    groups: dict[tuple[DataFileContent, tuple[Any, ...]], list[LiveFile]] = defaultdict(list)
     for file in files:
-        key = file.content, file.partition
-        if (group := groups.get(key)) is None:
-            group = groups[key] = _Group()
-        group.add(file, limits)
-    return [group.summary(spec_id, *key) for key, group in groups.items()]
+        groups[file.content, file.partition].append(file)
+    return [_summary(spec_id, group, limits) for group in groups.values()]
 
 
-@dataclass(slots=True)
-class _Group:
-    files: int = 0
-    size: int = 0
-    rows: int = 0
-    fragments: int = 0
-    fragment_size: int = 0
-    undersized: int = 0
-    undersized_size: int = 0
-    sizes: Counter[int] = field(default_factory=Counter)
-    oldest: float = math.inf
-    newest: float = -math.inf
-
-    def add(self, file: LiveFile, limits: SizeLimits) -> None:
-        self.files += 1
-        self.size += file.size
-        self.rows += file.rows
-        if file.size <= limits.fragment:
-            self.fragments += 1
-            self.fragment_size += file.size
-        elif file.size <= limits.undersized:
-            self.undersized += 1
-            self.undersized_size += file.size
-        self.sizes[power_of_two(file.size)] += 1
-        self.oldest = min(self.oldest, file.sequence)
-        self.newest = max(self.newest, file.sequence)
-
-    def summary(self, spec_id: int, content: DataFileContent, partition: tuple[Any, ...]) -> Summary:
-        return Summary(
-            spec_id=spec_id,
-            content=content.value,
-            partition=partition,
-            files=self.files,
-            size=self.size,
-            rows=self.rows,
-            fragments=self.fragments,
-            fragment_size=self.fragment_size,
-            undersized=self.undersized,
-            undersized_size=self.undersized_size,
-            sizes=tuple(sorted(self.sizes.items())),
-            oldest=int(self.oldest),
-            newest=int(self.newest),
-        )
+def _summary(spec_id: int, files: Sequence[LiveFile], limits: SizeLimits) -> Summary:
+    sizes, sequences = [file.size for file in files], [file.sequence for file in files]
+    fragments = [size for size in sizes if size <= limits.fragment]
+    undersized = [size for size in sizes if limits.fragment < size <= limits.undersized]
+    return Summary(
+        spec_id=spec_id,
+        content=files[0].content.value,
+        partition=files[0].partition,
+        files=len(files),
+        size=sum(sizes),
+        rows=sum(file.rows for file in files),
+        fragments=len(fragments),
+        fragment_size=sum(fragments),
+        undersized=len(undersized),
+        undersized_size=sum(undersized),
+        sizes=tuple(sorted(Counter(map(power_of_two, sizes)).items())),
+        oldest=min(sequences),
+        newest=max(sequences),
+    )
 
 
 def power_of_two(size: int) -> int:

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from gzip import compress, decompress
@@ -98,23 +98,20 @@ def _header(uuid: UUID, limits: SizeLimits) -> str:
 def _tagged(value: Any) -> Mapping[str, str]:
     """Encodes partition values of types that JSON lacks. Raises TypeError for any other type."""
     match value:
-        case Decimal():
-            return {"decimal": str(value)}
-        case UUID():
-            return {"uuid": str(value)}
+        case Decimal() | UUID():
+            return {type(value).__name__.lower(): str(value)}
         case bytes():
             return {"bytes": value.hex()}
     raise TypeError(f"a partition value of type {type(value).__name__}")
 
 
+_READ: Mapping[str, Callable[[str], Any]] = {"decimal": Decimal, "uuid": UUID, "bytes": bytes.fromhex}
+
+
 def _untagged(tagged: Mapping[str, str]) -> Any:
-    match tagged:
-        case {"decimal": text}:
-            return Decimal(text)
-        case {"uuid": text}:
-            return UUID(text)
-        case {"bytes": text}:
-            return bytes.fromhex(text)
+    for tag, text in tagged.items():
+        if tag in _READ:
+            return _READ[tag](text)
     raise ValueError(f"no partition value: {tagged}")
 
 

@@ -59,18 +59,18 @@ class Failed(Durable):
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Covered]:
     """Returns what waits in the inbox for these partitions of a table, by partition; none where nothing does."""
-    by_key: dict[str, dict[str, Item]] = defaultdict(dict)
     wanted = set(keys)
-    for name, item in inbox.waiting({table}).items():
-        if item.key in wanted:
-            by_key[item.key][name] = item
+    return {key: found for (_, key), found in by_partition(inbox.waiting({table})).items() if key in wanted}
+
+
+def by_partition(items: Mapping[str, Item]) -> dict[tuple[str, str], Covered]:
+    """Returns what waits for each partition, by its table and key. items: by name."""
+    found: dict[tuple[str, str], dict[str, Item]] = defaultdict(dict)
+    for name, item in items.items():
+        found[item.table, item.key][name] = item
     return {
-        key: Covered(
-            names=tuple(items),
-            messages=sum(item.messages for item in items.values()),
-            sent_ms=min(item.sent_ms for item in items.values()),
-        )
-        for key, items in by_key.items()
+        partition: Covered(tuple(some), sum(i.messages for i in some.values()), min(i.sent_ms for i in some.values()))
+        for partition, some in found.items()
     }
 
 

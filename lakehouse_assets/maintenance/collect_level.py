@@ -94,10 +94,10 @@ def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataVa
     """
     found = [(report.identifier, *row) for report in reports for row in _rows(report)]
     due = [
-        (report.identifier, file.location, size_text(file.size), file.why)
+        (report.identifier, location, size_text(size), why)
         for report in reports
         if report.dry_run or _is_large(report)
-        for file in report.examples
+        for location, size, why in report.examples
     ]
     tables = {"collection": shown_table(FOUND, found)} if reports else {}
     return tables | ({"due": shown_table(DUE, due)} if due else {})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
@@ -69,17 +70,11 @@ class ExpiryPolicy:
 
         Raises MaintenanceRefused for a property that is no integer. table: its name, for that message.
         """
-        minimum, age, ref_age = (
-            _number(table, metadata, name)
-            for name in (TableProperties.MIN_SNAPSHOTS_TO_KEEP, TableProperties.MAX_SNAPSHOT_AGE_MS, MAX_REF_AGE_MS)
-        )
-        return replace(
-            self,
-            minimum=self.minimum if minimum is None else minimum,
-            age=self.age if age is None else timedelta(milliseconds=age),
-            reader_age=self.reader_age if ref_age is None else timedelta(milliseconds=ref_age),
-            ref_age=self.ref_age if ref_age is None else timedelta(milliseconds=ref_age),
-        )
+        minimum = _number(table, metadata, TableProperties.MIN_SNAPSHOTS_TO_KEEP)
+        names = {"age": TableProperties.MAX_SNAPSHOT_AGE_MS, "reader_age": MAX_REF_AGE_MS, "ref_age": MAX_REF_AGE_MS}
+        given = ((field, _number(table, metadata, name)) for field, name in names.items())
+        ages: dict[str, Any] = {field: timedelta(milliseconds=ms) for field, ms in given if ms is not None}
+        return replace(self, minimum=self.minimum if minimum is None else minimum, **ages)
 
 
 def _number(table: str, metadata: TableMetadata, name: str) -> int | None:

@@ -17,7 +17,7 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.level import MaintenanceLevel
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from lakehouse_assets.run.jobs import chosen_tables, own_fields
+from lakehouse_assets.run.jobs import chosen_tables, job_of
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"
@@ -83,16 +83,11 @@ def maintenance_job(tables: Sequence[Table], known: Sequence[MaintenanceLevel] =
             raise dg.Failure(str(error)) from error
         _show(context, {**shown, "dry_run": config.dry_run}, faults)
 
-    @dg.job(
-        name=MAINTENANCE,
-        description="Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, "
-        "sorts partitions and moves files that nobody needs to the trash.",
-        config=own_fields("maintain", MaintenanceConfig),
+    about = (
+        "Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, sorts "
+        "partitions and moves files that nobody needs to the trash."
     )
-    def job() -> None:
-        maintain()
-
-    return job
+    return job_of(maintain, MaintenanceConfig, MAINTENANCE, about)
 
 
 def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequence[str]) -> None:

@@ -90,14 +90,12 @@ class MaintenanceRun:
         """The means by which this run carries out its actions; its own id and creation time are their token."""
         record = self.context.instance.get_run_record_by_id(self.context.run.run_id)
         assert record, "Dagster's storage has the run that it executes"
-        token = RunToken(self.context.run.run_id, record.create_timestamp)
-        tables = {table.identifier: table for table in self.tables}
         return Means(
             self.context,
             self.lakehouse,
             self.reader.catalog,
-            tables,
-            token,
+            {table.identifier: table for table in self.tables},
+            RunToken(self.context.run.run_id, record.create_timestamp),
             site_of(self.lakehouse, self.context.instance),
             self.allow_large,
             self.policy.force,
@@ -149,28 +147,23 @@ class MaintenanceRun:
         """Carries out an action, and returns the bytes that it rewrote; those that were expected where it failed."""
         where = f"{action.table}, {action.level.name}"
         try:
-            done = self._carried_out(action)
+            before, started = numbers_of(self.means.catalog.load_table(action.table)), time.monotonic()
+            result = action.level.carry_out(self.means, action)
         except Exception as error:  # catalogs and storages have errors of their own
             self._fault(where, error)
             self.failed.add(action.table)
             return action.size
-        result = done.result
-        self.context.log.info(f"{where}: {result.summary}, in {done.seconds:.1f} s")
-        self.done.append(done)
-        self.faults += [f"{where}: {fault}" for fault in result.faults]
-        if result.faults or result.in_vain:
-            self.failed.add(action.table)
-        return result.size
-
-    def _carried_out(self, action: Action) -> Done:
-        before, started = numbers_of(self.means.catalog.load_table(action.table)), time.monotonic()
-        result = action.level.carry_out(self.means, action)
         seconds, after = time.monotonic() - started, ""
         try:
             after = numbers_of(self.means.catalog.load_table(action.table))
         except Exception as error:  # the work is done, whether or not the table can be read now
-            self._fault(f"{action.table}, {action.level.name}: afterwards", error)
-        return Done(action, result, seconds, before, after)
+            self._fault(f"{where}: afterwards", error)
+        self.context.log.info(f"{where}: {result.summary}, in {seconds:.1f} s")
+        self.done.append(Done(action, result, seconds, before, after))
+        self.faults += [f"{where}: {fault}" for fault in result.faults]
+        if result.faults or result.in_vain:
+            self.failed.add(action.table)
+        return result.size
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
         """Reports the checks' results after the work, which is done whether or not they can be found out.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -85,11 +85,9 @@ def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], n
     found = list(_asked(health, policy, writing, now))
     # A partition is rewritten once: for the first level that asks and is not left out, else for the first that asks.
     of_partition: dict[Partition, Candidate] = {}
-    for one in found:
+    for one in sorted(found, key=lambda one: isinstance(one.why_not, LeftOut)):  # stable: in the order of the levels
         if one.partition:
-            kept = of_partition.setdefault(_key(one.partition), one)
-            if isinstance(kept.why_not, LeftOut) and not isinstance(one.why_not, LeftOut):
-                of_partition[_key(one.partition)] = one
+            of_partition.setdefault(_key(one.partition), one)
     return [one for one in found if one.partition is None or of_partition[_key(one.partition)] is one]
 
 
@@ -141,14 +139,33 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
     """
     found = list(found)
     alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)
+    spent, in_process = 0, Counter[str]()  # bytes: in all, and of each table those rewritten in the run's own process
 
     def score(candidate: Candidate) -> float:
         start = START[candidate.engine] / alike[candidate.table, candidate.level.name, candidate.engine]
         spent = (start + _seconds(candidate)) * VCPUS[candidate.engine]
         return policy.care(candidate.table).weight * candidate.gain.scan_work / spent
 
-    spending = _Spending(budget)
-    taken = [spending.take(one) for one in sorted((c for c in found if not c.why_not), key=score, reverse=True)]
+    def take(candidate: Candidate) -> Candidate:
+        """Pays for a candidate, and returns it; where the budget does not suffice, with the reason in ``why_not``.
+
+        A rewrite that is too much for the run's own process is given to Spark.
+        """
+        nonlocal spent
+        size, here = candidate.size, candidate.partition is not None and candidate.engine is Engine.PYTHON
+        if here and in_process[candidate.table] + size > SMALL:
+            candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
+            here = False
+        if size > budget:
+            why = f"it takes {size_text(size)}, more than the budget of {size_text(budget)}: raise budget_gib"
+            return replace(candidate, why_not=why)
+        if spent + size > budget:
+            return replace(candidate, why_not=f"budget: {size_text(budget)} may be rewritten in all")
+        spent += size
+        in_process[candidate.table] += size if here else 0
+        return candidate
+
+    taken = [take(one) for one in sorted((c for c in found if not c.why_not), key=score, reverse=True)]
     actions = _actions([c for c in taken if not c.why_not])
     left = _actions([c for c in [*taken, *found] if c.why_not])
     actions.sort(key=lambda pair: pair[0].level.order)  # stable: the best first among their like
@@ -158,34 +175,6 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
 def _seconds(candidate: Candidate) -> float:
     """Estimates how long a piece takes, without the start of its engine."""
     return candidate.size / SPEED + candidate.files * EACH_FILE[candidate.engine]
-
-
-@dataclass
-class _Spending:
-    """The bytes that pieces of work have taken of the budget."""
-
-    budget: int
-    spent: int = 0
-    in_process: Counter[str] = field(default_factory=Counter)
-    """Bytes of each table that are rewritten in the run's own process."""
-
-    def take(self, candidate: Candidate) -> Candidate:
-        """Pays for a candidate, and returns it; where the budget does not suffice, with the reason in ``why_not``.
-
-        A rewrite that is too much for the run's own process is given to Spark.
-        """
-        size, here = candidate.size, candidate.partition is not None and candidate.engine is Engine.PYTHON
-        if here and self.in_process[candidate.table] + size > SMALL:
-            candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
-            here = False
-        if size > self.budget:
-            why = f"it takes {size_text(size)}, more than the budget of {size_text(self.budget)}: raise budget_gib"
-            return replace(candidate, why_not=why)
-        if self.spent + size > self.budget:
-            return replace(candidate, why_not=f"budget: {size_text(self.budget)} may be rewritten in all")
-        self.spent += size
-        self.in_process[candidate.table] += size if here else 0
-        return candidate
 
 
 def _actions(found: Iterable[Candidate]) -> list[tuple[Action, str]]:

@@ -21,7 +21,7 @@ from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
-from lakehouse_assets.run.jobs import own_fields, shown_table
+from lakehouse_assets.run.jobs import job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import with_retries
 
@@ -74,15 +74,7 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
         with _work_on(context, config.table, known):
             context.add_output_metadata(_restore(context, config, lakehouse))
 
-    @dg.job(
-        name=RESTORE,
-        description="Brings back files that the collector has put into the trash.",
-        config=own_fields("restore", RestoreConfig),
-    )
-    def job() -> None:
-        restore()
-
-    return job
+    return job_of(restore, RestoreConfig, RESTORE, "Brings back files that the collector has put into the trash.")
 
 
 def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
@@ -99,15 +91,7 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
         with _work_on(context, config.table, known):
             context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
 
-    @dg.job(
-        name=TAKE_OVER,
-        description="Notes that this catalog, and no other one, has a table.",
-        config=own_fields("take_over", TakeOverConfig),
-    )
-    def job() -> None:
-        take_over()
-
-    return job
+    return job_of(take_over, TakeOverConfig, TAKE_OVER, "Notes that this catalog, and no other one, has a table.")
 
 
 @contextmanager

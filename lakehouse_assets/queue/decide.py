@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.inbox.covers import by_partition
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.messages import Wanted
@@ -122,17 +123,9 @@ class Decision:
 
 def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
     """Returns the partitions that these inbox items ask for. items: by name."""
-    by_key: dict[Wanted, dict[str, Item]] = defaultdict(dict)
-    for name, item in items.items():
-        by_key[item.table, item.key][name] = item
     return [
-        Waiting(
-            *wanted,
-            since=min(item.sent_ms for item in some.values()) / 1000,
-            names=frozenset(some),
-            messages=sum(item.messages for item in some.values()),
-        )
-        for wanted, some in by_key.items()
+        Waiting(*wanted, found.sent_ms / 1000, frozenset(found.names), found.messages)
+        for wanted, found in by_partition(items).items()
     ]
 
 

@@ -7,6 +7,7 @@ What then runs is decided by the sensor, as for a new message.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import dagster as dg
 from pydantic import Field
@@ -15,14 +16,13 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.decide import waiting_of
 from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
-from lakehouse_assets.queue.runs import pace_of
-from lakehouse_assets.queue.sensor import routes_of, runs_of
+from lakehouse_assets.queue.runs import Runs, pace_of
 from lakehouse_assets.queue.source import Message
 from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
-from lakehouse_assets.run.jobs import own_fields, shown_table
-from lakehouse_assets.run.queue_part import inbox_of
+from lakehouse_assets.run.jobs import job_of, shown_table
+from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.settings import QueueSettings
 
@@ -62,22 +62,16 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
         if config.parked:
             rows += _parked(lakehouse, tables, config)
         if config.dead_letters:
-            runs = runs_of(context.instance, location_of(context.run), lakehouse, tables, queue)
-            rows += _dead_letters(sqs_queue(queue), routes_of(lakehouse, runs), config)
+            runs = Runs(context.instance, queue.name, tables, partial(notes_of, lakehouse), location_of(context.run))
+            routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
+            rows += _dead_letters(sqs_queue(queue), routes, config)
         context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))
         context.add_output_metadata(
             {"found": len(rows), "dry_run": config.dry_run, "redriven": shown_table(COLUMNS, rows[:SHOWN])}
         )
 
-    @dg.job(
-        name=REDRIVE,
-        description="Tries partitions once more that are parked, and messages that are in the dead-letter queue.",
-        config=own_fields("redrive", RedriveConfig),
-    )
-    def job() -> None:
-        redrive()
-
-    return job
+    about = "Tries partitions once more that are parked, and messages that are in the dead-letter queue."
+    return job_of(redrive, RedriveConfig, REDRIVE, about)
 
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:

@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import dagster as dg
 from pydantic import TypeAdapter
@@ -92,8 +93,9 @@ def queue_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, earlier = clock(), Cursor.parse(context.cursor)
-        runs = runs_of(context.instance, location_of_sensor(context), lakehouse, tables, queue)
-        intake = Intake(sqs_queue(queue), routes_of(lakehouse, runs), inbox_of(lakehouse))
+        runs = Runs(context.instance, queue.name, tables, partial(notes_of, lakehouse), location_of_sensor(context))
+        routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
+        intake = Intake(sqs_queue(queue), routes, inbox_of(lakehouse))
         owner = owner_name(runs.location or NO_LOCATION, lakehouse.settings.staging)
         told = QueueTick(intake, owner, memory_store(lakehouse), runs, now, queue.runs).run()
         said, requests = sentence(told, now), [run_request(one, queue) for one in told.decision.requests]
@@ -134,22 +136,6 @@ def owner_name(location: str, staging: str) -> str:
     """
     where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
     return f"{location[:LONGEST_NAME]} {where}"
-
-
-def runs_of(
-    instance: dg.DagsterInstance,
-    location: str | None,
-    lakehouse: Lakehouse,
-    tables: Sequence[Table],
-    queue: QueueSettings,
-) -> Runs:
-    """Opens the queue's runs in Dagster's storage. location: the name of the code location, if it has one."""
-    return Runs(instance, queue.name, tables, lambda table: notes_of(lakehouse, table), location)
-
-
-def routes_of(lakehouse: Lakehouse, runs: Runs) -> Routes:
-    """Returns the routes, which find the partitions that messages ask for."""
-    return Routes(runs.tables, lakehouse.settings.landing, runs.keys_of)
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:

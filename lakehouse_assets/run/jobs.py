@@ -22,20 +22,24 @@ def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list
     return [table for name, table in known.items() if name in identifiers or not identifiers]
 
 
-def own_fields(op: str, config: type[dg.Config]) -> dg.ConfigMapping:
-    """Returns a config mapping by which the fields of its op alone configure a job.
+def job_of(op: dg.OpDefinition, config: type[dg.Config], name: str, description: str) -> dg.JobDefinition:
+    """Returns the job of one op, which the fields of the op alone configure.
 
-    Without it a person fills them in three levels deep, where the launchpad no longer shows their descriptions, beside
+    Else a person would fill them in three levels deep, where the launchpad no longer shows their descriptions, beside
     loggers and resources of which none can be configured, such as the IO manager that no op here uses.
 
-    op: the op's name. config: the op's config class.
+    config: the op's config class.
     """
 
     @dg.config_mapping(config_schema=config.to_fields_dict())
-    def of_op(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"ops": {op: {"config": fields}}}
+    def own_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"ops": {op.name: {"config": fields}}}
 
-    return of_op
+    @dg.job(name=name, description=description, config=own_fields)
+    def job() -> None:
+        op()
+
+    return job
 
 
 def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:

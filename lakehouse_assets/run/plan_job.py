@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.run.jobs import chosen_tables, own_fields, shown_table
+from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 PLAN = "lakehouse_plan"
@@ -39,12 +39,4 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
             raise dg.Failure(str(error)) from error
         context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen)})
 
-    @dg.job(
-        name=PLAN,
-        description="Shows what the declarations would change on the lake. Changes nothing.",
-        config=own_fields("plan", PlanConfig),
-    )
-    def job() -> None:
-        plan()
-
-    return job
+    return job_of(plan, PlanConfig, PLAN, "Shows what the declarations would change on the lake. Changes nothing.")

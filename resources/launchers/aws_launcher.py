@@ -9,7 +9,7 @@ import gzip
 import logging
 import time
 from collections import ChainMap, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cached_property
@@ -48,6 +48,15 @@ class AwsLauncher(Launcher):
     durable = True
     poll_seconds = 5.0
     service: ClassVar[str]
+    _poll: Callable[[Sequence[Handle]], Mapping[str, Ended]]
+    _find: Callable[[Attempt], Handle | None]
+    _stop: Callable[[Sequence[Handle]], dict[str, Exception]]
+    """Stops a batch in one call, and returns the errors of those that the service refuses to stop, by id.
+
+    Raises boto3's errors where the whole call failed.
+    """
+    _tail: Callable[[Handle], str]
+    _usage: Callable[[Handle], Usage | None]
 
     def __init__(self, settings: Settings) -> None:
         properties = catalog_properties(settings)
@@ -81,9 +90,6 @@ class AwsLauncher(Launcher):
         self._polling.succeeded()
         return ended
 
-    def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        raise NotImplementedError
-
     @cached_property
     def _logs(self) -> BaseClient:
         return client("logs")
@@ -99,9 +105,6 @@ class AwsLauncher(Launcher):
         except (ClientError, BotoCoreError) as error:
             reason = f"{self.service} can't be asked whether it runs already: {error}"
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
-
-    def _find(self, attempt: Attempt) -> Handle | None:
-        raise NotImplementedError
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Stops all of them, whatever errors there are; transient ones are followed by more tries.
@@ -136,22 +139,12 @@ class AwsLauncher(Launcher):
         """Returns the handles in batches, as one call of _stop takes them."""
         return [[handle] for handle in handles]
 
-    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stops a batch in one call, and returns the errors of those that the service refuses to stop, by id.
-
-        Raises boto3's errors where the whole call failed.
-        """
-        raise NotImplementedError
-
     def tail(self, handle: Handle) -> str:
         """Returns the end of the driver's log, or why it can't be had."""
         try:
             return self._tail(handle)
         except (ClientError, BotoCoreError) as error:
             return f"the log's place can't be found: {error}"
-
-    def _tail(self, handle: Handle) -> str:
-        raise NotImplementedError
 
     def usage(self, handle: Handle) -> Usage | None:
         """Returns what an ended worker used; None where nothing is known, after a warning where the calls failed."""
@@ -160,9 +153,6 @@ class AwsLauncher(Launcher):
         except (ClientError, BotoCoreError) as error:
             logger.warning("what %s used is unknown: %s", handle.id, error)
             return None
-
-    def _usage(self, handle: Handle) -> Usage | None:
-        raise NotImplementedError
 
 
 def batches(items: Sequence[str], size: int) -> list[list[str]]:

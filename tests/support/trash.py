@@ -15,7 +15,7 @@ from botocore.httpsession import URLLib3Session
 
 from lakehouse_assets.collect.ledger import Entry, Owner
 from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import PurgeReport, RestoreReport, Trash, TrashReport, TrashSelection
+from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashReport, TrashSelection
 from lakehouse_assets.storage.place import Place, place_of
 from lakehouse_assets.storage.raw_s3 import _client
 
@@ -58,7 +58,7 @@ class Shelf:
     def restore(self, **selection: Any) -> RestoreReport:
         return self.trash().restore(TrashSelection(**selection))
 
-    def purge(self, now_ms: int) -> PurgeReport:
+    def purge(self, now_ms: int) -> TrashReport:
         return self.trash().purge(now_ms)
 
     def kill(self, action: Callable[[], object], effect: int) -> bool:

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table.snapshots import MetadataLogEntry
 
-from lakehouse_assets.collect.lineage import Earlier, Lineage, LineageFacts, Standing, read_facts
+from lakehouse_assets.collect.lineage import Lineage, LineageFacts, Standing, read_facts
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
 T = "s3://lake/t/metadata"
@@ -24,7 +25,8 @@ def line() -> Lineage:
 
 
 def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False) -> Standing:
-    entries = tuple(Earlier(name if "/" in name else f"{T}/{name}.metadata.json", 0) for name in log)
+    paths = (name if "/" in name else f"{T}/{name}.metadata.json" for name in log)
+    entries = tuple(MetadataLogEntry(metadata_file=path, timestamp_ms=0) for path in paths)
     return line().standing(LineageFacts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
 
 
@@ -64,7 +66,8 @@ def test_facts_are_read_from_what_is_written(tmp_path: Path) -> None:
     uuid = f'"table-uuid": "{OURS}", "last-updated-ms": 7'
     assert facts(tmp_path, f"{{{uuid}}}") == LineageFacts(OURS, 7)
     log = '"metadata-log": [{"metadata-file": "a", "timestamp-ms": 3}, {"metadata-file": "b", "timestamp-ms": 4}]'
-    assert facts(tmp_path, f"{{{uuid}, {log}}}") == LineageFacts(OURS, 7, (Earlier("a", 3), Earlier("b", 4)))
+    entries = tuple(MetadataLogEntry(metadata_file=name, timestamp_ms=at) for name, at in (("a", 3), ("b", 4)))
+    assert facts(tmp_path, f"{{{uuid}, {log}}}") == LineageFacts(OURS, 7, entries)
     found = facts(tmp_path, '{"last-updated-ms": 7, "format-version": 1}')
     assert found, "version 1 may have none"
     assert found.uuid != OURS, "version 1 may have none"

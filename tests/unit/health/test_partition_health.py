@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.health.partition_health import Deletes, rows_deleted_at_most
+from lakehouse_assets.health.partition_health import rows_deleted_at_most
 
 Aged = list[tuple[int, int]]
 """Files: (data sequence number, rows)."""
@@ -19,7 +19,7 @@ def bound(data: Aged, positions: Aged, equality: list[int], anywhere: int = -1) 
     ages: Counter[int] = Counter()
     for age, rows in data:
         ages[age] += rows
-    return rows_deleted_at_most(ages, Deletes(positions, max(equality, default=-1)), anywhere)
+    return rows_deleted_at_most(ages, positions, max([*equality, anywhere]))
 
 
 @settings(max_examples=200, deadline=None)

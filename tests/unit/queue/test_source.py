@@ -98,6 +98,7 @@ def test_a_message_is_acknowledged_once_it_is_durable_wherever_the_tick_dies(tmp
         waiting = {item.key for item in world.inbox.waiting().values()}
         assert set(DAYS) <= files | waiting
         assert "poison" in files or FolderSource(place).rejected()
+        world.calls.kills = ()  # the number of calls differs by what reads at once: this death may not have come yet
         assert world.tick(FolderSource(place)).run().decision.requests
         assert {item.key for item in world.inbox.waiting().values()} == set(DAYS)
         assert FolderSource(place).rejected() == {POISON}
