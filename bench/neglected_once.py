@@ -28,8 +28,8 @@ from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.protocol.assignment import RewriteAssignment
-from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
-from lakehouse_assets.rewrite.spark_plan import choose, listed, planned
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
+from lakehouse_assets.rewrite.spark_plan import listed, planned
 
 TABLE = "nyc.neglected"
 FIRST = date(2013, 1, 1)
@@ -108,7 +108,7 @@ class Mending:
         return Base(table.metadata, snapshot)
 
     def _tasks(self) -> list[RewriteTask]:
-        return choose(self._base(), self.table.io, Entries(), None, everything=False)
+        return plan_rewrites(self._base(), self.table.io, Entries(), None, everything=False)
 
     def _stock(self) -> dict[str, float]:
         """On a copy of the table's metadata, of the same files."""
@@ -187,7 +187,7 @@ class Mending:
             self.table.append(_rows(random, self.partitions // 3))
         base = self._base()
         self.found["third_bytes"] = sum(planned(task).size for task in self._tasks())
-        everything = choose(base, self.table.io, Entries(), None, everything=True)
+        everything = plan_rewrites(base, self.table.io, Entries(), None, everything=True)
         self.found["all_bytes"] = sum(planned(task).size for task in everything)
 
 

@@ -58,12 +58,14 @@ def plan_rewrites(
     entries: Entries,
     partitions: Collection[Partition] | None = None,
     *,
+    everything: bool = False,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
     """Plans the rewrites of these partitions, in the order of their names; none for a partition that would not gain.
 
     Manifests are read as far as they may list files of these partitions, and all manifests of delete files.
-    partitions: None for all. min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
+    partitions: None for all. everything: whether Spark rewrites all of their files, whether they gain or not.
+    min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
     """
     metadata = base.metadata
     data, deleting = live_entries(base, io, entries, partitions)
@@ -71,7 +73,11 @@ def plan_rewrites(
     found = []
     for (spec_id, values), files in data.items():
         name = path_of((spec_id, values_of(values)))
-        found.append(_task(name, (spec_id, values), files, applying, metadata, min_input_files))
+        if everything:
+            applied = tuple(applying.applying_to_any(files))
+            found.append(RewriteTask(name, (spec_id, values), (tuple(files),), applied, ()))
+        else:
+            found.append(_task(name, (spec_id, values), files, applying, metadata, min_input_files))
     return sorted((task for task in found if task.groups), key=lambda task: task.name)
 
 

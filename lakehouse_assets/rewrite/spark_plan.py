@@ -5,21 +5,17 @@ Which partitions are worth it is the policy's question; workers are started by s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition, values_of
-from lakehouse_assets.commit.landing_rules import Base
-from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.versions import Durable
-from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, live_entries, plan_rewrites
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 
 WORKER_BYTES = 4 * 2**30
 """The most bytes that one worker rewrites, unless a single partition has more: minutes of work, which a lost worker
@@ -78,38 +74,6 @@ class RewritePlan(Durable):
     def read(cls, io: FileIO, location: str) -> RewritePlan | None:
         """Reads the plan; None if none was written. Raises OSError when the storage can't be read."""
         return read_json(io, location, cls.from_json)
-
-
-def choose(
-    base: Base,
-    io: FileIO,
-    entries: Entries,
-    partitions: Collection[Partition] | None,
-    *,
-    everything: bool,
-    min_input_files: int = MIN_INPUT_FILES,
-) -> list[RewriteTask]:
-    """Chooses what is rewritten of these partitions.
-
-    partitions: None for all.
-    everything: all files; else those that are rewritten without a JVM too, where that is possible, by plan_rewrites().
-
-    They are in the order of the partitions' paths, so that a chunk holds neighbours.
-    """
-    if everything:
-        return sorted(_whole_partitions(base, io, entries, partitions), key=lambda task: task.name)
-    return plan_rewrites(base, io, entries, partitions, min_input_files=min_input_files)
-
-
-def _whole_partitions(
-    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
-) -> Iterator[RewriteTask]:
-    data, deleting = live_entries(base, io, entries, partitions)
-    applying, path_of = DeleteFiles(deleting, base.metadata.specs()), partition_paths(base.metadata)
-    for (spec_id, values), files in data.items():
-        name = path_of((spec_id, values_of(values)))
-        applied = tuple(applying.applying_to_any(files))
-        yield RewriteTask(name, (spec_id, values), (tuple(files),), applied, ())
 
 
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:

@@ -29,13 +29,12 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.rewrite.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
-from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES
+from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
     Layout,
     PlannedChunk,
     RewritePlan,
-    choose,
     cut,
     listed,
     planned,
@@ -155,8 +154,10 @@ class SparkRewrite:
         table, snapshot = self._target, self._target.current_snapshot()
         assert snapshot, "run() has looked"
         base = Base(table.metadata, snapshot)
-        io, least = table.io, self.min_input_files
-        tasks = choose(base, io, self.entries, self.partitions, everything=self.everything, min_input_files=least)
+        everything, least = self.everything, self.min_input_files
+        tasks = plan_rewrites(
+            base, table.io, self.entries, self.partitions, everything=everything, min_input_files=least
+        )
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
             # It is named by the run's id, so that the collector knows whose it is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))

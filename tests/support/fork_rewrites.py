@@ -14,7 +14,8 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing_rules import Unit
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.rewrite.spark_plan import choose, cut, listed
+from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
+from lakehouse_assets.rewrite.spark_plan import cut, listed
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of
 
@@ -44,7 +45,7 @@ class Forks:
         from lakehouse_assets.worker.fork_rewrite import rewrite  # imports PySpark
 
         table, base = self.daily.table, base_of(self.daily)
-        tasks = choose(base, table.io, Entries(), None, everything=everything)
+        tasks = plan_rewrites(base, table.io, Entries(), None, everything=everything)
         chosen = [task for task in tasks if task.name in partitions or not partitions]
         token, receipts = uuid4().hex, []
         for n, chunk in enumerate(cut(chosen, table.metadata, worker_bytes)):

@@ -13,13 +13,12 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.protocol.assignment import Strategy
-from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
+from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     Layout,
     PlannedChunk,
     PlannedPartition,
     RewritePlan,
-    choose,
     cut,
     listed,
     planned,
@@ -50,7 +49,7 @@ def daily(catalog: Catalog) -> Daily:
 
 
 def chosen(daily: Daily, *partitions: tuple[int, Record], everything: bool = True) -> list[RewriteTask]:
-    return choose(base_of(daily), daily.table.io, Entries(), partitions or None, everything=everything)
+    return plan_rewrites(base_of(daily), daily.table.io, Entries(), partitions or None, everything=everything)
 
 
 def test_chunks_hold_so_many_bytes_or_one_partition(daily: Daily) -> None:
