@@ -99,9 +99,7 @@ class Journal:
         The second goes to a file of its own: a process that is interrupted while it writes may leave half a file, and
         must not lose what was recorded before.
         """
-        location = self.record_location(chunk, with_id=attempt.id is not None)
-        with self.io.new_output(location).create(overwrite=True) as stream:
-            stream.write(attempt.to_json().encode())
+        attempt.write(self.io, self.record_location(chunk, with_id=attempt.id is not None))
 
     def record_location(self, chunk: int, *, with_id: bool) -> str:
         """Returns the path of an attempt's record: of the one with the worker's id, or of the one written before."""

@@ -88,16 +88,6 @@ class Receipt(Durable):
             **staged,
         )
 
-    def write(self, io: FileIO, location: str) -> None:
-        """Writes the receipt in one piece, over that of an earlier worker."""
-        write_json(io, location, self.to_json())
-
-
-def write_json(io: FileIO, location: str, text: str) -> None:
-    """Writes a receipt of any kind in one piece, over that of an earlier worker."""
-    with io.new_output(location).create(overwrite=True) as stream:
-        stream.write(text.encode())
-
 
 def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     """Reads a receipt of any kind; None if it is missing.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from pyiceberg.io import FileIO
 
 VERSION = 1
 
@@ -28,6 +29,11 @@ class Durable:
     def to_json(self) -> str:
         """Returns the same as text, as from_json() reads it."""
         return json.dumps(self.to_fields())
+
+    def write(self, io: FileIO, location: str) -> None:
+        """Writes the same in one piece, over what is there. read_json() reads it (receipts.py)."""
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(self.to_json().encode())
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> Self:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.protocol.assignment import Strategy
-from lakehouse_assets.protocol.receipts import read_json, write_json
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 
@@ -65,15 +63,6 @@ class RewritePlan(Durable):
 
     layout: Layout
     chunks: tuple[PlannedChunk, ...]
-
-    def write(self, io: FileIO, location: str) -> None:
-        """Writes the plan as JSON, over one that is there."""
-        write_json(io, location, self.to_json())
-
-    @classmethod
-    def read(cls, io: FileIO, location: str) -> RewritePlan | None:
-        """Reads the plan; None if none was written. Raises OSError when the storage can't be read."""
-        return read_json(io, location, cls.from_json)
 
 
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:

@@ -28,6 +28,7 @@ from lakehouse_assets.drive.this_run import Context
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.compact import Clock, CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
@@ -139,7 +140,7 @@ class SparkRewrite:
     @cached_property
     def _plan(self) -> RewritePlan:
         io, location = self._journal.io, f"{self._journal.folder}/plan.json"
-        if found := RewritePlan.read(io, location):
+        if found := read_json(io, location, RewritePlan.from_json):
             return found
         plan = RewritePlan(self._layout, tuple(self._forks()))
         plan.write(io, location)

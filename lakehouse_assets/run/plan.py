@@ -23,7 +23,7 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers
 from lakehouse_assets.keys_text import keys_text, parts_of
-from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
@@ -158,7 +158,7 @@ class Plans:
 
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
-        write_json(self.io, self.location(plan.token), plan.to_json())
+        plan.write(self.io, self.location(plan.token))
 
 
 def plans_of(lakehouse: Lakehouse, table: str) -> Plans:

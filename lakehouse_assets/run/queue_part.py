@@ -21,7 +21,7 @@ from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.inbox.covers import Covered, Covers, Failed, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox, inbox_at
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.receipts import read_json, write_json
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 from resources.catalog import catalog_properties
@@ -66,7 +66,7 @@ class QueueNotes:
 
     def note_failed(self, token: str, failed: Failed) -> None:
         """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
-        write_json(self.plans.io, self._location(token), failed.to_json())
+        failed.write(self.plans.io, self._location(token))
 
     def _location(self, token: str) -> str:
         return f"{self.plans.prefix}/{token}/failed.json"

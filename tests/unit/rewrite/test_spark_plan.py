@@ -13,6 +13,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.protocol.assignment import Strategy
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     Layout,
@@ -100,8 +101,8 @@ def test_deletes_come_with_the_files_that_they_may_apply_to_each_once(daily: Dai
 
 def test_a_plan_is_found_again_and_a_torn_one_is_not(tmp_path: Path) -> None:
     io, location = PyArrowFileIO(), str(tmp_path / "plan.json")
-    assert RewritePlan.read(io, location) is None
+    assert read_json(io, location, RewritePlan.from_json) is None
     PLAN.write(io, location)
-    assert RewritePlan.read(io, location) == PLAN
+    assert read_json(io, location, RewritePlan.from_json) == PLAN
     Path(location).write_text(Path(location).read_text()[:40])
-    assert RewritePlan.read(io, location) is None
+    assert read_json(io, location, RewritePlan.from_json) is None
