@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
@@ -30,7 +31,7 @@ HARMLESS = {
     # A session's spark.wap.branch or spark.wap.id would keep the rows from the fork's main branch.
     "write.wap.enabled": "false",
 }
-FORMAT_VERSION = 2
+FORMAT_VERSION: Final = 2
 """The only format version that is written here. PyIceberg 0.12 can't write manifests of version 3."""
 # A part of the name of each fork base.
 FORK_NAME = "-fork-"
@@ -60,19 +61,17 @@ def write_fork_base(
 
     Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
-    if not TOKEN.fullmatch(token):
-        raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
-    refuse_other_versions(table)
     own = {
         "properties": {**table.metadata.properties, **properties},
         "schemas": [_all_optional(schema) for schema in table.metadata.schemas],
     }
     base = with_only(table.metadata.model_copy(update=own), snapshot)
     identity = _identity(base)
-    digest = hashlib.sha256(repr((*identity, *sorted(properties.items()))).encode()).hexdigest()[:8]
+    name = fork_name(table, token, (*identity, *sorted(properties.items())))
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
-    location = table.location_provider().new_metadata_location(f"00000{FORK_NAME}{token}-{digest}.metadata.json")
-    if not _is_base_of(identity, table.io, location):
+    location = table.location_provider().new_metadata_location(f"00000{name}.metadata.json")
+    there = written_base(table.io, location)
+    if there is None or _identity(there) != identity:
         ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.current_snapshot_id)
 
@@ -148,11 +147,21 @@ def refuse_other_versions(table: Table) -> None:
         )
 
 
-def _is_base_of(identity: tuple[str | int, ...], io: FileIO, location: str) -> bool:
+def fork_name(table: Table, token: str, identity: object) -> str:
+    """Returns the middle of the names of a fork's files: the same for the same token and identity.
+
+    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
+    """
+    if not TOKEN.fullmatch(token):
+        raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
+    refuse_other_versions(table)
+    return f"{FORK_NAME}{token}-{hashlib.sha256(repr(identity).encode()).hexdigest()[:8]}"
+
+
+def written_base(io: FileIO, location: str) -> TableMetadata | None:
+    """Reads a fork base; None where there is none, or an incomplete one: its writer died, no worker has used it."""
     base = io.new_input(location)
-    if not base.exists():
-        return False
     try:
-        return _identity(FromInputFile.table_metadata(base)) == identity
-    except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
-        return False
+        return FromInputFile.table_metadata(base) if base.exists() else None
+    except (ValueError, ValidationError):
+        return None

@@ -9,24 +9,20 @@ a large table. The base keeps its id and sequence numbers, so that deletes apply
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pyiceberg.exceptions import ValidationError
-from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io import OutputFile
 from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestFile, write_manifest_list
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 
-from lakehouse_assets.commit.fork import FORK_NAME, TOKEN, ForkBase, refuse_other_versions, shape_text, with_only
+from lakehouse_assets.commit.fork import FORMAT_VERSION, ForkBase, fork_name, shape_text, with_only, written_base
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.manifest_writer import by_kind, existing, write_manifest
 
 CODEC: Final = "deflate"
-VERSION: Final = 2
-"""The format version of manifest lists; see fork.FORMAT_VERSION."""
 
 
 def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
@@ -38,14 +34,11 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
 
     Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
-    if not TOKEN.fullmatch(token):
-        raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
-    refuse_other_versions(table)
-    name = f"{FORK_NAME}{token}-{_digest(base, entries)}"
+    name = fork_name(table, token, _identity(base, entries))
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
-    if not _is_complete(table.io, location):
+    if written_base(table.io, location) is None:  # it is written last
         manifests = [
             write_manifest(
                 table.io.new_output(place(f"m{n}{name}.avro")),
@@ -69,28 +62,17 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
     return ForkBase(location, base.snapshot.snapshot_id)
 
 
-def _digest(base: Base, entries: Sequence[ManifestEntry]) -> str:
+def _identity(base: Base, entries: Sequence[ManifestEntry]) -> tuple[object, ...]:
     metadata = base.metadata
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     paths = sorted(entry.data_file.file_path for entry in entries)
-    identity = (str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths)
-    return hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
-
-
-def _is_complete(io: FileIO, location: str) -> bool:
-    """Tells whether the metadata file, which is written last, is there and whole."""
-    written = io.new_input(location)
-    if not written.exists():
-        return False
-    try:
-        FromInputFile.table_metadata(written)
-    except (ValueError, ValidationError):  # incomplete, because its writer died; no worker can have used it
-        return False
-    return True
+    return str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths
 
 
 def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -> str:
-    with write_manifest_list(VERSION, output, base.snapshot.snapshot_id, None, base.sequence_number, CODEC) as writer:
+    with write_manifest_list(
+        FORMAT_VERSION, output, base.snapshot.snapshot_id, None, base.sequence_number, CODEC
+    ) as writer:
         writer.add_manifests(manifests)
     return output.location
 
