@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 
 from pyiceberg.io import FileIO
@@ -38,12 +38,14 @@ def rewritten_units(io: FileIO, receipt: Receipt) -> list[Unit]:
         if a part of it is gone.
     """
     fork = _Fork.read(io, receipt)
-    by_partition = _by_partition(fork)
-    if set(map(_place, fork.added)) <= by_partition.keys():
-        added = defaultdict(list)
-        for file in fork.added:
-            added[_place(file)].append(file)
-        return [_unit(fork, receipt, removed, added[place]) for place, removed in by_partition.items()]
+    removed: dict[Partition, list[ManifestEntry]] = defaultdict(list)
+    added: dict[Partition, list[DataFile]] = defaultdict(list)
+    for entry in fork.removed:
+        removed[partition_of(entry)].append(entry)
+    for file in fork.added:
+        added[file.spec_id, file.partition].append(file)
+    if added.keys() <= removed.keys():
+        return [_unit(fork, receipt, entries, added[place]) for place, entries in removed.items()]
     return [_unit(fork, receipt, fork.removed, fork.added)]
 
 
@@ -55,15 +57,10 @@ class _Fork:
     """The metadata and the snapshot that the fork began with."""
     removed: Sequence[ManifestEntry]
     """The entries of the data files that the fork began with; the rewrite removed them all."""
-    deletes: Sequence[ManifestEntry]
-    """The entries of the delete files that the fork began with."""
+    deletes: DeleteFiles
+    """The entries of the delete files that the fork began with, to be looked up by data files."""
     added: Sequence[DataFile]
     """The data files that the rewrite added."""
-
-    @cached_property
-    def delete_files(self) -> DeleteFiles:
-        """The delete files, to be looked up by data files."""
-        return DeleteFiles(self.deletes, self.base.metadata.specs())
 
     @classmethod
     def read(cls, io: FileIO, receipt: Receipt) -> _Fork:
@@ -83,7 +80,7 @@ class _Fork:
         deleting = [e for e in before.values() if e.data_file.content is not DataFileContent.DATA]
         snapshot = then.current_snapshot()
         assert snapshot, "head_fork.py writes one"
-        return cls(Base(then, snapshot), removed, deleting, new)
+        return cls(Base(then, snapshot), removed, DeleteFiles(deleting, then.specs()), new)
 
 
 def _lineage(receipt: Receipt, then: TableMetadata, now: TableMetadata) -> str | None:
@@ -105,15 +102,8 @@ def _live(io: FileIO, metadata: TableMetadata) -> dict[str, ManifestEntry]:
     return {e.data_file.file_path: e for read in Entries().read(io, manifests) for e in read}
 
 
-def _by_partition(fork: _Fork) -> dict[Partition, list[ManifestEntry]]:
-    found: dict[Partition, list[ManifestEntry]] = defaultdict(list)
-    for entry in fork.removed:
-        found[partition_of(entry)].append(entry)
-    return found
-
-
 def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
-    applied = fork.delete_files.applying_to_any(removed)
+    applied = fork.deletes.applying_to_any(removed)
     assert receipt.rewritten, "of a worker that rewrites"
     before, after = receipt.rewritten.before, receipt.rewritten.after
     proof = Proof(_digest(before, [entry.data_file for entry in removed]), _digest(after, added))
@@ -142,10 +132,6 @@ def _path(metadata: TableMetadata, place: Partition) -> str:
         return metadata.specs()[spec_id].partition_to_path(values, metadata.schema())
     except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
         return str(values)
-
-
-def _place(file: DataFile) -> Partition:
-    return file.spec_id, file.partition
 
 
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:
