@@ -5,10 +5,8 @@ Nothing is read or written. Which keys make which partitions is in region.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from urllib.parse import quote_plus, urlsplit
 
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.utils.properties import property_as_bool
 
@@ -32,40 +30,27 @@ def check_paths(identifier: str, region: Region, target: Table) -> None:
 
     Iceberg's writers put each file below one folder ``<field>=<URL-encoded value>`` for each partition field.
     """
-    if _flat(target):
-        return
-    location = urlsplit(target.properties.get(TableProperties.WRITE_DATA_PATH) or target.location())
+    properties, spec = target.properties, target.spec()
+    if property_as_bool(properties, TableProperties.OBJECT_STORE_ENABLED, False) and not property_as_bool(
+        properties, TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS, True
+    ):
+        return  # paths do not contain the partition
+    location = urlsplit(properties.get(TableProperties.WRITE_DATA_PATH) or target.location())
     folders = location.scheme in ("", "file", "hdfs")
     besides = len(location.path.encode()) + FILE_BYTES
     limit, limited = (FOLDER_BYTES, "a folder's name") if folders else (PATH_BYTES, "a path in an object store")
-    for keys, names in _partitions(region, target.spec()):
+    for cell in region.cells:  # a combination of the keys that are values
+        keys = {axis.position: axis.keys[value] for axis, value in zip(region.values, cell, strict=True)}
+        values = (_encoded(keys[n]) if n in keys else "-" * FIELD_BYTES for n in range(len(spec.fields)))
+        names = [f"{_encoded(field.name)}={value}" for field, value in zip(spec.fields, values, strict=True)]
         longest = max(map(len, names), default=0) if folders else besides + len("/".join(names))
         if keys and longest > limit:
-            key = max(keys, key=len)
+            key = max(keys.values(), key=len)
             raise PartitionRefused(
                 f"table {identifier!r}: the key {key[:KEY_SHOWN]!r}… of {len(key)} characters is too long: paths of "
                 f"its files contain it URL-encoded, which makes {longest} bytes, and {limited} has {limit} at most; "
                 "use shorter keys"
             )
-
-
-def _flat(target: Table) -> bool:
-    """Tells whether paths do not contain the partition."""
-    properties = target.properties
-    return property_as_bool(properties, TableProperties.OBJECT_STORE_ENABLED, False) and not property_as_bool(
-        properties, TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS, True
-    )
-
-
-def _partitions(region: Region, spec: PartitionSpec) -> Iterator[tuple[list[str], list[str]]]:
-    """Yields (keys, folder names) for each combination of the keys that are values."""
-    for cell in region.cells:
-        keys = {axis.position: axis.keys[value] for axis, value in zip(region.values, cell, strict=True)}
-        values = [_encoded(keys[n]) if n in keys else "-" * FIELD_BYTES for n in range(len(spec.fields))]
-        yield (
-            list(keys.values()),
-            [f"{_encoded(field.name)}={value}" for field, value in zip(spec.fields, values, strict=True)],
-        )
 
 
 def _encoded(text: str) -> str:
