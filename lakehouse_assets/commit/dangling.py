@@ -72,10 +72,7 @@ class DanglingDeletes:
         # The data manifests, which take long, are not read if there is nothing to remove.
         live = DataFiles(self._live(table.io, plan.untouched) if deleting else (), table.specs())
         for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):
-            split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
-            for entry in entries:
-                split[live.any_needs(entry)].append(entry)
-            plan.split(manifest, kept=split[True], removed=split[False])
+            plan.split(manifest, entries, lambda entry: not live.any_needs(entry))
         self.found = len(plan.removed)
         if not self.found:
             raise NothingLeft(f"table {'.'.join(table.name())}: each delete file may apply to a live data file")

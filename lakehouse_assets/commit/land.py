@@ -115,10 +115,7 @@ class _Listed:
         going |= _superfluous(landed, staying, added, head)
         plan = ManifestPlan(added=added, untouched=list(self.others))
         for manifest, entries in self.read:
-            split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
-            for entry in entries:
-                split[entry.data_file.file_path in going].append(entry)
-            plan.split(manifest, *split)
+            plan.split(manifest, entries, lambda entry: entry.data_file.file_path in going)
         return plan
 
 

@@ -5,7 +5,7 @@ How it is written is in snapshot.py; how a rewrite's files are chosen in land.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,8 +33,14 @@ class ManifestPlan:
     summary: dict[str, str] = field(default_factory=dict)
     """Further entries of the snapshot's summary."""
 
-    def split(self, manifest: ManifestFile, kept: list[ManifestEntry], removed: Sequence[ManifestEntry]) -> None:
-        """Plans a manifest that was read: what of its live entries stays and what goes."""
+    def split(
+        self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
+    ) -> None:
+        """Plans a manifest that was read: which of its live entries stay, and which go."""
+        parts: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
+        for entry in entries:
+            parts[goes(entry)].append(entry)
+        kept, removed = parts
         self.removed += removed
         if not removed:
             self.untouched.append(manifest)
@@ -64,18 +70,18 @@ def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) 
     """
     plan = ManifestPlan()
     arriving = {file.file_path for file in files}
+
+    def goes(entry: ManifestEntry) -> bool:
+        path = entry.data_file.file_path
+        stays = path in arriving or not removals.include(entry.data_file)
+        arriving.discard(path)
+        return not stays
+
     for manifest in live_manifests(table):
         if manifest.content is not ManifestContent.DATA or not removals.may_be_in(manifest):
             plan.untouched.append(manifest)
-            continue
-        removed: list[ManifestEntry] = []
-        kept: list[ManifestEntry] = []
-        for entry in live_entries(table.io, manifest):
-            path = entry.data_file.file_path
-            stays = path in arriving or not removals.include(entry.data_file)
-            arriving.discard(path)
-            (kept if stays else removed).append(entry)
-        plan.split(manifest, kept, removed)
+        else:
+            plan.split(manifest, live_entries(table.io, manifest), goes)
     removals.check()
     plan.added = [arrival(file) for file in files if file.file_path in arriving]
     return plan

@@ -126,12 +126,8 @@ class RowChanges:
             if not left or not places.may_be_in(manifest):
                 plan.untouched.append(manifest)
                 continue
-            split: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
-            for entry in self.entries.read(table.io, [manifest])[0]:
-                split[entry.data_file.file_path in left].append(entry)
-            plan.split(manifest, *split)
-            for entry in split[1]:
-                del left[entry.data_file.file_path]
+            (entries,) = self.entries.read(table.io, [manifest])
+            plan.split(manifest, entries, lambda entry: left.pop(entry.data_file.file_path, None) is not None)
         if left:
             raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not on the table")
         return plan
