@@ -10,6 +10,7 @@ import logging
 import re
 import shlex
 import sys
+from contextlib import suppress
 
 from pyarrow.fs import FileInfo, FileSelector, FileType
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -46,15 +47,8 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
     Raises PublishRefused if it would be created over the rows of a table that the catalog has lost.
     """
-    try:
+    with suppress(NoSuchTableError):
         return catalog.load_table(table.identifier)
-    except NoSuchTableError:
-        return _create(catalog, table)
-
-
-def _create(catalog: Catalog, table: Table) -> IcebergTable:
-    from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
-
     namespace = table.identifier.rpartition(".")[0]
     try:
         catalog.create_namespace(namespace)
@@ -62,10 +56,9 @@ def _create(catalog: Catalog, table: Table) -> IcebergTable:
         if not catalog.namespace_exists(namespace):
             raise
     if refused := refusal(catalog, table):
-        try:
+        with suppress(NoSuchTableError):
             return catalog.load_table(table.identifier)  # another run has created it, and published, since
-        except NoSuchTableError:
-            raise PublishRefused(refused) from None
+        raise PublishRefused(refused)
     return catalog.create_table_if_not_exists(
         table.identifier,
         schema=table.schema,
@@ -114,12 +107,11 @@ def _location(catalog: Catalog, table: Table) -> str | None:
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
-    try:
+    # Only the plan asks before the namespace is created. ValueError: there is no warehouse, so S3 Tables under Glue
+    # chooses the location, or create_table complains.
+    with suppress(NoSuchNamespaceError, ValueError):
         return catalog._resolve_table_location(None, namespace, name)
-    except NoSuchNamespaceError:  # only the plan asks before it is created
-        return None
-    except ValueError:  # no warehouse: S3 Tables under Glue chooses the location; else create_table complains
-        return None
+    return None
 
 
 def _newest(io: ClosingFileIO, folder: str) -> str | None:
