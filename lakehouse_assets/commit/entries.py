@@ -68,35 +68,27 @@ class Partitions:
         types, summaries = self._types[manifest.partition_spec_id], manifest.partitions or []
         if len(types) != len(summaries):
             return True
-        ranges = [_Range.of(summary, kind) for summary, kind in zip(summaries, types, strict=True)]
-        return any(all(r.may_contain(values[n]) for n, r in enumerate(ranges)) for values in tuples)
+        ranges = [(s.contains_null, _bounds(s, kind)) for s, kind in zip(summaries, types, strict=True)]
+        return any(all(_may_contain(*r, values[n]) for n, r in enumerate(ranges)) for values in tuples)
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The range of one partition field's values, by the summary of a manifest."""
+def _bounds(summary: PartitionFieldSummary, kind: IcebergType) -> tuple[Any, ...] | None:
+    """Returns the least and the greatest value of a partition field that is neither null nor NaN, by a summary.
 
-    has_null: bool
-    bounds: tuple[Any, Any] | None
-    """The least and the greatest value that is neither null nor NaN; None where there are none."""
-    known: bool
-    """Whether the bounds can be read, which they can't for a column that was dropped."""
+    It is empty where there are none; None where they can't be read, as those of a column that was dropped.
+    """
+    if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
+        return None
+    low, high = summary.lower_bound, summary.upper_bound
+    return () if low is None or high is None else (from_bytes(kind, low), from_bytes(kind, high))
 
-    @classmethod
-    def of(cls, summary: PartitionFieldSummary, kind: IcebergType) -> _Range:
-        low, high = summary.lower_bound, summary.upper_bound
-        if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
-            return cls(summary.contains_null, None, known=False)
-        if low is None or high is None:
-            return cls(summary.contains_null, None, known=True)
-        return cls(summary.contains_null, (from_bytes(kind, low), from_bytes(kind, high)), known=True)
 
-    def may_contain(self, value: Any) -> bool:
-        if value is None:
-            return self.has_null
-        if not self.known or value != value:  # no bounds hold for NaN
-            return True
-        try:
-            return self.bounds is not None and bool(self.bounds[0] <= value <= self.bounds[1])
-        except TypeError:  # the tuple holds it in another representation
-            return True
+def _may_contain(has_null: bool, bounds: tuple[Any, ...] | None, value: Any) -> bool:
+    if value is None:
+        return has_null
+    if bounds is None or value != value:  # no bounds hold for NaN
+        return True
+    try:
+        return bool(bounds and bounds[0] <= value <= bounds[1])
+    except TypeError:  # the tuple holds it in another representation
+        return True
