@@ -188,6 +188,8 @@ def land(
     is what the last attempt found: the commit is made, and an error would say that it is not.
     Raises as publish() does; PublishRefused also if two units claim the same file.
     """
+    if not units:
+        return Landing(None, ())
     compaction = Compaction(units, entries or Entries())
     try:
         published = publish(catalog, identifier, compaction, token, summary, attempts=attempts)

@@ -136,11 +136,11 @@ def compact(
     rewritten = _rewrite_all(base, table, tasks, proof)
     clock.lap("rewrite and prove")
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
-    landing = land(catalog, identifier, units, token, summary or {}, entries=entries) if units else None
+    landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
     clock.lap("land")
-    fates = iter(landing.units if landing else ())
-    reports = [r if isinstance(r, PartitionReport) else report_of_unit(r, *next(fates)) for r in rewritten]
-    published = landing.published if landing else None
+    fates = iter(landing.units)
+    reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
+    published = landing.published
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
 
 
@@ -169,12 +169,8 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
     return PartitionReport((task.partition,), task.name, outcome, *counts, reason=reason)
 
 
-def report_of_unit(unit: Unit, rewritten: Unit, dropped: Dropped | None) -> PartitionReport:
-    """Reports what became of a unit.
-
-    rewritten: the same unit, as land() gave it back. dropped: why it did not land; None if it did.
-    """
-    assert unit is rewritten, "units come back in their order"
+def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
+    """Reports what became of a unit. dropped: why it did not land; None if it did."""
     old = [entry.data_file for entry in unit.removed]
     outcome = Outcome.LANDED
     if dropped:

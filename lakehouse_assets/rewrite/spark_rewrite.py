@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.entries import Entries, Partition, values_of
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.land import Landing, land
+from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.care import RowProof
@@ -117,14 +116,14 @@ class SparkRewrite:
         results = self._work()
         clock.lap("rewrite and prove")
         units, reports = self._units(results)
-        landing = self._land(units, properties) if units else None
+        catalog, identifier = self.lakehouse.catalog(), self.table.identifier
+        landing = land(catalog, identifier, units, self.token, properties, entries=self.entries)
         clock.lap("land")
-        fates = landing.units if landing else ()
-        reports += [report_of_unit(unit, *fate) for unit, fate in zip(units, fates, strict=True)]
+        reports += [report_of_unit(*fate) for fate in landing.units]
         reports.sort(key=lambda report: report.partition)
-        published = landing.published if landing else None
+        published, usages = landing.published, tuple(results.usages)
         snapshot_id = published.snapshot_id if published else None
-        return CompactionReport(tuple(reports), published, snapshot_id, clock.seconds, tuple(results.usages))
+        return CompactionReport(tuple(reports), published, snapshot_id, clock.seconds, usages)
 
     @cached_property
     def _target(self) -> IcebergTable:
@@ -180,9 +179,7 @@ class SparkRewrite:
         launcher = self.lakehouse.launcher(self.table.compute)
         with driving(self.context, launcher, self._journal, lambda _: None) as drive:
             drive.run(drive.resume(chunks, self._attempts), self._attempts, keep_on=True)
-            if launcher.durable:
-                drive.settle()
-            return drive.results
+            return drive.results  # leaving waits for those that are ending: then their usage is known
 
     def _units(self, results: Results) -> tuple[list[Unit], list[PartitionReport]]:
         """Returns the units to land, and reports of the partitions that have none."""
@@ -204,7 +201,3 @@ class SparkRewrite:
             found = (named[part.name],) if part.name in named else ()
             numbers = part.files, part.size, part.deletes
             yield PartitionReport(found, part.name, Outcome.FAILED, *numbers, reason=reason)
-
-    def _land(self, units: list[Unit], properties: Mapping[str, Any]) -> Landing:
-        catalog, identifier = self.lakehouse.catalog(), self.table.identifier
-        return land(catalog, identifier, units, self.token, properties, entries=self.entries)
