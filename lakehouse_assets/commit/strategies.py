@@ -67,7 +67,6 @@ def strategy_of(mode: object) -> WriteStrategy:
     raise TypeError(f"no strategy is registered for the write mode {mode!r}")
 
 
-@dataclass(frozen=True)
 class AddRows:
     """A run adds its rows to the table, and removes nothing."""
 
@@ -83,16 +82,10 @@ class AddRows:
         return Change.appending(region, staged)
 
 
-@dataclass(frozen=True)
-class ReplacePartitions:
-    """A run replaces the rows of its partitions."""
+class ReplacePartitions(AddRows):
+    """A run adds its rows to the table in place of all that are in its partitions."""
 
     rules = frozenset(Rule) - {Rule.CHANGED}
-    at_most_changed = merge = None
-
-    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
-        """Writes a fork base without rows."""
-        return write_fork_base(table, token)
 
     def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
         """Removes the files in the region, and adds the staged ones."""
