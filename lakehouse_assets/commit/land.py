@@ -164,11 +164,6 @@ class Landing:
         """The units that landed, in their order."""
         return [unit for unit, dropped in self.units if dropped is None]
 
-    @property
-    def unproved(self) -> list[Unit]:
-        """The units whose rewrite changed rows: a fault of the rewrite, which must be shown in red."""
-        return [unit for unit, dropped in self.units if dropped and dropped.rule is LandingRule.UNPROVED]
-
 
 def land(
     catalog: Catalog,
@@ -198,7 +193,11 @@ def land(
     removed = None
     if published and (published.repeated or published.attempts > 1):
         # The snapshot itself tells: an attempt that was thought to have failed may be the one that landed.
-        removed = _removed(catalog, identifier, published.snapshot_id)
+        snapshot_id = published.snapshot_id
+        try:
+            removed = _removed_from(catalog.load_table(identifier), snapshot_id)
+        except Exception as error:  # catalogs and storages have errors of their own
+            logger.warning("%s: what landed with snapshot %s can't be read: %r", identifier, snapshot_id, error)
     reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
     return Landing(published, tuple(zip(units, reasons, strict=True)))
 
@@ -213,16 +212,8 @@ def _reason(unit: Unit, found: Dropped | None, removed: set[str] | None) -> Drop
     return None if unit.removed[0].data_file.file_path in removed else found or EARLIER
 
 
-def _removed(catalog: Catalog, identifier: str, snapshot_id: int) -> set[str] | None:
-    """Returns the paths of the files that a snapshot removed; None if it has expired, or can't be read now."""
-    try:
-        return _removed_from(catalog.load_table(identifier), snapshot_id)
-    except Exception as error:  # catalogs and storages have errors of their own
-        logger.warning("%s: what landed with snapshot %s can't be read: %r", identifier, snapshot_id, error)
-        return None
-
-
 def _removed_from(table: Table, snapshot_id: int) -> set[str] | None:
+    """Returns the paths of the files that a snapshot removed; None if it has expired."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return None

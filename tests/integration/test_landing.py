@@ -499,7 +499,7 @@ def test_a_unit_without_its_proof_never_lands(fragments: Daily) -> None:
     before = multiset(fragments.table)
     landing = landed(fragments, first, wrong, short)
     assert fates(landing) == {FIRST: None, SECOND: LandingRule.UNPROVED, THIRD: LandingRule.UNPROVED}
-    assert landing.unproved == [wrong, short]
+    assert [unit for unit, dropped in landing.units if dropped] == [wrong, short]
     assert multiset(fragments.table) == before
 
 
