@@ -141,14 +141,11 @@ class SparkRewrite:
         io, location = self._journal.io, f"{self._journal.folder}/plan.json"
         if found := read_json(io, location, RewritePlan.from_json):
             return found
-        plan = RewritePlan(self._layout, tuple(self._forks()))
+        strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
+        layout = Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder, self.everything)
+        plan = RewritePlan(layout, tuple(self._forks()))
         plan.write(io, location)
         return plan
-
-    @property
-    def _layout(self) -> Layout:
-        strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
-        return Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder, self.everything)
 
     def _forks(self) -> Iterable[PlannedChunk]:
         table, snapshot = self._target, self._target.current_snapshot()
@@ -163,22 +160,17 @@ class SparkRewrite:
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
-    @cached_property
-    def _attempts(self) -> dict[int, Attempt]:
-        token, run_id = self.token.text, self.context.run.run_id
-        return first_attempts(self.table, self.lakehouse, self._plan, token, self._journal, run_id)
-
     def _work(self) -> Results:
         """Has the chunks rewritten by workers, and returns what came of them.
 
         A chunk that failed does not keep the others from being worked on.
         """
-        chunks = [
-            Chunk(n, tuple(partition.name for partition in c.partitions)) for n, c in enumerate(self._plan.chunks)
-        ]
+        chunks = [Chunk(n, tuple(part.name for part in c.partitions)) for n, c in enumerate(self._plan.chunks)]
+        token, run_id = self.token.text, self.context.run.run_id
+        first = first_attempts(self.table, self.lakehouse, self._plan, token, self._journal, run_id)
         launcher = self.lakehouse.launcher(self.table.compute)
         with driving(self.context, launcher, self._journal, lambda _: None) as drive:
-            drive.run(drive.resume(chunks, self._attempts), self._attempts, keep_on=True)
+            drive.run(drive.resume(chunks, first), first, keep_on=True)
             return drive.results  # leaving waits for those that are ending: then their usage is known
 
     def _units(self, results: Results) -> tuple[list[Unit], list[PartitionReport]]:
