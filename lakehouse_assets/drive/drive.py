@@ -20,7 +20,7 @@ from lakehouse_assets.drive.chunk import Chunk, PendingChunk, Results, Retry, Wo
 from lakehouse_assets.drive.journal import AttemptRecord, Journal
 from lakehouse_assets.drive.slots import Claims, Slots
 from lakehouse_assets.drive.this_run import Context, ThisRun, process_tag
-from lakehouse_assets.drive.workers import RunningWorker, Unconfirmed, Workers, open_session
+from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.protocol.receipts import Receipt
 from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 
@@ -91,8 +91,7 @@ class Drive:
             pending.remove(due)
             try:
                 # Looked up here, so that a refusal of what follows does not begin with the recorded attempt again.
-                looked_up = bool(due.record)
-                due = self._look_up(due)
+                looked_up, due = bool(due.record), self._look_up(due)
                 if looked_up and self._receipt_arrived(due):
                     self._workers.slots.free(due.chunk.ordinal)
                 else:
@@ -111,7 +110,7 @@ class Drive:
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
                 attempt = replace(first[ordinal], number=record.number)
-                self._workers.unconfirmed[ordinal] = Unconfirmed(attempt, record.id)
+                self._workers.unconfirmed[ordinal] = Handle(record.id) if record.id else attempt
         pending = [PendingChunk(c, first[c.ordinal], records.get(c.ordinal)) for c in chunks]
         # Chunks whose worker may be running come first, so that the pool soon counts those workers.
         return sorted(pending, key=lambda p: p.record is None)
@@ -198,7 +197,7 @@ class Drive:
             denied = isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # as PyArrow reports S3's
             text = f"its attempt can't be recorded: {error}"
             raise NotStarted(text, transient=not denied, unconfirmed=True) from error
-        self._workers.unconfirmed[pending.chunk.ordinal] = Unconfirmed(pending.attempt)
+        self._workers.unconfirmed[pending.chunk.ordinal] = pending.attempt
         if self._workers.launcher.blocking:
             text = f"chunk {pending.chunk.ordinal} ({pending.chunk}): started in this run's own process"
             self._workers.run.log(logging.INFO, text)

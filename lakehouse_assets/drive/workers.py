@@ -92,15 +92,6 @@ class RunningWorker:
         return next((error for error in errors if isinstance(error, Mapping) and "type" in error), None)
 
 
-@dataclass(frozen=True)
-class Unconfirmed:
-    """An attempt that may have a worker."""
-
-    attempt: Attempt
-    id: str | None = None
-    """The worker's id, where it is known."""
-
-
 @dataclass
 class Workers:
     """All workers of a run that may still run."""
@@ -114,8 +105,9 @@ class Workers:
     """The running workers, by their handles' ids."""
     ending: list[RunningWorker] = field(default_factory=list)
     """The workers whose receipt was found; they keep their slots until they have ended."""
-    unconfirmed: dict[int, Unconfirmed] = field(default_factory=dict)
-    """Attempts that may have a worker which is in neither ``running`` nor ``ending``, by chunk."""
+    unconfirmed: dict[int, Attempt | Handle] = field(default_factory=dict)
+    """Attempts that may have a worker which is in neither ``running`` nor ``ending``, by chunk; the worker's handle
+    where its id is known."""
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="messages")
     )
@@ -182,9 +174,9 @@ class Workers:
         self.ending.clear()
         self.unconfirmed.clear()
         try:
-            self.launcher.cancel([*(w.handle for w in left), *(Handle(u.id) for u in unconfirmed if u.id)])
+            self.launcher.cancel([*(w.handle for w in left), *(u for u in unconfirmed if isinstance(u, Handle))])
         finally:
-            for attempt in (u.attempt for u in unconfirmed if not u.id):
+            for attempt in (u for u in unconfirmed if isinstance(u, Attempt)):
                 self._cancel_unconfirmed(attempt)
             self.slots.free_all()
             # In threads: a run's own task is killed soon after it was asked to end.
