@@ -133,7 +133,8 @@ def compact(
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
     clock.lap("plan")
-    rewritten = _rewrite_all(base, table, tasks, proof)
+    reasons = reasons_of_table(base.metadata)
+    rewritten = [_rewritten(base, table, task, reasons, proof) for task in tasks]
     clock.lap("rewrite and prove")
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
@@ -144,23 +145,18 @@ def compact(
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
 
 
-def _rewrite_all(
-    base: Base, table: Table, tasks: Collection[RewriteTask], proof: RowProof
-) -> list[Unit | PartitionReport]:
-    """Returns for each task the unit to land, or a report of why there is none."""
-    of_table = reasons_of_table(base.metadata)
-    done: list[Unit | PartitionReport] = []
-    for task in tasks:
-        if reasons := [*of_table, *task.needs_spark]:
-            done.append(_not_rewritten(task, Outcome.NEEDS_SPARK, "; ".join(reasons)))
-            continue
-        try:
-            done.append(rewrite(base, table.io, task, proof))
-        except FileNotFoundError as error:
-            done.append(_not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}"))
-        except Exception as error:  # whatever it is: the other partitions must not lose their rewrites
-            done.append(_not_rewritten(task, Outcome.FAILED, f"{type(error).__name__}: {error}"))
-    return done
+def _rewritten(
+    base: Base, table: Table, task: RewriteTask, reasons: Collection[str], proof: RowProof
+) -> Unit | PartitionReport:
+    """Returns the unit to land, or a report of why there is none. reasons: why the table's rewrites need Spark."""
+    if reasons := [*reasons, *task.needs_spark]:
+        return _not_rewritten(task, Outcome.NEEDS_SPARK, "; ".join(reasons))
+    try:
+        return rewrite(base, table.io, task, proof)
+    except FileNotFoundError as error:
+        return _not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}")
+    except Exception as error:  # whatever it is: the other partitions must not lose their rewrites
+        return _not_rewritten(task, Outcome.FAILED, f"{type(error).__name__}: {error}")
 
 
 def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> PartitionReport:
@@ -172,13 +168,11 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
 def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
     """Reports what became of a unit. dropped: why it did not land; None if it did."""
     old = [entry.data_file for entry in unit.removed]
-    outcome = Outcome.LANDED
-    if dropped:
-        outcome = Outcome.UNPROVED if dropped.rule is LandingRule.UNPROVED else Outcome.DROPPED
+    outcomes = {None: Outcome.LANDED, LandingRule.UNPROVED: Outcome.UNPROVED}
     return PartitionReport(
         tuple({partition_of(entry) for entry in unit.removed}),
         unit.name,
-        outcome,
+        outcomes.get(dropped.rule if dropped else None, Outcome.DROPPED),
         files_before=len(old),
         bytes_before=_bytes(old),
         deletes=len(unit.deletes),
