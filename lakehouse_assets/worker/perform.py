@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,43 +58,33 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     """Stages the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
     assignment = Assignment.from_json(payload)
     check_code(assignment)
-    work = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
+    spark, properties, credentials = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
 
     from lakehouse_assets.worker.stage import stage
 
-    return stage(work.spark, assignment, work.properties, started, work.credentials).to_json()
+    return stage(spark, assignment, properties, started, credentials).to_json()
 
 
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
     """Rewrites the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
     assignment = RewriteAssignment.from_json(payload)
-    work = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
+    prepared = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 
     from lakehouse_assets.worker.fork_rewrite import rewrite
 
-    return rewrite(work.spark, assignment, work.properties, work.credentials).to_json()
+    spark, properties, credentials = prepared
+    return rewrite(spark, assignment, properties, credentials).to_json()
 
 
 KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """The session and the catalog that a piece of work needs."""
-
-    spark: SparkSession
-    """It has both catalogs."""
-    properties: Mapping[str, str]
-    """PyIceberg's properties of the catalog."""
-    credentials: TableCredentials
-    """The credentials for the table's files."""
-
-
 def _prepare(
     assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
-) -> _Prepared:
-    """Prepares the session for an assignment. module: the one that will do the work.
+) -> tuple[SparkSession, Mapping[str, str], TableCredentials]:
+    """Prepares the session for an assignment, which gets both catalogs. module: the one that will do the work.
 
+    Returns the session, PyIceberg's properties of the catalog, and the credentials for the table's files.
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
     from resources.computes import find_compute
@@ -124,4 +113,4 @@ def _prepare(
     credentials = TableCredentials(properties, assignment.table)
     catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark)
     configure(spark, secrets | catalogs | hadoop_s3(properties))
-    return _Prepared(spark, properties, credentials)
+    return spark, properties, credentials
