@@ -65,15 +65,22 @@ Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lakehouse) -> Events:
     """Runs a table's asset: yields the audit's result, then the materialization.
 
-    Raises Failure for what a person must act on, and as publish() and the launchers do. An error is noted for the
-    queue before it is raised.
+    Nothing has started before the plan is read or written, but that a missing table was created. Raises Failure for
+    what a person must act on, UnknownPartitions for keys that can't work, and as evolved(), Plans.of_run(), publish()
+    and the launchers do. An error is noted for the queue before it is raised.
     """
     token = run_token(table.identifier, context.instance, context.run)
     keys = _keys(context, table)
     queue = QueuePart(lakehouse, table.identifier, token.text, keys, adds_again=table.write_mode.adds_again)
     results, findings = Results(), list[AuditFinding]()
     try:
-        run, evolution = TableRun.planned(context, table, lakehouse, token, keys, queue)
+        region = table.alignment.region(keys)  # before the table is created: it refuses keys
+        plans = plans_of(lakehouse, table.identifier)
+        evolution = evolved(lakehouse, table, region)
+        metadata, run_id = evolution.found.metadata, context.run.run_id
+        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting)
+        launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
+        run = TableRun(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
         yield from run.run(evolution, results, findings)
     except Exception as error:
         queue.failed(context, bad_keys(results.failures, findings), error)
@@ -142,30 +149,6 @@ class TableRun:
     strategy: WriteStrategy
     started: float = field(default_factory=time.time)
     """In seconds since the epoch."""
-
-    @classmethod
-    def planned(
-        cls,
-        context: dg.AssetExecutionContext,
-        table: Table,
-        lakehouse: Lakehouse,
-        token: RunToken,
-        keys: Sequence[str],
-        queue: QueuePart,
-    ) -> tuple[TableRun, Evolution]:
-        """Returns the run with its plan, which is read if it is there, else made and written; and the table as it is.
-
-        Nothing else has started by then, but that a missing table was created. Raises UnknownPartitions for keys that
-        can't work, and as evolved() and Plans.of_run() do.
-        """
-        region = table.alignment.region(keys)  # before the table is created: it refuses keys
-        plans = plans_of(lakehouse, table.identifier)
-        evolution = evolved(lakehouse, table, region)
-        metadata, run_id = evolution.found.metadata, context.run.run_id
-        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting)
-        launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
-        run = cls(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
-        return run, evolution
 
     @property
     def journal(self) -> Journal:
