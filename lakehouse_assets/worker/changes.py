@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -229,43 +228,28 @@ def _is_comparable(of: DataType) -> bool:
     return not isinstance(of, MapType)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The counts of the changes."""
+def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
+    """Counts the changes, which are as latest() returns them, in one pass. Returns all numbers by their names.
 
-    rows: int
-    """All changes."""
-    returned: int
-    """Rows that the step returned; right only where each key has one change."""
-    without_key: int
-    """Changes with a null in the key."""
-    malformed: int
-    """Changes with text in the key that is no UTF-8."""
-    others: int
-    """Changes that are not the same as the first of their key."""
-    deletes: int
-    """Changes that delete."""
-    row: Row
-    """The aggregates of each bounded column."""
-
-    @classmethod
-    def of(cls, changes: DataFrame, keys: Sequence[str]) -> Facts:
-        """Counts the changes, which are as latest() returns them, in one pass."""
-        bounded = bounded_types(changes.schema, keys)
-        row = changes.agg(
-            F.count("*").alias("rows"),
-            F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
-            F.count_if(F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))).alias("without_key"),
-            F.count_if(reduce(or_, (_is_malformed(name, changes.schema) for name in keys))).alias("malformed"),
-            F.count_if(_column(OTHER)).alias("others"),
-            F.count_if(_column(DELETES)).alias("deletes"),
-            *(agg for n, (name, of) in enumerate(bounded.items()) for agg in _aggregates(n, name, of)),
-        ).first()
-        assert row is not None
-        return cls(row.rows, row.returned, row.without_key, row.malformed, row.others, row.deletes, row)
+    ``rows`` are all changes. ``returned`` are the rows that the step returned; right only where each key has one
+    change. ``without_key`` have a null in the key, ``malformed`` text in the key that is no UTF-8, ``others`` are not
+    the same as the first of their key, and ``deletes`` delete. Beside them are the aggregates of each bounded column.
+    """
+    bounded = bounded_types(changes.schema, keys)
+    facts = changes.agg(
+        F.count("*").alias("rows"),
+        F.coalesce(F.sum(_column(RETURNED)), F.lit(0)).alias("returned"),
+        F.count_if(F.expr(" OR ".join(f"`{name}` IS NULL" for name in keys))).alias("without_key"),
+        F.count_if(reduce(or_, (_is_malformed(name, changes.schema) for name in keys))).alias("malformed"),
+        F.count_if(_column(OTHER)).alias("others"),
+        F.count_if(_column(DELETES)).alias("deletes"),
+        *(agg for n, (name, of) in enumerate(bounded.items()) for agg in _aggregates(n, name, of)),
+    ).first()
+    assert facts is not None
+    return facts
 
 
-def refuse_unclear(changes: DataFrame, facts: Facts, work: MergeWork, table: str) -> None:
+def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) -> None:
     """Raises ChangesError for a key that is null, that has text that is no UTF-8, or that several changes have."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
@@ -308,14 +292,14 @@ def _is_malformed(name: str, schema: StructType) -> Column:
     return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
 
 
-def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bound, ...]:
+def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Bound, ...]:
     """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently.
 
     Which of the bounds Iceberg can plan by is decided in merge.py.
     """
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
-    few = {n: name for n, name in enumerate(bounded) if facts.row[f"about{n}"] <= 2 * LISTED}
+    few = {n: name for n, name in enumerate(bounded) if facts[f"about{n}"] <= 2 * LISTED}
     sets = [F.collect_set(_spelled(_column(name), bounded[name])).alias(f"set{n}") for n, name in few.items()]
     listed = changes.agg(*sets).first() if sets else None
     found = []
@@ -324,7 +308,7 @@ def bounds(changes: DataFrame, facts: Facts, columns: Sequence[str]) -> tuple[Bo
         if 0 < len(values) <= LISTED:
             found.append(Bound(name, tuple(sorted(values))))
         else:
-            found.append(Bound(name, (), facts.row[f"low{n}"], facts.row[f"high{n}"]))
+            found.append(Bound(name, (), facts[f"low{n}"], facts[f"high{n}"]))
     return tuple(found)
 
 

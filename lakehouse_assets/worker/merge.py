@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzType
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from lakehouse_assets.protocol.assignment import Bound, Merged, MergeWork, truncates_in_order
@@ -24,12 +24,12 @@ from lakehouse_assets.worker.changes import (
     DELETES,
     OTHER,
     RETURNED,
-    Facts,
     as_stored,
     bounded_types,
     bounds,
     comparable_row,
     condition,
+    facts_of,
     keys_as_stored,
     latest,
     refuse_other_parts,
@@ -162,7 +162,7 @@ def _merge(
     spark: SparkSession,
     fork: Fork,
     changes: DataFrame,
-    facts: Facts,
+    facts: Row,
     found: tuple[Bound, ...],
     schema: StructType,
     work: MergeWork,
@@ -182,7 +182,7 @@ def _merge(
         spark.catalog.dropTempView(view)
 
 
-def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Facts]:
+def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Row]:
     """Reads the changes once: returns them as a checkpoint, and what is counted of them.
 
     joined: whether they will be joined with rows of the table.
@@ -200,7 +200,7 @@ def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[Da
         read = changes.localCheckpoint()
     finally:
         changes.unpersist()
-    return read, Facts.of(read, work.keys)
+    return read, facts_of(read, work.keys)
 
 
 def merge_sql(

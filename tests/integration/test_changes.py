@@ -14,8 +14,8 @@ from lakehouse_assets.worker.changes import (
     OTHER,
     RETURNED,
     ChangesError,
-    Facts,
     as_stored,
+    facts_of,
     keys_as_stored,
     latest,
 )
@@ -56,7 +56,7 @@ def test_one_row_of_each_key_counts_where_its_rows_agree(
     jvm: SparkSession, rows: list[str], order_by: str, kept: list[tuple[int, str, int]] | None, others: int | None
 ) -> None:
     found = latest(_rows(jvm, rows), MergeWork(("id",), order_by=order_by))
-    facts = Facts.of(found, ["id"])
+    facts = facts_of(found, ["id"])
     if kept is None:
         assert facts.others == others if others is not None else facts.others > 0
     else:
@@ -68,7 +68,7 @@ def test_text_that_differs_only_by_its_collation_counts_as_different(jvm: SparkS
     rows = _rows(
         jvm, ["1, 10, 'a' COLLATE UTF8_LCASE", "1, 10, 'A' COLLATE UTF8_LCASE", "2, 10, 'a' COLLATE UTF8_LCASE"]
     )
-    assert Facts.of(latest(rows, MergeWork(("id",))), ["id"]).others == 1
+    assert facts_of(latest(rows, MergeWork(("id",))), ["id"]).others == 1
 
 
 def test_rows_that_are_only_inserted_count_once_whatever_they_hold(jvm: SparkSession) -> None:
@@ -88,7 +88,7 @@ def test_a_change_that_deletes_needs_only_its_key(jvm: SparkSession) -> None:
 
 def test_nulls_in_a_key_are_counted(jvm: SparkSession) -> None:
     rows = _rows(jvm, ["NULL, 10, 'a'", "NULL, 10, 'b'", "1, 10, 'c'"])
-    facts = Facts.of(latest(rows, MergeWork(("id",))), ["id"])
+    facts = facts_of(latest(rows, MergeWork(("id",))), ["id"])
     assert (facts.rows, facts.without_key) == (3, 2)
 
 

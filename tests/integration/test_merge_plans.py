@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 from pyiceberg.table.metadata import TableMetadata
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.protocol.assignment import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
-from lakehouse_assets.worker.changes import Facts
+from lakehouse_assets.worker.changes import facts_of
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
 from resources.spark_catalog import spark_catalogs
@@ -344,14 +344,13 @@ def test_changes_count_once_where_their_rows_are_sampled_to_be_written_in_ranges
 def test_what_is_known_of_changes_is_known_of_the_rows_that_are_merged(
     create: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Facts.of
 
-    def count_and_lose(changes: DataFrame, keys: Sequence[str]) -> Facts:
-        facts = counted(changes, keys)
+    def count_and_lose(changes: DataFrame, keys: Sequence[str]) -> Row:
+        facts = facts_of(changes, keys)
         changes.sparkSession.catalog.clearCache()  # as when a machine is lost, with what it kept
         return facts
 
-    monkeypatch.setattr(Facts, "of", count_and_lose)
+    monkeypatch.setattr(merging, "facts_of", count_and_lose)
     monkeypatch.setattr(changes, "LISTED", 0)
     target = create("day")
     each_time_another = "CAST(java_method('java.lang.System', 'nanoTime') AS bigint)"
