@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakehouse_assets.drive.this_run import Context, ThisRun
@@ -61,7 +59,7 @@ class TableLock:
         """Returns the ids of the runs that hold the lock; none where nobody has ever taken it."""
         return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
-    def free(self) -> None:
+    def close(self) -> None:
         """Frees the lock, or its place in the queue. Raises nothing: Dagster frees both at the run's end."""
         if not self._is_asked:
             return
@@ -69,13 +67,3 @@ class TableLock:
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
         except Exception as error:  # each kind of storage has its own
             self._run.log(logging.WARNING, f"{self.table}: its lock can't be given back before the run ends: {error!r}")
-
-
-@contextmanager
-def table_lock(context: Context, table: str) -> Iterator[TableLock]:
-    """Yields the table's lock, not taken yet, and frees it at the end."""
-    lock = TableLock(context, table)
-    try:
-        yield lock
-    finally:
-        lock.free()

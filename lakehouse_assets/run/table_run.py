@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ from lakehouse_assets.run.reporting import (
 )
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
-from lakehouse_assets.run.table_lock import table_lock
+from lakehouse_assets.run.table_lock import TableLock
 from resources.catalog import with_retries
 from resources.launchers.base import Attempt, Launcher
 
@@ -175,7 +175,7 @@ class TableRun:
     ) -> Generator[dg.AssetCheckResult, None, tuple[Staging, Staged, Published]]:
         """Stages, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
         merges = self.strategy.merge is not None
-        with table_lock(self.context, self.table.identifier) as lock:
+        with closing(TableLock(self.context, self.table.identifier)) as lock:
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
                     lock.take()

@@ -4,13 +4,14 @@ That a merge which others disturb takes it: integration/test_merge.py."""
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 from collections.abc import Callable
+from contextlib import closing
 
 import dagster as dg
 import pytest
 
 from lakehouse_assets.drive.this_run import ThisRun
 from lakehouse_assets.run import table_lock as module
-from lakehouse_assets.run.table_lock import TableLock, table_lock
+from lakehouse_assets.run.table_lock import TableLock
 
 TABLE, STEP = "demo.t", "merged[lock]"
 Work = Callable[[TableLock], object]
@@ -22,7 +23,7 @@ def run(instance: dg.DagsterInstance, work: Work) -> bool:
 
     @dg.asset
     def merged(context: dg.AssetExecutionContext) -> None:
-        with table_lock(context, TABLE) as lock:
+        with closing(TableLock(context, TABLE)) as lock:
             work(lock)
 
     return dg.materialize([merged], instance=instance, raise_on_error=False).success
@@ -65,7 +66,7 @@ def test_who_is_ended_does_not_wait_for_ever_and_leaves_the_queue(waits: Work, m
         assert run(instance, TableLock.take)
 
 
-@pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.free())])
+@pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.close())])
 def test_a_run_does_not_wait_for_an_earlier_process_of_its_own(waits: Work) -> None:
     def work(lock: TableLock) -> None:
         taken_by(instance, lock.context.run.run_id)  # Dagster frees the slot only at the run's end
