@@ -90,20 +90,17 @@ class Pipeline:
         if selection.partitions:
             tags["dagster/asset_partition_range_start"] = selection.partitions[0]
             tags["dagster/asset_partition_range_end"] = selection.partitions[-1]
-        return self._execute(instance, IMPLICIT_ASSET_JOB_NAME, tags, frozenset(selection.assets), {})
+        return self.execute_job(instance, IMPLICIT_ASSET_JOB_NAME, {}, tags, frozenset(selection.assets))
 
-    def execute_job(self, instance: dg.DagsterInstance, name: str, config: Mapping[str, Any]) -> dg.JobExecutionResult:
-        """Runs a job. config: its run config. Does not raise when the run fails."""
-        return self._execute(instance, name, {}, None, config)
-
-    def _execute(
+    def execute_job(
         self,
         instance: dg.DagsterInstance,
         name: str,
-        tags: Mapping[str, str],
-        assets: frozenset[dg.AssetKey] | None,
         config: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+        assets: frozenset[dg.AssetKey] | None = None,
     ) -> dg.JobExecutionResult:
+        """Runs a job. config: its run config. assets: only these of the job. Does not raise when the run fails."""
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
@@ -111,7 +108,7 @@ class Pipeline:
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
             # Names the process from the start, so that the run is reaped even if it is killed before its op begins.
-            tags={**process_tag(), **tags},
+            tags={**process_tag(), **(tags or {})},
             asset_selection=assets,
             run_config=config,
             job_code_origin=job.get_python_origin(),

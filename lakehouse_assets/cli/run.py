@@ -10,12 +10,11 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-import dagster as dg
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from lakehouse_assets.cli.instance import opened, set_worker_limit
-from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
+from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.health.findings import by_check, size_text
@@ -132,41 +131,26 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: 
             if was_interrupted(result):
                 raise KeyboardInterrupt
             if not result.success:
-                print(_failure(selection, result, settings, len(selections) - number), file=terminal)
+                left = len(selections) - number
+                failed = (
+                    f"\n{selection.name} failed: {failure_reason(result)}",
+                    *([f"not run: the {left} after it"] if left else []),
+                    f"the run in the UI: {_ui(settings)}/runs/{result.run_id}",
+                    f"everything it logged: {settings.home / 'run.log'}",
+                )
+                print(*failed, sep="\n", file=terminal)
                 return 1
             done.append((selection.name, selection.count, time.time() - started))
             charts += shown_charts(result)
-        print(_success(settings, done, before, charts, pipeline.tables(domain)), file=terminal)
-    return 0
-
-
-def _success(
-    settings: Settings,
-    done: Sequence[tuple[str, int | None, float]],
-    before: Mapping[str, set[int]],
-    charts: Sequence[str],
-    tables: Sequence[str],
-) -> str:
-    return "\n".join(
-        [
+        succeeded = (
             f"\n{summary(settings, done, before)}\n",
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in charts),
             f"the UI, with every run: {_ui(settings)}",
-            health_line(settings, tables),
-        ]
-    )
-
-
-def _failure(selection: Selection, result: dg.JobExecutionResult, settings: Settings, left: int) -> str:
-    return "\n".join(
-        [
-            f"\n{selection.name} failed: {failure_reason(result)}",
-            *([f"not run: the {left} after it"] if left else []),
-            f"the run in the UI: {_ui(settings)}/runs/{result.run_id}",
-            f"everything it logged: {settings.home / 'run.log'}",
-        ]
-    )
+            health_line(settings, pipeline.tables(domain)),
+        )
+        print(*succeeded, sep="\n", file=terminal)
+    return 0
 
 
 def _ui(settings: Settings) -> str:
