@@ -125,6 +125,7 @@ def _write(
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
     """Appends the rows to the fork, or merges them into it. Returns what a merge did, and the failed checks.
 
+    Where they are appended, columns of the fork that the step does not return get nulls.
     base: the fork's metadata as it began, which a merge needs.
     Raises StageError for types that don't fit, CheckError and ChangesError.
     """
@@ -132,29 +133,16 @@ def _write(
         if assignment.merge and base:
             private = Fork(fork, base, assignment.token, assignment.table)
             return merge(spark, private, rows, assignment.merge, assignment.checks, assignment.undeclared)
-        _append(_fitted(spark, rows, fork, assignment), fork, assignment)
+        rows = rows.drop(*assignment.left_out)
+        if assignment.undeclared:
+            schema = spark.table(fork).schema
+            rows = rows.withColumns({name: F.lit(None).cast(schema[name].dataType) for name in assignment.undeclared})
+        writer = rows.writeTo(fork).option("snapshot-property.lakehouse.token", assignment.token)
+        writer.option("snapshot-property.lakehouse.chunk", str(assignment.chunk)).append()
         return None, failed_checks(spark.table(fork), assignment.checks)
     except AnalysisException as error:
         quoted = ".".join(f"`{part}`" for part in fork.split("."))
         raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
-
-
-def _fitted(spark: SparkSession, rows: DataFrame, fork: str, assignment: Assignment) -> DataFrame:
-    """Returns the rows with the fork's columns only, and with nulls for those that the step does not return."""
-    fitted = rows.drop(*assignment.left_out)
-    if not assignment.undeclared:
-        return fitted
-    schema = spark.table(fork).schema
-    return fitted.withColumns({name: F.lit(None).cast(schema[name].dataType) for name in assignment.undeclared})
-
-
-def _append(rows: DataFrame, fork: str, assignment: Assignment) -> None:
-    writer = (
-        rows.writeTo(fork)
-        .option("snapshot-property.lakehouse.token", assignment.token)
-        .option("snapshot-property.lakehouse.chunk", str(assignment.chunk))
-    )
-    writer.append()
 
 
 def _staged_rows(staged: StaticTable) -> int:
