@@ -146,7 +146,9 @@ class Table:
             try:
                 signature(cls.__init__).bind(None, *values, **options)
             except TypeError as error:
-                near = [name for option in options for name in _similar(option)]
+                known = [field.name for field in fields(Table)]
+                unknown = (option for option in options if option not in known)
+                near = [name for option in unknown for name in get_close_matches(option, known, n=1)]
                 meant = f"; did you mean {', '.join(near)}?" if near else ""
                 identifier = options.get("identifier", values[0] if values else "")
                 raise DeclarationError(f"table {identifier!r}: {error}{meant}") from None
@@ -171,7 +173,11 @@ class Table:
         self.alignment  # noqa: B018  so that what does not line up is refused at load
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
-            if problem := arrivals_problem(self.arrivals, names) or self._arrivals_twice():
+            twice = (
+                "a message may come twice, and this Append would add its rows again: declare Append(dedup_on=…), Merge "
+                "or Overwrite with arrivals"
+            )
+            if problem := arrivals_problem(self.arrivals, names) or (twice if self.write_mode.adds_again else None):
                 raise DeclarationError(f"table {self.identifier!r}: {problem}")
 
     def _check_columns(self) -> None:
@@ -198,7 +204,11 @@ class Table:
             raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
         if self.compute is not None:
             find_compute(self.compute)
-        _check_size(self.size)
+        for name, value in vars(self.size).items():
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"size has {name}={value!r}, it must be a number above 0")
+        if (memory := self.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
+            raise ValueError(f"size has memory_gib={memory:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
         timeout = self.worker_timeout
         if timeout is not None and timeout <= timedelta(0):
             raise ValueError(f"worker_timeout is {timeout}, it must be above 0")
@@ -229,14 +239,6 @@ class Table:
                     f"{option} has no effect with this {name}, of which one worker does a whole run: leave it out. "
                     "Workers share runs of Overwrite(), Append() without dedup_on and Merge(by_partition=True)"
                 )
-
-    def _arrivals_twice(self) -> str | None:
-        if self.write_mode.adds_again:
-            return (
-                "a message may come twice, and this Append would add its rows again: declare Append(dedup_on=…), Merge "
-                "or Overwrite with arrivals"
-            )
-        return None
 
     @property
     def worker_limit(self) -> timedelta:
@@ -307,16 +309,3 @@ class Table:
         return "-".join(
             hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
         )
-
-
-def _similar(option: str) -> list[str]:
-    known = [field.name for field in fields(Table)]
-    return [] if option in known else get_close_matches(option, known, n=1)
-
-
-def _check_size(size: Size) -> None:
-    for name, value in vars(size).items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"size has {name}={value!r}, it must be a number above 0")
-    if size.memory_gib is not None and size.memory_gib < LEAST_MEMORY_GIB:
-        raise ValueError(f"size has memory_gib={size.memory_gib:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
