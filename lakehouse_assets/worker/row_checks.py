@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib import import_module
+from functools import partial
 from itertools import chain, islice
+from pkgutil import resolve_name
 from typing import Any
 
 import pyarrow as pa
@@ -103,14 +104,9 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
             try:
                 nothing.select(column).collect()
             except Exception as error:
-                if _names_metadata(error):
-                    continue
-                raise _unfit(what, error) from None
-
-
-def _names_metadata(error: Exception) -> bool:
-    """Tells whether a condition names one of Iceberg's own columns, which only the table's rows have."""
-    return isinstance(error, AnalysisException) and (condition_of(error) or "").startswith("UNRESOLVED_COLUMN")
+                known = condition_of(error) if isinstance(error, AnalysisException) else None
+                if not (known or "").startswith("UNRESOLVED_COLUMN"):  # Iceberg's own, which only the table's rows have
+                    raise _unfit(what, error) from None
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
@@ -132,15 +128,8 @@ def _told(name: str, check: str) -> str:
 
 
 def _failing(rows: DataFrame, name: str, check: str) -> Column:
-    return ~condition(rows, _told(name, check), lambda: _declared(check), otherwise=True, counted=True)
-
-
-def _declared(check: str) -> Column:
-    if not FUNCTION.fullmatch(check):
-        return sql(check)
-    module, _, function = check.partition(":")
-    made: Column = getattr(import_module(module), function)()
-    return made
+    declared = (lambda: resolve_name(check)()) if FUNCTION.fullmatch(check) else partial(sql, check)
+    return ~condition(rows, _told(name, check), declared, otherwise=True, counted=True)
 
 
 def _examples(rows: DataFrame, failed: Column) -> tuple[str, ...]:
@@ -167,8 +156,7 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
     snapshot = fork.current_snapshot()
     if not unique or snapshot is None:
         return ()
-    entries = [e for m in snapshot.manifests(fork.io) for e in m.fetch_manifest_entry(fork.io)]
-    files = [entry.data_file for entry in entries]
+    files = [e.data_file for m in snapshot.manifests(fork.io) for e in m.fetch_manifest_entry(fork.io)]
     partitions: dict[Record, list[DataFile]] = defaultdict(list)
     for file in files:
         partitions[file.partition].append(file)
