@@ -52,13 +52,11 @@ def rewrite(
     """
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
-        clock = [time.monotonic()]
+        begun = time.monotonic()
         before, said = _counted_beside(spark, fork, assignment)
-        clock.append(time.monotonic())
+        rewritten = time.monotonic()
         after = row_sums(spark.table(fork), counts_only=assignment.counts_only)
-        clock.append(time.monotonic())
-        laps = zip(("rewrite", "count again"), clock, clock[1:], strict=False)
-        seconds = {what: round(end - start, 3) for what, start, end in laps}
+        seconds = {"rewrite": round(rewritten - begun, 3), "count again": round(time.monotonic() - rewritten, 3)}
         receipt = Receipt(
             table=assignment.table,
             token=assignment.token,
@@ -94,9 +92,12 @@ def _counted_beside(
 def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
     """Calls the procedure and returns its numbers. Raises RewriteError if it says that something failed."""
     options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
+    strategy = "binpack" if assignment.strategy is Strategy.BINPACK else "sort"
+    columns = ", ".join(f"`{name}`" for name in assignment.zorder)
+    order = f"sort_order => {literal(f'zorder({columns})')}, " if assignment.strategy is Strategy.ZORDER else ""
     (row,) = spark.sql(
         f"CALL stage.system.rewrite_data_files(table => {literal(fork.removeprefix('stage.'))}, "
-        f"{_layout(assignment)}options => map({options}))"
+        f"strategy => '{strategy}', {order}options => map({options}))"
     ).collect()
     said: dict[str, int] = row.asDict()
     refuse_failures(said, assignment.table)
@@ -107,18 +108,6 @@ def refuse_failures(said: Mapping[str, int], table: str) -> None:
     """Raises RewriteError if the procedure says that something failed. That it says nothing proves nothing."""
     if failed := said["failed_data_files_count"]:
         raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
-
-
-def _layout(assignment: RewriteAssignment) -> str:
-    """Returns the procedure's arguments for the order of rows."""
-    match assignment.strategy:
-        case Strategy.BINPACK:
-            return "strategy => 'binpack', "
-        case Strategy.SORT:
-            return "strategy => 'sort', "
-        case Strategy.ZORDER:
-            columns = ", ".join(f"`{name}`" for name in assignment.zorder)
-            return f"strategy => 'sort', sort_order => {literal(f'zorder({columns})')}, "
 
 
 LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
