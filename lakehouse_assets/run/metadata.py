@@ -104,11 +104,6 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
     return used | {"usage_source": "; ".join(sorted({u.source for u in usages}))}
 
 
-def partition_metadata(rows: int, files: int, size: int, *, partitioned: bool) -> dict[str, Any]:
-    """Returns the metadata that differ from partition to partition: rows, files, bytes."""
-    return {"dagster/partition_row_count" if partitioned else "dagster/row_count": rows, "files": files, "bytes": size}
-
-
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
     """Shows the first rows of each partition's first staged file as a Markdown table, or why there are none.
 
@@ -130,21 +125,15 @@ def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.Meta
 def _text(chunk: StagedChunk, file: DataFile) -> str:
     if file.file_format is not FileFormat.PARQUET:
         return f"no preview of {file.file_format.value} files"
+    from pyarrow.parquet import ParquetFile
+
     try:
-        rows = _head(chunk, file)
+        with chunk.io.new_input(file.file_path).open() as stream:
+            rows = next(ParquetFile(stream).iter_batches(batch_size=ROWS)).slice(0, ROWS).to_pylist()
     except Exception as error:  # beside the storage's: of values that Python lacks, such as dates beyond the year 9999
         return f"no preview: {error}"
     names = list(rows[0])
     return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
-
-
-def _head(chunk: StagedChunk, file: DataFile) -> list[dict[str, Any]]:
-    from pyarrow.parquet import ParquetFile
-
-    with chunk.io.new_input(file.file_path).open() as stream:
-        batch = next(ParquetFile(stream).iter_batches(batch_size=ROWS))
-    rows: list[dict[str, Any]] = batch.slice(0, ROWS).to_pylist()
-    return rows
 
 
 def _cell(value: Any) -> str:

@@ -33,7 +33,7 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.metadata import partition_metadata, previews, run_metadata
+from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
@@ -364,9 +364,10 @@ class TableRun:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])
             stats, shown = partition_stats(region, forks), previews(region, forks)
-            messages, partitioned = self.queue.metadata(), self.table.partitions is not None
+            messages = self.queue.metadata()
+            rows = "dagster/row_count" if self.table.partitions is None else "dagster/partition_row_count"
             return of_run, {
-                key: partition_metadata(*stat, partitioned=partitioned)
+                key: dict(zip((rows, "files", "bytes"), stat, strict=True))
                 | dict(messages.get(key, {}))
                 | ({"preview": shown[key]} if key in shown else {})
                 for key, stat in stats.items()
