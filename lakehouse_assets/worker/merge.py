@@ -131,9 +131,20 @@ def merge(
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
     found = tuple(bound for bound in bounds(changes, facts, work.keys) if is_projected(bound, fork.base))
+    within = condition(found, schema, "t")
     with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM}):
-        if fork.base_id is not None and _may_meet_rows(spark, fork, condition(found, schema, "t"), work):
-            done = _merge(spark, fork, changes, facts, found, schema, work, undeclared)
+        if fork.base_id is not None and _may_meet_rows(spark, fork, within, work):
+            same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
+            on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), within])
+            view = f"changes_{time.time_ns()}"
+            # True of each: Spark makes a filter of changes only where they are themselves filtered.
+            changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
+            try:
+                with _configured(spark, {**HASHED, **settings}):
+                    spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
+                    done = _counted(spark, fork, view, on, schema, work)
+            finally:
+                spark.catalog.dropTempView(view)
         else:
             done = {**dict.fromkeys(KINDS, 0), "inserted": facts.rows - facts.deletes}
             if done["inserted"]:
@@ -156,30 +167,6 @@ def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Coll
     distribution = fork.base.properties.get("write.merge.distribution-mode", "hash")
     writer = rows.writeTo(fork.name).option("distribution-mode", distribution)
     writer.option("snapshot-property.lakehouse.token", fork.token).append()
-
-
-def _merge(
-    spark: SparkSession,
-    fork: Fork,
-    changes: DataFrame,
-    facts: Row,
-    found: tuple[Bound, ...],
-    schema: StructType,
-    work: MergeWork,
-    undeclared: Collection[str],
-) -> dict[str, int]:
-    """Runs the MERGE. Returns how many rows were inserted, updated and deleted."""
-    same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
-    on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), condition(found, schema, "t")])
-    view = f"changes_{time.time_ns()}"
-    # True of each: Spark makes a filter of changes only where they are themselves filtered.
-    changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
-    try:
-        with _configured(spark, {**HASHED, **settings}):
-            spark.sql(merge_sql(fork.name, view, on, schema, work, undeclared))
-            return _counted(spark, fork, view, on, schema, work)
-    finally:
-        spark.catalog.dropTempView(view)
 
 
 def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Row]:
@@ -324,14 +311,8 @@ def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
             return all(FIRST <= int(text) <= LAST for text in texts)
         case IntegerType() | LongType():
             least = min(map(int, texts))
-            return all(truncates_in_order(width, least) for width in _widths(bound.column, metadata))
+            source = metadata.schema().find_field(bound.column).field_id
+            fields = (field for spec in metadata.partition_specs for field in spec.fields_by_source_id(source))
+            widths = (f.transform.width for f in fields if isinstance(f.transform, TruncateTransform))
+            return all(truncates_in_order(width, least) for width in widths)
     return True
-
-
-def _widths(column: str, metadata: TableMetadata) -> Iterator[int]:
-    """Yields the widths by which any spec of the table truncates the column."""
-    source = metadata.schema().find_field(column).field_id
-    for spec in metadata.partition_specs:
-        for field in spec.fields_by_source_id(source):
-            if isinstance(field.transform, TruncateTransform):
-                yield field.transform.width
