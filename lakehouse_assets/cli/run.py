@@ -9,6 +9,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
@@ -42,9 +43,12 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
     tables = _tables(settings, [name for name, _, _ in assets])
     lines = []
     for name, partitions, seconds in assets:
-        totals = ("", "", "", "")
+        totals = ["", "", "", ""]
         if (table := tables.get(name)) is not None:
-            totals = (*_totals(table), str(len(_snapshots(table) - before.get(name, set()))))
+            snapshot = table.current_snapshot()
+            found = snapshot.summary if snapshot and snapshot.summary else {}
+            totals = [f"{int(found.get(f'total-{what}', 0)):,}" for what in ("records", "data-files", "files-size")]
+            totals.append(str(len(_snapshots(table) - before.get(name, set()))))
         lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
     return text_table(HEADER, lines)
 
@@ -58,45 +62,29 @@ def _snapshots(table: Table) -> set[int]:
     return {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
 
 
-def _totals(table: Table) -> tuple[str, str, str]:
-    snapshot = table.current_snapshot()
-    totals = snapshot.summary if snapshot and snapshot.summary else {}
-    rows, files, size = (int(totals.get(f"total-{what}", 0)) for what in ("records", "data-files", "files-size"))
-    return f"{rows:,}", f"{files:,}", f"{size:,}"
-
-
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
     """Returns the health of declared tables, in one line.
 
     It says what could not be read, and never raises: the tables are filled already.
     """
     try:
-        found = _look_at(Lakehouse(settings), identifiers)
+        lakehouse = Lakehouse(settings)
+        catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()
+        for identifier in identifiers:
+            with suppress(NoSuchTableError, NoSuchNamespaceError):  # no run has created it yet
+                found.append(look(catalog.load_table(identifier), cache))
     except Exception as error:
         return f"health of the lake: unknown, {type(error).__name__}: {error}"
     if not found:
         return "health of the lake: there are no tables yet"
-    ill = {health.identifier: levels for health in found if (levels := _levels(health))}
+    actions = {
+        health.identifier: [one.action or "a person" for of in by_check(health, LEVELS).values() for one in of]
+        for health in found
+    }
     files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
     held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
-    care = "; ".join(f"{identifier} needs {levels}" for identifier, levels in ill.items())
+    care = "; ".join(f"{name} needs {', '.join(dict.fromkeys(of))}" for name, of in actions.items() if of)
     return f"health of the lake: {held}; {care or 'nothing to mend'}"
-
-
-def _look_at(lakehouse: Lakehouse, identifiers: Iterable[str]) -> list[TableHealth]:
-    catalog, cache = lakehouse.catalog(), summary_cache(lakehouse)
-    found = []
-    for identifier in identifiers:
-        try:
-            found.append(look(catalog.load_table(identifier), cache))
-        except (NoSuchTableError, NoSuchNamespaceError):  # no run has created it yet
-            continue
-    return found
-
-
-def _levels(health: TableHealth) -> str:
-    found = (finding for of_check in by_check(health, LEVELS).values() for finding in of_check)
-    return ", ".join(dict.fromkeys(finding.action or "a person" for finding in found))
 
 
 DEFINITIONS = "lakehouse_assets.definitions"
