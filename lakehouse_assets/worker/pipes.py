@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from dagster_pipes import (
@@ -69,25 +69,21 @@ def _open_session() -> AbstractContextManager[PipesContext]:
     )
 
 
-class _S3Writer(PipesMessageWriter["_S3Channel"]):
-    """A writer that writes each message at once, and raises what S3 raises.
+class _S3Writer(PipesMessageWriter["_S3Writer"], PipesMessageWriterChannel):
+    """A writer, and its own channel, that writes each message at once, and raises what S3 raises.
 
     Dagster's own writer uses a thread that ends silently at its first error: that message and all later ones are lost.
     """
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
-
-    @contextmanager
-    def open(self, params: PipesParams) -> Iterator[_S3Channel]:
-        yield _S3Channel(self._s3, params["bucket"], params["key_prefix"])
-
-
-class _S3Channel(PipesMessageWriterChannel):
-    def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
-        self._s3, self._bucket, self._prefix = s3, bucket, prefix
         self._number = 1
         self._lost: Exception | None = None
+
+    @contextmanager
+    def open(self, params: PipesParams) -> Iterator[_S3Writer]:
+        self._bucket, self._prefix = params["bucket"], params["key_prefix"]
+        yield self
 
     def write_message(self, message: PipesMessage) -> None:
         if self._lost:  # the reader reads in order, so it would wait for the lost message and never see this one
@@ -102,22 +98,16 @@ class _S3Channel(PipesMessageWriterChannel):
 
 
 def _end_when_cut_off(s3: Any, bucket: str, key: str) -> None:
+    from botocore.exceptions import BotoCoreError, ClientError
+
     missed = 0
     while missed < MISSED_LOOKS:
         time.sleep(LOOK_SECONDS)
-        missed = 0 if _answers(s3, bucket, key) else missed + 1
+        try:
+            with suppress(ClientError):  # a refusal is an answer too
+                s3.head_object(Bucket=bucket, Key=key)
+            missed = 0
+        except BotoCoreError:
+            missed += 1
     print(f"S3 gave no answer {missed} times in a row: this worker ends", file=sys.stderr, flush=True)
     os._exit(os.EX_TEMPFAIL)
-
-
-def _answers(s3: Any, bucket: str, key: str) -> bool:
-    """Tells whether S3 answers; a refusal is an answer too."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        s3.head_object(Bucket=bucket, Key=key)
-    except BotoCoreError:
-        return False
-    except ClientError:
-        pass
-    return True
