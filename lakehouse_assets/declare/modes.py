@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import UUIDType
 
 from lakehouse_assets.declare.sql_conditions import condition_problem
+from lakehouse_assets.declare.terms import Term
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
@@ -25,7 +26,7 @@ NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IG
 
 
 class Declared(Protocol):
-    """The part of a declared table that a mode looks at."""
+    """The part of a declared table that a mode or its tuning looks at."""
 
     @property
     def schema(self) -> Schema: ...
@@ -44,6 +45,12 @@ class Declared(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def sort_terms(self) -> Sequence[Term]: ...
+
+    @property
+    def write_mode(self) -> WriteMode: ...
 
 
 @runtime_checkable

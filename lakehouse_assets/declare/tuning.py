@@ -6,15 +6,13 @@ Which rows there are is not decided here; how tables are kept fast is in care.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from pyiceberg.types import BinaryType, FixedType, StringType
 
-from lakehouse_assets.declare.modes import Declared, WriteMode
-from lakehouse_assets.declare.terms import Term
+from lakehouse_assets.declare.modes import Declared
 
 WIDE = 100
 """In a table of more columns than this, only the columns that filters use have metrics. By Iceberg's own default
@@ -54,16 +52,6 @@ class Compression(StrEnum):
     SNAPPY = "snappy"
     GZIP = "gzip"
     UNCOMPRESSED = "uncompressed"
-
-
-class Tuned(Declared, Protocol):
-    """The part of a declared table that tuning looks at."""
-
-    @property
-    def sort_terms(self) -> Sequence[Term]: ...
-
-    @property
-    def write_mode(self) -> WriteMode: ...
 
 
 @dataclass(frozen=True)
@@ -108,12 +96,10 @@ class Tuning:
             "read.data-planning-mode": self.planning,
             "read.delete-planning-mode": self.planning,
         }
-        return {name: str(value) for name, value in values.items() if value is not None} | self._metrics()
+        metrics = {f"{METRICS_OF}{name}": mode for name, mode in self.metrics.items()}
+        return {name: str(value) for name, value in values.items() if value is not None} | metrics
 
-    def _metrics(self) -> dict[str, str]:
-        return {f"{METRICS_OF}{name}": mode for name, mode in self.metrics.items()}
-
-    def problems(self, table: Tuned) -> Iterator[str]:
+    def problems(self, table: Declared) -> Iterator[str]:
         """Yields the reasons why the table can't be written so."""
         if self.merge_distribution is not None and not table.write_mode.match_on:
             mode = type(table.write_mode).__name__
@@ -128,20 +114,17 @@ class Tuning:
         for name in ("partition_mib", "file_mib"):
             if (value := getattr(self, name)) is not None and value < 1:
                 yield f"tuning has {name}={value!r}, it must be 1 or more"
-        yield from self._metrics_problems(table)
-        if twice := sorted(self.properties().keys() & table.properties.keys()):
-            yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"
-
-    def _metrics_problems(self, table: Tuned) -> Iterator[str]:
         known = [column.name for column in table.schema.columns]
         for name, mode in self.metrics.items():
             if name not in known:
                 yield f"tuning has metrics of {name!r}, the table has {', '.join(known)}"
             if mode not in METRICS and not TRUNCATE.fullmatch(str(mode)):
                 yield f"tuning has metrics of {name} {mode!r}, known are {', '.join(METRICS)}, truncate(16)"
+        if twice := sorted(self.properties().keys() & table.properties.keys()):
+            yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"
 
 
-def metrics_of_new(table: Tuned) -> dict[str, str]:
+def metrics_of_new(table: Declared) -> dict[str, str]:
     """Returns the properties that a table of more than WIDE columns gets when it is created.
 
     They keep metrics only of the columns that its own work filters by. Bounds of texts and bytes are cut, as Iceberg's
