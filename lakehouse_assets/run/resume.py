@@ -106,10 +106,13 @@ def _added_before(
             if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, other)):
                 yield other.run_id, what
 
-    for one in _repeated(instance, run):
+    for one, repeated in _repeated(instance, run):
         if one != run.run_id and (what := _added(table, metadata, instance, one)):
             yield one, what
-        yield from meeting(_of_backfills(table, instance, one))
+        # The runs of a backfill that is re-executed are no run's parents, as that makes new runs.
+        for backfill_id in _parent_backfills(instance, repeated):
+            found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
+            yield from meeting(o for o in found if o.asset_selection is None or table.key in o.asset_selection)
     yield from meeting(_beside(metadata, instance, run))
 
 
@@ -136,12 +139,10 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
     the run itself belongs to is left out.
     """
     found: set[str] = set()
-    for run_id in _repeated(instance, run):
-        found.add(run_id)
-        here = instance.get_run_by_id(run_id)
+    for run_id, here in _repeated(instance, run):
+        found |= {run_id, *_parent_backfills(instance, here)}
         if here and run_id != run.run_id and (of := here.tags.get(BACKFILL_ID_TAG)):
             found.add(of)
-        found |= set(_parent_backfills(instance, here)) if here else set()
     return found
 
 
@@ -155,13 +156,16 @@ def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, 
     return ""
 
 
-def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
-    """Yields the run's id and those of the runs that it re-executes, the latest first, as far as Dagster has them."""
+def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tuple[str, dg.DagsterRun | None]]:
+    """Yields the run and the runs that it re-executes, each with its id, the latest first; None for one that is gone.
+
+    The runs before that one are not known.
+    """
     here: dg.DagsterRun | None = run
-    yield run.run_id
+    yield run.run_id, run
     while here and (parent := _parent(here)):
-        yield parent
         here = instance.get_run_by_id(parent)
+        yield parent, here
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
@@ -172,20 +176,9 @@ def _parent(run: dg.DagsterRun) -> str | None:
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
-def _of_backfills(table: Table, instance: dg.DagsterInstance, run_id: str) -> Iterator[dg.DagsterRun]:
-    """Yields the runs that may have written the table for the backfills which the run's own backfill re-executes.
-
-    They are no run's parents, as a backfill that is re-executed makes new runs.
-    """
-    run = instance.get_run_by_id(run_id)
-    for backfill_id in _parent_backfills(instance, run) if run else ():
-        found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
-        yield from (other for other in found if other.asset_selection is None or table.key in other.asset_selection)
-
-
-def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[str]:
+def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> Iterator[str]:
     """Yields the ids of the backfills which the run's own backfill re-executes, the latest first."""
-    backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG)
+    backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
     while backfill_id:
         yield backfill_id
         backfill = instance.get_backfill(backfill_id)
