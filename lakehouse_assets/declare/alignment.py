@@ -131,17 +131,15 @@ def dimensions_of(
     named: Mapping[str | None, dg.PartitionsDefinition] = {None: partitions}
     if isinstance(partitions, dg.MultiPartitionsDefinition):
         named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
-    timed = {name: d for name, d in named.items() if isinstance(d, dg.TimeWindowPartitionsDefinition)}
-    if len(timed) > 1:
+    if sum(isinstance(of, dg.TimeWindowPartitionsDefinition) for of in named.values()) > 1:
         raise ValueError("a table can have only one dimension of time windows; make the other one static")
-    found: dict[str | None, Dimension] = {
-        name: _value_dimension(name, schema, spec, definition)
-        for name, definition in named.items()
-        if name not in timed
-    }
-    taken = {dimension.column for dimension in found.values()}
-    for name, windowed in timed.items():
-        found[name] = _time_dimension(name, schema, spec, windowed, taken)
+    found: dict[str | None, Dimension] = {}
+    # Time windows last: they get no column that another dimension has.
+    for name, of in sorted(named.items(), key=lambda item: isinstance(item[1], dg.TimeWindowPartitionsDefinition)):
+        if isinstance(of, dg.TimeWindowPartitionsDefinition):
+            found[name] = _time_dimension(name, schema, spec, of, {other.column for other in found.values()})
+        else:
+            found[name] = _value_dimension(name, schema, spec, of)
     return tuple(found[name] for name in named)
 
 
@@ -151,9 +149,7 @@ def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimens
     Each gets a column of its own, of text or of microseconds. Raises ValueError for kinds of partitions that are not
     supported.
     """
-    if partitions is None:
-        return ()
-    named = {"partition": partitions}
+    named: Mapping[str, dg.PartitionsDefinition | None] = {"partition": partitions}
     if isinstance(partitions, dg.MultiPartitionsDefinition):
         named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
     columns = [
