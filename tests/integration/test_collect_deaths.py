@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse_assets.collect import collect
 from lakehouse_assets.collect.leases import Chain
-from lakehouse_assets.collect.pass_report import Report
+from lakehouse_assets.collect.seen import TableListing
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import place_of
@@ -21,27 +22,35 @@ from tests.support.forks import Daily, daily_rows
 from tests.support.lakes import live_files, path_of
 
 DAY = "2024-01-01"
-STEPS = ["list", "read", "judge", "purge", "mark", "trash", "note"]
+STEPS = {
+    "list": (TableListing, "list_all"),
+    "read": (TableListing, "read_all"),
+    "judge": (collect._Pass, "_judge"),
+    "purge": (collect._Pass, "_purge"),
+    "mark": (collect._Pass, "_mark"),
+    "trash": (collect._Pass, "_trash"),
+    "note": (collect, "_note"),
+}
+"""The steps of a pass in their order: where each is, and its name there."""
 TOKEN = "0b6f3f0e"
 
 
 @contextmanager
 def _dying(at: str) -> Iterator[None]:
     """This process is killed when the step begins, or has moved its first batch of files (``moved``)."""
-    step, put_away = Report.step, Trash.put
+    put_away = Trash.put
 
-    def deadly_step(self: Report, name: str) -> object:
-        if name == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return step(self, name)
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def deadly_put(self: Trash, *arguments: object) -> object:
-        done = put_away(self, *arguments)  # type: ignore[arg-type]
-        if at == "moved":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
+    def deadly_put(self: Trash, *arguments: object) -> None:
+        put_away(self, *arguments)  # type: ignore[arg-type]
+        die()
 
-    Report.step, Trash.put = deadly_step, deadly_put  # type: ignore[method-assign, assignment]
+    if at == "moved":
+        Trash.put = deadly_put  # type: ignore[method-assign, assignment]
+    else:
+        setattr(*STEPS[at], die)
     yield
 
 

@@ -384,7 +384,7 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
     full = f"are free on the file system of {small_warehouse}; make room there"
     assert "demo.numbers" in text, text
     assert full in text, text
-    assert "from failure" in text, text
+    assert "the same command begins a new run" in text, text
     assert rows(lake) == dict.fromkeys(DAYS, 3)
     assert lake.snapshots(table) == 1
 
