@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import dagster as dg
@@ -118,9 +118,8 @@ class DueTick:
         """
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
-        care = table.maintenance
-        asked = [*sorted(care.without), care.managed, *care.zorder, care.quiet_period, care.weight]
-        location = short(f"{loaded.metadata_location} {asked}") if loaded else NOT_THERE
+        care = replace(table.maintenance, without=sorted(table.maintenance.without))  # a set has no order
+        location = short(f"{loaded.metadata_location} {care}") if loaded else NOT_THERE
         found: list[Candidate] = []
         if loaded and not (seen and seen.location == location):
             health = self.reader.health(table, loaded, self.deadline)
