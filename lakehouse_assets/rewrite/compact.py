@@ -1,4 +1,7 @@
-"""A clock for the phases of a piece of maintenance; its owner decides which phases there are."""
+"""Compacts partitions of a table without a JVM, end to end: plans, rewrites, proves and lands.
+
+When and which partitions is the policy's question; Dagster is not known here.
+"""
 
 from __future__ import annotations
 

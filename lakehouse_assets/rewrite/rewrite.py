@@ -1,6 +1,7 @@
-"""Sorts Arrow rows by an Iceberg sort order.
+"""Rewrites files of one partition without a JVM, sorted by the table's order, and proves that the rows stay the same.
 
-Which orders PyArrow can't sort by is in health/needs_spark.py; which files are written, in rewrite.py.
+What is rewritten is planned in rewrite_plan.py; nothing here commits or deletes anything. Which orders PyArrow can't
+sort by is in health/needs_spark.py.
 """
 
 from __future__ import annotations
