@@ -3,6 +3,7 @@ What a run stages is in model_runs.py; outsiders, maintenance and what must stay
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -82,6 +83,7 @@ class LakeWriters(RuleBasedStateMachine):
         self.clock.stop()
         shutil.rmtree(self.folder)
         vars(self).clear()  # Hypothesis keeps its machines, which would keep their tables' connections
+        gc.collect()  # the frames of errors that were caught refer to themselves, and to tables
 
     @rule(day=days, each=st.integers(0, 2), changes_columns=st.booleans(), at_once=st.booleans())
     def stage_overwrite(self, day: str, each: int, changes_columns: bool, at_once: bool) -> None:
