@@ -40,9 +40,9 @@ ENV PATH=/opt/lakehouse/venv/bin:$PATH \
     LAKEHOUSE_CACHE=/opt/lakehouse/cache
 # Spark's jars and the class-data archive, from no more of the code than makes them. Here and not in a stage of their
 # own: the archive holds for these very files, their paths and times.
-COPY resources resources
 COPY lakehouse_assets/__init__.py lakehouse_assets/errors.py lakehouse_assets/
 COPY lakehouse_assets/cli lakehouse_assets/cli
+COPY lakehouse_assets/environment lakehouse_assets/environment
 COPY lakehouse_assets/worker lakehouse_assets/worker
 RUN python -B -m lakehouse_assets.cli setup \
     && ls cache/archives/*.jsa \
@@ -50,8 +50,8 @@ RUN python -B -m lakehouse_assets.cli setup \
 COPY deploy deploy
 COPY lakehouse_assets lakehouse_assets
 # Readable whatever the umask of the checkout, and compiled: nobody can write here later.
-RUN chmod -R u=rwX,go=rX deploy lakehouse_assets resources \
-    && python -m compileall -q lakehouse_assets resources
+RUN chmod -R u=rwX,go=rX deploy lakehouse_assets \
+    && python -m compileall -q lakehouse_assets
 
 USER 10001:10001
 # Dagster's commands make their temporary home where they are started.

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from bench.context import ROOT, Bench
 from bench.report import Section
-from resources.env_reader import SettingsError
-from resources.machine import SetupError, cores, java_home, java_version, memory_bytes
-from resources.settings import Settings, read_settings
-from resources.spark_setup import GIB, class_data_archive, coordinates, jars
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.machine import SetupError, cores, java_home, java_version, memory_bytes
+from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.spark_setup import GIB, class_data_archive, coordinates, jars
 
 NAMES = (
     "loading",

@@ -15,16 +15,16 @@ from bench.context import Bench, BenchError
 from bench.report import Section, Spread, Verdict, at_least, at_most
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import flights
-from resources.catalog import catalog_properties, load_lake
-from resources.spark_catalog import spark_catalogs
-from resources.spark_setup import COMPILE_LATER, class_data_archive, environment, spark_conf
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.spark_setup import COMPILE_LATER, class_data_archive, environment, spark_conf
 
 YEAR, DAY = ("2013-01-01", "2013-12-31"), ("2013-07-04", "2013-07-04")
 ROWS = {YEAR: 336_776, DAY: 737}
 DAYS = 365
 OURS, STOCK = "Dagster, one run", "bare script, stock JVM"
 ARCHIVED, SAME = "bare script, with the class-data archive", "bare script, with all of the worker's options"
-# spark.driver.defaultJavaOptions, as resources/spark_setup.py spells it: what a script lacks of it.
+# spark.driver.defaultJavaOptions, as lakehouse_assets/environment/spark_setup.py spells it: what a script lacks of it.
 ARCHIVE_OPTION = re.compile(r'"-XX:SharedArchiveFile=[^"]*"')
 COMPILE_OPTIONS = re.compile("|".join(COMPILE_LATER))
 HOMES = {STOCK: "stock", ARCHIVED: "archived", SAME: "same"}

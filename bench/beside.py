@@ -27,7 +27,7 @@ NAMES = {
 
 def beside(bench: Bench, minutes: float = MINUTES) -> Section:
     """One section: a commit every 10 s on four tables, for so many minutes with each kind of maintenance."""
-    from resources.spark_setup import environment
+    from lakehouse_assets.environment.spark_setup import environment
     from tests.support.servers import seaweedfs
 
     seconds = 60 * (0.5 if bench.quick else minutes)

@@ -17,8 +17,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from lakehouse_assets.commit.tokens import RunToken
-from resources.catalog import catalog_properties, load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 
 EVERY = 10.0
@@ -142,9 +142,9 @@ def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
 
 
 def _stock() -> list[Callable[[str], tuple[int, int]]]:
+    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
-    from resources.spark_catalog import spark_catalogs
-    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     properties = catalog_properties(settings)

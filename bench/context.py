@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SAMPLE_SECONDS = 0.2

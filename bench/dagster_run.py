@@ -17,7 +17,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.cli.pipeline import failure_reason
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 
 
 def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, first: str, last: str) -> dict[str, Any]:

@@ -21,10 +21,10 @@ import dagster as dg
 from bench.context import Bench
 from bench.report import Section, Verdict
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.launchers import ecs
+from lakehouse_assets.environment.machine import cores
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.progress import listening
-from resources.launchers import ecs
-from resources.machine import cores
-from resources.settings import read_settings
 from tests.conftest import failure_text
 from tests.support.deaths import DAYS, Stage, killed, resumed
 from tests.support.driven import SITES, tiny_site

@@ -15,7 +15,7 @@ SCANS = {"full": "the whole table", "one": "one partition"}
 
 def neglected(bench: Bench) -> list[Section]:
     """2,010 small files in 30 partitions, of which Spark has deleted a tenth of the rows by position."""
-    from resources.spark_setup import environment
+    from lakehouse_assets.environment.spark_setup import environment
 
     partitions, each = (5, 8) if bench.quick else (PARTITIONS, FILES_EACH)
     home, turns = bench.home / "neglected", bench.times(3)

@@ -67,10 +67,10 @@ class Mending:
     """One Spark, for deleting, scanning and rewriting."""
 
     def __init__(self, home: Path, partitions: int, turns: int) -> None:
+        from lakehouse_assets.environment.settings import read_settings
+        from lakehouse_assets.environment.spark_catalog import spark_catalogs
+        from lakehouse_assets.environment.spark_setup import spark_conf
         from lakehouse_assets.worker.session import build_session, configure
-        from resources.settings import read_settings
-        from resources.spark_catalog import spark_catalogs
-        from resources.spark_setup import spark_conf
 
         self.home, self.partitions, self.turns = home, partitions, turns
         self.properties = properties(home)

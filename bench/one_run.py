@@ -9,10 +9,10 @@ from lakehouse_assets.cli import home
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import read_settings
 
 
 def prepare(table: Table) -> None:

@@ -64,10 +64,10 @@ def _by_us(site: TestSite, lake: GeneratedLake, found: Counter[str]) -> None:
 
 
 def _by_spark(home: Path) -> Sweep:
+    from lakehouse_assets.environment.settings import read_settings
+    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
-    from resources.settings import read_settings
-    from resources.spark_catalog import spark_catalogs
-    from resources.spark_setup import spark_conf
 
     jvm = build_session(spark_conf(read_settings({"LAKEHOUSE_HOME": str(home / "spark-home")}), {}))
 

@@ -7,7 +7,7 @@ import os
 
 from bench.context import Bench
 from bench.report import Section, at_most
-from resources.spark_setup import GIB, driver_memory
+from lakehouse_assets.environment.spark_setup import GIB, driver_memory
 
 MEMORY = 6 * GIB
 CORES = 2

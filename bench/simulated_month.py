@@ -13,11 +13,11 @@ from statistics import mean, median
 from bench.context import Bench
 from bench.month import FIRST, HOUR, Lake, Partition, Write, month, table_name
 from bench.report import Section, Spread, Verdict, at_most
+from lakehouse_assets.environment.launchers.prices import FARGATE
 from lakehouse_assets.maintenance.level import Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.policy import EACH_FILE, SPEED, START, VCPUS, Policy, candidates, plan
 from lakehouse_assets.maintenance.rewrite_levels import LimitedLevel
-from resources.launchers.prices import FARGATE
 
 GIB = 2**30
 BUDGET = 8 * GIB

@@ -76,9 +76,9 @@ def beside(identifier: str) -> None:
     from threading import Thread
 
     from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
     from lakehouse_assets.rewrite.compact import compact
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
 
     catalog = load_lake(read_settings())
     reader = Thread(target=sys.stdin.readline)
@@ -116,8 +116,8 @@ def _wrong(
 SUMS = """
 import json
 import polars as pl
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 table = load_lake(read_settings()).load_table("{identifier}")
 rows = pl.DataFrame(table.scan(selected_fields=("ym", "Value")).to_arrow())
 of = rows.group_by("ym").agg(pl.len().alias("rows"), pl.col("Value").sum())

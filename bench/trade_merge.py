@@ -59,8 +59,8 @@ def merge(identifier: str, rewrites: str = "copy-on-write", key: str = "") -> di
 
 def _bytes(identifier: str) -> int:
     """Of all data and delete files that any snapshot has."""
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
 
     files = load_lake(read_settings()).load_table(identifier).inspect.all_files()  # once for each snapshot
     sizes = dict(zip(files["file_path"].to_pylist(), files["file_size_in_bytes"].to_pylist(), strict=True))
@@ -70,9 +70,9 @@ def _bytes(identifier: str) -> int:
 def compact(identifier: str) -> dict[str, Any]:
     """What maintenance does to files with deleted rows, without a JVM."""
     from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
     from lakehouse_assets.rewrite.compact import compact
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
 
     started = time.perf_counter()
     token = RunToken(f"bench-{time.time_ns()}", datetime.now(UTC))
@@ -95,9 +95,9 @@ def scan(identifier: str, times: int) -> dict[str, Any]:
 
 def predicates(identifier: str, changes: str, times: int, rewrites: str) -> dict[str, Any]:
     """The same changes merged into forks of one head, with and without what is computed from them, taking turns."""
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
     from lakehouse_assets.worker.session import register
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
 
     spark = _session()
     target = load_lake(read_settings()).load_table(identifier)
@@ -140,11 +140,11 @@ def _fork_base(target: Any, token: str, rewrites: str) -> str:
 
 
 def _session() -> Any:
+    from lakehouse_assets.environment.catalog import catalog_properties
+    from lakehouse_assets.environment.settings import read_settings
+    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
-    from resources.catalog import catalog_properties
-    from resources.settings import read_settings
-    from resources.spark_catalog import spark_catalogs
-    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     return configure(build_session(spark_conf(settings, {})), spark_catalogs(catalog_properties(settings)))

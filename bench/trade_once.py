@@ -15,10 +15,10 @@ def parquet(folder: str) -> dict[str, Any]:
     """The rows of trade.customs by bare Spark: the same step, Parquet by month, no Iceberg, no Dagster."""
     from lakehouse_assets.domains.trade.steps import customs
     from lakehouse_assets.domains.trade.tables import MONTHS
+    from lakehouse_assets.environment.settings import read_settings
+    from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.step.window import Window
     from lakehouse_assets.worker.session import build_session
-    from resources.settings import read_settings
-    from resources.spark_setup import spark_conf
 
     spark = build_session(spark_conf(read_settings(), {}))
     window = Window(tuple(MONTHS.get_partition_keys()), landing=f"{os.environ['LAKEHOUSE_LANDING']}/trade")
@@ -33,8 +33,8 @@ def report() -> dict[str, Any]:
     """The domain's own report, from the lake."""
     from lakehouse_assets.domains.trade.engines import by_polars
     from lakehouse_assets.domains.trade.tables import customs
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
 
     lake = load_lake(read_settings())
     # Before the clock starts, as DuckDB is.
@@ -67,8 +67,8 @@ def duckdb() -> dict[str, Any]:
 def _files() -> list[str]:
     """Paths of the table's data files, found before the clock starts."""
     from lakehouse_assets.domains.trade.tables import customs
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
 
     files = load_lake(read_settings()).load_table(customs.identifier).inspect.files()
     return [location.removeprefix("file://") for location in files["file_path"].to_pylist()]

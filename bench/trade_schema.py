@@ -45,8 +45,8 @@ def change(files: int) -> dict[str, Any]:
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.target import open_target
     from lakehouse_assets.commit.tokens import RunToken
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
 
     settings = read_settings()
     settings.home.mkdir(parents=True, exist_ok=True)

@@ -29,8 +29,8 @@ def changes(spark: SparkSession, window: Window) -> DataFrame:
 
 def _append_elsewhere(identifier: str) -> None:
     """A row of a month that no change is of, by an outsider."""
-    from resources.catalog import load_lake
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.catalog import load_lake
+    from lakehouse_assets.environment.settings import read_settings
 
     table = load_lake(read_settings()).load_table(identifier)
     row = table.scan(limit=1).to_arrow()

@@ -23,7 +23,7 @@ STAGED, ALONE = "stage, then one publish", "each commits by itself (Iceberg's de
 
 def measure(bench: Bench) -> list[Section]:
     """One section; the contestants take turns in one session, so that both find it warm."""
-    from resources.spark_setup import environment
+    from lakehouse_assets.environment.spark_setup import environment
     from tests.support.servers import seaweedfs
 
     turns = bench.times(3)
@@ -64,11 +64,11 @@ def _seconds(runs: list[dict[str, Any]]) -> Spread:
 
 def main(turns: int) -> None:
     """The writers' process: a line of JSON for each contestant and turn. Beside Spark: no Dagster run here."""
+    from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+    from lakehouse_assets.environment.settings import read_settings
+    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
-    from resources.catalog import catalog_properties, load_lake
-    from resources.settings import read_settings
-    from resources.spark_catalog import spark_catalogs
-    from resources.spark_setup import spark_conf
 
     settings = read_settings()
     properties = catalog_properties(settings)

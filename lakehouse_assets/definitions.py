@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from resources.catalog import catalog_problems, configuration
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import catalog_problems, configuration
+from lakehouse_assets.environment.settings import read_settings
 
 if TYPE_CHECKING:
     from lakehouse_assets.run.domain import Domain

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote_plus, urlsplit
 
 from lakehouse_assets.domains.nyc.landing import YEAR, deliver, into_folder
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from scripts.local_queue import ADDRESS
 from tests.support.fakes.sqs_service import REGION
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from lakehouse_assets.cli.__main__ import main
-from resources.settings import read_home
+from lakehouse_assets.environment.settings import read_home
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_lake import DEAD, QUEUE, sqs_on_loopback
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-PACKAGES = ("lakehouse_assets", "resources")
 # From top to bottom. A room imports rooms of lower floors only, none of its own floor.
 FLOORS = (
     ("cli",),
@@ -25,7 +24,7 @@ FLOORS = (
     ("protocol", "storage"),
     ("step",),
     ("errors", "keys_text"),
-    ("resources",),
+    ("environment",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -33,7 +32,7 @@ Edges = Mapping[str, Iterable[str]]
 
 
 def room_of(module: str) -> str:
-    """A folder or a top-level module of lakehouse_assets; all of resources is one room."""
+    """A folder or a top-level module of lakehouse_assets."""
     package, _, rest = module.partition(".")
     return rest.partition(".")[0] if package == "lakehouse_assets" and rest else package
 
@@ -50,14 +49,14 @@ class Import:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The Python files of both packages."""
+    """The Python files of the package."""
 
     root: Path
 
     @cached_property
     def files(self) -> dict[str, Path]:
         """By module name; a package's is its ``__init__.py``."""
-        paths = (path for package in PACKAGES for path in sorted((self.root / package).rglob("*.py")))
+        paths = sorted((self.root / "lakehouse_assets").rglob("*.py"))
         return {self._module(path): path for path in paths}
 
     def _module(self, path: Path) -> str:
@@ -117,11 +116,11 @@ class Checkout:
         ]
 
     def by_name(self) -> list[str]:
-        """The strings in resources that name a module of lakehouse_assets."""
+        """The strings in environment that name a module of another room."""
         return [
-            f"{found.place}: resources names {found.target}"
+            f"{found.place}: environment names {found.target}"
             for found in self.imports
-            if found.by_name and room_of(found.source) == "resources" != room_of(found.target)
+            if found.by_name and room_of(found.source) == "environment" != room_of(found.target)
         ]
 
     def same_names(self) -> list[str]:
@@ -192,7 +191,7 @@ def drawing(checkout: Checkout) -> str:
         "circles of rooms": [" ↔ ".join(circle) for circle in circles(checkout.rooms_graph)],
         "circles of files": [" ↔ ".join(circle) for circle in circles(checkout.files_graph)],
         "imports that do not lead downwards": checkout.not_downwards(),
-        "modules that resources names in strings": checkout.by_name(),
+        "modules that environment names in strings": checkout.by_name(),
         "files of one name": checkout.same_names(),
     }
     for problem, found in problems.items():

@@ -19,9 +19,9 @@ from lakehouse_assets.cli.terminal import table
 from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
 from lakehouse_assets.domains.trade.shape import LINE
+from lakehouse_assets.environment.catalog import catalog_problems, configuration
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import LakehouseError
-from resources.catalog import catalog_problems, configuration
-from resources.settings import read_settings
 
 PUBLISHED = Path(tables.__file__).with_name("published.csv")
 YEARS = tables.YEARS.get_partition_keys()

@@ -18,10 +18,10 @@ import pytest
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings, read_settings
 from tests import durations
 from tests.support.dagster_server import DagsterServer, dagster_server
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.ui import serve
+from lakehouse_assets.environment.catalog import catalog_problems
+from lakehouse_assets.environment.disk import full_disk
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import build
 from lakehouse_assets.errors import LakehouseError
-from resources.catalog import catalog_problems
-from resources.disk import full_disk
-from resources.env_reader import SettingsError
-from resources.machine import SetupError
-from resources.settings import read_settings
-from resources.spark_setup import build
 
 INTERRUPTED = 130
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs

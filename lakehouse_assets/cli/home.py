@@ -10,18 +10,18 @@ import socket
 import tempfile
 from pathlib import Path
 
-from resources.catalog import catalog_properties
-from resources.env_reader import SettingsError
-from resources.machine import SetupError, java_home
-from resources.settings import Settings
-from resources.spark_catalog import spark_catalogs
-from resources.spark_setup import jars
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.machine import SetupError, java_home
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.spark_setup import jars
 
 PROJECT = Path(__file__).parents[2]
 WORKSPACE = PROJECT / "workspace.yaml"
 HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
-# How many materializations Dagster passes to resources/event_log.py at once.
+# How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
 EVENT_BATCH = "1000"
 
 

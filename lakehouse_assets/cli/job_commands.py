@@ -18,11 +18,11 @@ from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.drive.slots import Queue
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run import plan_job
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from resources.settings import Settings
 
 WIDEST = 10
 """The most columns that are shown side by side."""

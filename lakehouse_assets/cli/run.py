@@ -18,14 +18,14 @@ from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.health.findings import by_check, size_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import look, summary_cache
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake, with_retries
-from resources.settings import Settings, read_settings
 
 HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
-from resources.machine import SetupError
-from resources.settings import Settings
+from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.settings import Settings
 
 REAP_SECONDS = 5.0
 # The code location is loaded before the webserver listens: half a minute, more where the disk is slow.

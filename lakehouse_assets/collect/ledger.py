@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import TypeVar
 
 from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import Objects
 from lakehouse_assets.storage.place import Place, place_of
-from resources.aws import READERS
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"
 

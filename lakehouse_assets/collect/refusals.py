@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from lakehouse_assets.environment.aws import is_transient
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import Place
-from resources.aws import is_transient
 
 NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}

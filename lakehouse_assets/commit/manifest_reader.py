@@ -20,8 +20,8 @@ from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import ManifestEntry, ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
+from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import UnreadableMetadata
-from resources.aws import READERS
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:

@@ -36,8 +36,8 @@ from lakehouse_assets.commit.manifest_reader import without_cycle_collector
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
+from lakehouse_assets.environment.aws import is_transient
 from lakehouse_assets.errors import LakehouseError, PublishContended, UnreadableMetadata
-from resources.aws import is_transient
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.types import NestedField
 
 from lakehouse_assets.commit.tokens import TOKEN
+from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.receipts import Receipt
-from resources.aws import READERS
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray

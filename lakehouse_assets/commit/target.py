@@ -24,9 +24,9 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit.fork import FORK_NAME, is_fork
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.tuning import metrics_of_new
+from lakehouse_assets.environment.file_io import ClosingFileIO
+from lakehouse_assets.environment.settings import read_home
 from lakehouse_assets.errors import PublishRefused
-from resources.file_io import ClosingFileIO
-from resources.settings import read_home
 
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
 # Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
@@ -89,7 +89,8 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     if newest is None:
         return None
     register = (
-        "from resources.catalog import load_lake; from resources.settings import read_settings; "
+        "from lakehouse_assets.environment.catalog import load_lake; "
+        "from lakehouse_assets.environment.settings import read_settings; "
         f"load_lake(read_settings()).register_table({table.identifier!r}, {newest!r})"
     )
     home = f"LAKEHOUSE_HOME={shlex.quote(str(read_home()))}"

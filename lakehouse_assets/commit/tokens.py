@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
+from lakehouse_assets.environment.catalog import RUN_PROPERTIES
 from lakehouse_assets.errors import PublishRefused, RolledBack
-from resources.catalog import RUN_PROPERTIES
 
 PREFIX = RUN_PROPERTIES
 TOKEN = "lakehouse.token"

@@ -14,8 +14,8 @@ from types import ModuleType
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from resources.settings import Settings
-from resources.sizes import Size
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.environment.sizes import Size
 
 
 def tables_of(module: ModuleType) -> list[Table]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakehouse_assets.drive.journal import AttemptRecord
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Patience, Usage
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
 from lakehouse_assets.protocol.receipts import Receipt
-from resources.launchers.base import Attempt, Ended, Handle, NotStarted, Patience, Usage
 
 # The most attempts of one run at one chunk; a further attempt follows only on a transient end, or a worker's report
 # that something was out of reach.

@@ -21,8 +21,8 @@ from lakehouse_assets.drive.journal import AttemptRecord, Journal
 from lakehouse_assets.drive.slots import Claims, Slots
 from lakehouse_assets.drive.this_run import Context, ThisRun, process_tag
 from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 from lakehouse_assets.protocol.receipts import Receipt
-from resources.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 
 # Short compared with a worker's seconds, long compared with a turn's microseconds.
 TURN_SECONDS = 0.1

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from pyiceberg.io import FileIO
 
+from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.receipts import Receipt, read_json
 from lakehouse_assets.protocol.versions import VERSION, Durable
-from resources.aws import READERS
-from resources.launchers.base import Attempt
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import dagster as dg
 
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.this_run import ThisRun
-from resources.launchers.base import Patience
+from lakehouse_assets.environment.launchers.base import Patience
 
 if TYPE_CHECKING:
     from dagster._utils.concurrency import ConcurrencyKeyInfo

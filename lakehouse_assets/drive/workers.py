@@ -19,7 +19,7 @@ import dagster as dg
 from lakehouse_assets.drive.chunk import Chunk, PendingChunk
 from lakehouse_assets.drive.slots import Slots
 from lakehouse_assets.drive.this_run import Context, ThisRun
-from resources.launchers.base import Attempt, Ended, Handle, Launcher, Usage
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, Usage
 
 logger = logging.getLogger(__name__)
 

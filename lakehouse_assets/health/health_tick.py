@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.health.findings import Measures
 from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.health.look import HealthReader, TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
 
 # Dagster ends a tick after 60 s and drops all its events.
 TICK_SECONDS = 20.0

@@ -13,6 +13,7 @@ from functools import cached_property
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.health.health_tick import TICK_SECONDS
 from lakehouse_assets.health.look import HealthReader, TimeIsUp
 from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
@@ -23,7 +24,6 @@ from lakehouse_assets.maintenance.policy import LeftOut, Policy, candidates, pla
 from lakehouse_assets.maintenance.run_history import RunHistory
 from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
 
 WAIT_SECONDS = 900.0
 """Seconds until a table that only waits is looked at again: the default quiet period of what is too young."""

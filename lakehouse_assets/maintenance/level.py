@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.declare.care import Maintenance
     from lakehouse_assets.declare.table import Table
+    from lakehouse_assets.environment.launchers.base import Usage
     from lakehouse_assets.health.health import TableHealth
     from lakehouse_assets.health.partition_health import PartitionHealth
-    from resources.launchers.base import Usage
 
 MIB = 2**20
 OPEN_COST = 4 * MIB

@@ -15,6 +15,7 @@ import dagster as dg
 
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.health.findings import error_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.health_tick import verdicts_now
@@ -27,7 +28,6 @@ from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, fo
 from lakehouse_assets.maintenance.run_tables import Done, done_table, measured_table, numbers_of, plan_table
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.disk import full_disk
 
 LOOKED_AT, PLAN, MEASURED = "tables", "plan", "measured"
 """Keys of what the run shows: number of tables looked at, plan, numbers of tables that nothing is done to."""

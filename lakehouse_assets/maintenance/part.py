@@ -12,13 +12,13 @@ import dagster as dg
 
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_sensor
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.run_history import SENSOR
 from lakehouse_assets.maintenance.table_jobs import restore_job, take_over_job
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import Settings
 
 WEEKLY = "0 3 * * 0"
 """Sundays at 3:00 UTC: what is found in one week is looked at again in the next."""

@@ -17,13 +17,13 @@ from pydantic import Field
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.this_run import process_tag
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
 from lakehouse_assets.run.jobs import job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import with_retries
 
 if TYPE_CHECKING:
     from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import Any
 
-from resources.package import PACKAGES
+from lakehouse_assets.environment.package import LIBRARY
 
 INSTALLED = ("site-packages", "dist-packages")
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
@@ -36,10 +36,10 @@ def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     nothing in the module uses. The project's modules that these import count as a whole, with all that they import.
     Modules that its other statements import count by what may have an effect at their import.
 
-    To this project belong ``lakehouse_assets``, ``resources``, the function's top-level package, and what lies in the
-    same folders. Left out are docstrings, comments on lines of their own, what only type checkers import, installed
-    packages, modules that are imported by a computed name or named by an ``__all__`` alone, files that are not Python,
-    and side effects of an assignment.
+    To this project belong ``lakehouse_assets``, the function's top-level package, and what lies in the same folders.
+    Left out are docstrings, comments on lines of their own, what only type checkers import, installed packages, modules
+    that are imported by a computed name or named by an ``__all__`` alone, files that are not Python, and side effects
+    of an assignment.
 
     imported: sources by module, which count in place of the files; those of modules imported since are added. By it a
     process that works for several runs knows which code it really has.
@@ -49,13 +49,20 @@ def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     return _Reach(reference, {} if imported is None else imported).text()
 
 
+def reached_packages(reference: str) -> set[str]:
+    """Returns the top-level packages that reached_code() reads, and modules that lie in none. Raises as it does."""
+    reach = _Reach(reference, {})
+    reach.text()
+    return {module.partition(".")[0] for module in reach.modules}
+
+
 class _Reach:
     """A walk from a function over names and imports."""
 
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
-        self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], *PACKAGES)}
+        self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], LIBRARY)}
         folders = dict.fromkeys(folder for spec in self.specs.values() for folder in _folders(spec))
         self.folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
         self.modules: dict[str, tuple[_Statement, ...]] = {}

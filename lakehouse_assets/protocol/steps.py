@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from lakehouse_assets.protocol.step_code import reached_code
+from lakehouse_assets.protocol.step_code import reached_code, reached_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +46,10 @@ class Step(ABC):
         read: such a table is refused when it is declared.
         """
 
+    def packages(self) -> set[str]:
+        """Returns the top-level packages that a worker needs for it, beside this library; none where it is no code."""
+        return set()
+
 
 class PythonStep(Step):
     """A function ``module:function`` of the project, called as ``function(spark, window)``."""
@@ -61,6 +65,10 @@ class PythonStep(Step):
     def source(self, imported: dict[str, str] | None = None) -> str:
         """Returns all that the function reaches in the project."""
         return reached_code(self.reference, imported)
+
+    def packages(self) -> set[str]:
+        """Returns the packages of all that the function reaches."""
+        return reached_packages(self.reference)
 
 
 KINDS: list[type[Step]] = [PythonStep]
@@ -80,14 +88,22 @@ def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str
     imported: see Step.source(). Raises ValueError for a text that names no step, ImportError for code that can't be
     read.
     """
-    steps = [step_of(step), *(PythonStep(check) for check in sorted(checks) if FUNCTION.fullmatch(check))]
     texts = []
-    for declared in steps:
+    for declared in _steps(step, checks):
         try:
             texts.append(declared.source(imported))
         except (ImportError, OSError, SyntaxError, ValueError) as error:
             raise ImportError(f"the code of {declared.reference} can't be read: {error}") from error
     return _digest(*texts)
+
+
+def code_packages(step: str, checks: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the top-level packages that a worker of the table needs, this library among them, in order."""
+    return tuple(sorted(set[str]().union(*(declared.packages() for declared in _steps(step, checks)))))
+
+
+def _steps(step: str, checks: Iterable[str]) -> list[Step]:
+    return [step_of(step), *(PythonStep(check) for check in sorted(checks) if FUNCTION.fullmatch(check))]
 
 
 def worker_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.errors import UnknownPartitions
 from lakehouse_assets.keys_text import keys_text
-from resources.aws import bucket_and_key
 
 LONGEST_REASON = 1000
 """The most characters of a reason: it may quote much of a message."""

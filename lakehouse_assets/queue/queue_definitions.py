@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from resources.settings import QueueSettings, Settings
+from lakehouse_assets.environment.settings import QueueSettings, Settings
 
 
 def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:

@@ -13,6 +13,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import QueueSettings
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.decide import waiting_of
 from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
@@ -24,7 +25,6 @@ from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.jobs import job_of, shown_table
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import QueueSettings
 
 COLUMNS = ("from", "partitions", "reason", "what")
 SHOWN = 1000

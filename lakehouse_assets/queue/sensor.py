@@ -15,6 +15,7 @@ import dagster as dg
 from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import QueueSettings
 from lakehouse_assets.queue.decide import Request
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes
@@ -27,7 +28,6 @@ from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
-from resources.settings import QueueSettings
 
 NAME = "queue"
 NO_LOCATION = "lakehouse"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lakehouse_assets.environment.aws import client
+from lakehouse_assets.environment.settings import QueueSettings
 from lakehouse_assets.queue.source import Message, SourceError
-from resources.aws import client
-from resources.settings import QueueSettings
 
 BATCH = 10
 """The most messages that one call to SQS takes or gives."""

@@ -15,11 +15,11 @@ import dagster as dg
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 
 from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.queue.messages import Wanted
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.objects import Objects, objects_at
 from lakehouse_assets.storage.place import place_of
-from resources.catalog import catalog_properties
 
 logger = logging.getLogger(__name__)
 LONGEST_BACKOFF = 3600.0

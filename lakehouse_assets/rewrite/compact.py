@@ -20,10 +20,10 @@ from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Pr
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.care import RowProof
+from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
-from resources.launchers.base import Usage
 
 
 class Clock:

@@ -24,6 +24,9 @@ from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.this_run import Context
+from lakehouse_assets.environment.catalog import catalog_properties, with_retries
+from lakehouse_assets.environment.launchers.base import Attempt
+from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
@@ -41,9 +44,6 @@ from lakehouse_assets.rewrite.spark_plan import (
 )
 from lakehouse_assets.run.assignments import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import catalog_properties, with_retries
-from resources.launchers.base import Attempt
-from resources.secrets import public
 
 
 def first_attempts(

@@ -13,11 +13,11 @@ import dagster as dg
 
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.table import AUDIT, Table
+from lakehouse_assets.environment.disk import full_disk
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run.resource import Lakehouse
-from resources.disk import full_disk
-from resources.env_reader import SettingsError
-from resources.machine import SetupError
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)

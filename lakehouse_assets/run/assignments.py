@@ -6,20 +6,21 @@ How the run is cut into chunks is plan.py's; drive/ starts the workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.launchers.base import Attempt
+from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
-from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.protocol.steps import code_packages, worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import catalog_properties
-from resources.launchers.base import Attempt
-from resources.secrets import public
 
 
 def first_attempts(
@@ -41,6 +42,7 @@ def first_attempts(
     merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
     code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
+    packages = code_packages(table.step, table.checks.values())
     # Secrets are left out: the worker's own environment has them.
     catalog = public(catalog_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -66,7 +68,7 @@ def first_attempts(
             catalog=catalog,
             spark_conf=spark_conf,
         )
-        return attempt_of(table, assignment, run_id, chunk.keys)
+        return replace(attempt_of(table, assignment, run_id, chunk.keys), packages=packages)
 
     return {chunk.ordinal: attempt(chunk) for chunk in plan.chunks}
 

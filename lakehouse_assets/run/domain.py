@@ -14,11 +14,11 @@ import dagster as dg
 
 from lakehouse_assets.declare.location import computes_of, declaration_problems, size_problems
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import catalog_problems
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
-from resources.catalog import catalog_problems
-from resources.env_reader import SettingsError
-from resources.settings import Settings, read_settings
 
 # Dagster calls it beta; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)

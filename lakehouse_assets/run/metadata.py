@@ -20,11 +20,11 @@ from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
-from resources.aws import READERS
-from resources.launchers.base import Usage
 
 # Few, because they are stored with every materialization.
 ROWS = 5

@@ -17,6 +17,7 @@ import dagster as dg
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.tokens import runs_since
+from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.inbox.covers import Covered, Covers, Failed, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox, inbox_at
@@ -24,7 +25,6 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import catalog_properties
 
 logger = logging.getLogger(__name__)
 

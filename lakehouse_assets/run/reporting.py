@@ -18,11 +18,11 @@ from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.drive.chunk import Results, WorkerFailure
+from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
-from resources.launchers.base import Attempt
 
 RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
 """What the audit checks beside the rules of a write mode."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from resources.aws import s3_client
-from resources.catalog import catalog_properties, load_lake, with_retries
-from resources.launchers.base import Launcher
-from resources.settings import Settings
+from lakehouse_assets.environment.aws import s3_client
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake, with_retries
+from lakehouse_assets.environment.launchers.base import Launcher
+from lakehouse_assets.environment.settings import Settings
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient

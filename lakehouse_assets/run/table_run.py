@@ -30,6 +30,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import Drive, driving
 from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.assignments import first_attempts
@@ -49,8 +51,6 @@ from lakehouse_assets.run.reporting import (
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
 from lakehouse_assets.run.table_lock import TableLock
-from resources.catalog import with_retries
-from resources.launchers.base import Attempt, Launcher
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the

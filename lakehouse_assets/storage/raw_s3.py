@@ -1,4 +1,4 @@
-"""Makes a client of S3 for raw keys and many objects: resources.aws' settings, quick timestamps, more connections.
+"""Makes a client of S3 for raw keys and many objects: quick timestamps, and more connections than other clients have.
 
 What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken.
 """
@@ -11,8 +11,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from lakehouse_assets.environment.aws import ARGUMENTS, READERS, S3_ATTEMPTS, TIMEOUTS
 from lakehouse_assets.storage.place import Place
-from resources.aws import ARGUMENTS, READERS, S3_ATTEMPTS, TIMEOUTS
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from lakehouse_assets.worker.pipes import in_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from resources.settings import Settings
+    from lakehouse_assets.environment.settings import Settings
 
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 
@@ -56,7 +56,7 @@ def _start_session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def _settings() -> Settings:
-    from resources.settings import read_settings
+    from lakehouse_assets.environment.settings import read_settings
 
     # The code location has decided where workers run.
     return read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})

@@ -11,24 +11,24 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.code_check import OtherCode
-from resources.env_reader import SettingsError
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# How SQLite and PostgreSQL refuse a write by a worker's catalog ``lake`` (resources/spark_catalog.py).
+# How SQLite and PostgreSQL refuse a write by a worker's catalog ``lake`` (environment/spark_catalog.py).
 READ_ONLY = re.compile(r"\[SQLITE_READONLY\]|cannot execute [A-Z ]+ in a read-only transaction")
 # Frames in these folders are not the user's step.
 MACHINERY = (
     "site-packages/pyspark/",
     "site-packages/py4j/",
     "lakehouse_assets/worker/",
-    "resources/launchers/",
+    "lakehouse_assets/environment/launchers/",
     "importlib",
 )
 MESSAGE_LENGTH = 2000

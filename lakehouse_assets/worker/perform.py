@@ -19,8 +19,8 @@ from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakehouse_assets.environment.settings import Settings
     from lakehouse_assets.worker.credentials import TableCredentials
-    from resources.settings import Settings
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
 """Returns a session with the given Spark settings, none of them a secret."""
@@ -87,14 +87,14 @@ def _prepare(
     Returns the session, PyIceberg's properties of the catalog, and the credentials for the table's files.
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
-    from resources.computes import find_compute
-    from resources.spark_setup import environment, spark_conf
+    from lakehouse_assets.environment.computes import find_compute
+    from lakehouse_assets.environment.spark_setup import environment, spark_conf
 
     compute = find_compute(assignment.compute)
     if not compute.brings_spark:  # there the service has started the JVM already
         os.environ.update(environment())
+    from lakehouse_assets.environment.secrets import public
     from lakehouse_assets.worker.session import configure, hidden, own_session
-    from resources.secrets import public
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
     # two threads import it at once, its modules, which import each other, are found half made.
@@ -105,9 +105,9 @@ def _prepare(
     if compute.shares_session:
         spark = own_session(spark, public(conf), assignment.spark_conf)
 
+    from lakehouse_assets.environment.catalog import catalog_properties
+    from lakehouse_assets.environment.spark_catalog import hadoop_s3, spark_catalogs
     from lakehouse_assets.worker.credentials import TableCredentials
-    from resources.catalog import catalog_properties
-    from resources.spark_catalog import hadoop_s3, spark_catalogs
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)

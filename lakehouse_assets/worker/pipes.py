@@ -28,7 +28,7 @@ from dagster_pipes import (
     open_dagster_pipes,
 )
 
-from resources.aws import is_transient, s3_client
+from lakehouse_assets.environment.aws import is_transient, s3_client
 
 # A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
 # Otherwise it might wait for ever, keep its slot and cost money: some connections have no timeout (PyIceberg's and

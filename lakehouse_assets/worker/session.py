@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from resources.secrets import public
+from lakehouse_assets.environment.secrets import public
 
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()

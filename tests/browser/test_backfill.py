@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.conftest import missing
 from tests.support.dagster_server import DagsterServer, dagster_server, until
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from resources.settings import read_settings
-from resources.spark_catalog import spark_catalogs
-from resources.spark_setup import environment, spark_conf
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from tests.support.forks import Daily
 from tests.support.proxy import Proxy, proxy
 from tests.support.servers import SeaweedFS, seaweedfs

@@ -6,9 +6,9 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import read_settings
 from tests.conftest import Lake, advice, failure_text
 from tests.support.tables import numbers, whole
 

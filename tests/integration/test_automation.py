@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import DagsterServer, dagster_server, until
 
 UP, DOWN, SOURCE, RETRIED = (("demo", name) for name in ("up", "down", "source", "retried"))

@@ -12,9 +12,9 @@ import pytest
 
 from lakehouse_assets.drive import drive, slots, this_run, workers
 from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.environment.launchers import aws_launcher, s3_pipes
+from lakehouse_assets.environment.launchers.base import Launcher
 from lakehouse_assets.run.resource import Lakehouse
-from resources.launchers import aws_launcher, s3_pipes
-from resources.launchers.base import Launcher
 from tests.support.driven import SITES, TINY, chosen, runs
 from tests.support.fakes.ecs import EcsSite
 from tests.support.fakes.emr import EmrSite

@@ -25,6 +25,9 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.launchers.local import LocalLauncher
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.steps import worker_code
@@ -35,9 +38,6 @@ from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import describe
 from lakehouse_assets.worker.stage import stage
-from resources.catalog import load_lake, with_retries
-from resources.launchers.local import LocalLauncher
-from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.oauth import OAuth, oauth
@@ -192,8 +192,8 @@ def test_spark_stages_for_it_and_reads_it(
     keys_in_the_jvm: None,
     tmp_path: Path,
 ) -> None:
+    from lakehouse_assets.environment.spark_catalog import spark_catalogs
     from lakehouse_assets.worker.session import configure
-    from resources.spark_catalog import spark_catalogs
 
     credentials = TableCredentials(catalog_properties, daily.identifier)
     spark = configure(jvm.newSession(), spark_catalogs(catalog_properties, credentials.properties))

@@ -19,10 +19,10 @@ from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.pass_report import CollectRule, LastLook, Report
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.environment.aws import s3_client
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.storage.place import place_of
-from resources.aws import s3_client
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.lakes import DAYS, live_files, live_locations, name_file, path_of, write_file

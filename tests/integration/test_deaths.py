@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.drive.slots import POOL
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.deaths import DAYS, Stage, killed, resumed
 from tests.support.driven import Site, tiny_site
 from tests.support.faults import FaultyLake, rows_by_day, taken, tiny, wait_for

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.package import content_hash
-from resources.settings import read_settings
+from lakehouse_assets.environment.package import content_hash
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import until
 from tests.support.image import Builder, Image, end, first_process, missing_tools
 from tests.support.production import RunTasks, surroundings
@@ -35,13 +35,13 @@ UID = 10001
 TOOLS = ("uv", "uvx", "pip", "pip3", "gcc", "cc", "c++", "make", "javac", "git", "curl", "wget")
 WRITABLE = "find /opt/lakehouse /usr /etc -writable ! -type l 2>/dev/null || true"
 ARCHIVE = """
-from resources.settings import read_settings
-from resources.spark_setup import class_data_archive
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import class_data_archive
 print(class_data_archive(read_settings()))
 """
 ROWS = """
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 print("rows:", load_lake(read_settings()).load_table("nyc.airlines").scan().to_arrow().num_rows)
 """
 SERVED = """
@@ -105,7 +105,8 @@ def test_its_user_is_not_root_and_writes_nowhere_but_at_home(image: Image) -> No
 
 
 def test_it_has_the_code_of_the_checkout_whole(image: Image) -> None:
-    told = image.run("python", "-c", "from resources.package import content_hash; print(content_hash())")
+    code = "from lakehouse_assets.environment.package import content_hash; print(content_hash())"
+    told = image.run("python", "-c", code)
     assert _told(told).strip() == content_hash()
 
 

@@ -16,10 +16,10 @@ import pytest
 from lakehouse_assets.drive import chunk, journal, workers
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
-from resources.launchers import ecs
-from resources.launchers.ecs import EcsLauncher
-from resources.settings import read_settings
-from resources.sizes import Size
+from lakehouse_assets.environment.launchers import ecs
+from lakehouse_assets.environment.launchers.ecs import EcsLauncher
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.sizes import Size
 from tests.conftest import Lake, advice, failure_text
 from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
 from tests.support.fakes.agent import Process

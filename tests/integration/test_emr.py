@@ -17,10 +17,10 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.launchers.spark_submit import ship, zipped
+from lakehouse_assets.environment.package import content_hash
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.resource import WORKER, Lakehouse
-from resources.launchers.spark_submit import ship, zipped
-from resources.package import content_hash
-from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.driven import SITES, Run, Site, chosen, runs, tiny_site
 from tests.support.fakes.emr import EmrSite

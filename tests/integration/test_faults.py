@@ -22,9 +22,9 @@ from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import Progress, listening
-from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.faults import (
     FaultyLake,

@@ -24,10 +24,10 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
-from resources.catalog import load_lake
-from resources.settings import Settings, read_settings
 from tests.conftest import failure_text
 from tests.support.deaths import Stage
 from tests.support.faults import MODES, FaultyLake, from_failure, moded, small_disk, wait_for

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.io import load_file_io
 
-from resources.catalog import catalog_properties
-from resources.settings import Settings
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import Settings
 from tests.support.servers import SeaweedFS
 
 pytestmark = pytest.mark.server

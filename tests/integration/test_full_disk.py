@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.catalog import load_lake
-from resources.settings import Settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from tests.support.faults import ORDER, TINY, fill, small_disk, wait_for
 from tests.support.tables import DAYS, numbers
 from tests.support.twins import twins
@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from lakehouse_assets.cli import __main__ as cli, run
 from lakehouse_assets.run import table_run
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.faults import fill
 
 publish, home = table_run.publish, read_settings().home

@@ -74,7 +74,7 @@ def test_no_maintenance_changes_a_row_on_a_rest_catalog() -> None:
     class OnRest(LakeModel):
         @staticmethod
         def open_site(folder: Path) -> TestSite:
-            implementation = {"py-io-impl": "resources.file_io.ClosingFileIO"}  # as ours is opened
+            implementation = {"py-io-impl": "lakehouse_assets.environment.file_io.ClosingFileIO"}  # as ours is opened
             catalog = load_catalog("lake", **weed.properties(), **implementation)
             return TestSite(catalog, f"{weed.plain}/staging/{folder.name}")
 

@@ -15,8 +15,8 @@ import pytest
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.fakes.ecs import ecs_site
 from tests.support.fakes.emr import emr_site

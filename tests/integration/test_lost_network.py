@@ -11,7 +11,7 @@ import pytest
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.driven import chosen, hurried, tiny_site
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.faults import FaultyLake, rows_by_day, taken, tiny
@@ -44,7 +44,7 @@ def _receipt(method: str, path: str) -> bool:
     return method in ("PUT", "POST") and "/00000.json" in path
 
 
-@pytest.mark.long("Waits for half a minute of silence; unit/resources holds the retries of each client.")
+@pytest.mark.long("Waits for half a minute of silence; unit/environment holds the retries of each client.")
 @pytest.mark.parametrize("weather", [Weather.SILENT, Weather.CUT], ids=lambda weather: weather.name)
 def test_a_while_is_outlasted(weather: Weather, site: EcsSite, wire: Proxy, instance: dg.DagsterInstance) -> None:
     wire.trouble = Trouble(weather, _receipt, 12.0)

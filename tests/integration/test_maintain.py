@@ -16,9 +16,9 @@ import pytest
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import airlines
 from lakehouse_assets.drive.this_run import PROCESS_TAG
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import POOL
-from resources.catalog import load_lake
-from resources.settings import Settings
 
 pytestmark = pytest.mark.spark  # no JVM is started, but set-up must have run
 

@@ -16,8 +16,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.in_flight import reap
-from resources.settings import Settings
 from tests.conftest import ROOT
 from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
 from tests.support.twins import twins

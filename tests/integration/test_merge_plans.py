@@ -13,13 +13,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.protocol.assignment import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
 from lakehouse_assets.worker.changes import facts_of
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.session import configure
-from resources.spark_catalog import spark_catalogs
 from tests.support.merges import REWRITES
 from tests.support.spark_plans import Scan, kind_of_last_write, scans_of_last_write
 from tests.support.spark_tables import loaded

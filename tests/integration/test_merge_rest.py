@@ -13,9 +13,9 @@ from pyiceberg.exceptions import NoSuchTableError
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge, Rewrites
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.worker.session import stop_session
-from resources.catalog import load_lake
-from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.merges import PLAIN, found, give, logged, merged, others, row, table
 from tests.support.servers import SeaweedFS, configured

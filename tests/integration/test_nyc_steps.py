@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.nyc import steps, tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.session import configure
-from resources.catalog import catalog_properties, load_lake
-from resources.settings import read_settings
-from resources.spark_catalog import spark_catalogs
 
 pytestmark = pytest.mark.spark
 

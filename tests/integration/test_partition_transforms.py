@@ -20,12 +20,12 @@ from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.declare.columns import Column
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from lakehouse_assets.errors import PartitionRefused
 from lakehouse_assets.worker.session import build_session, configure
-from resources.catalog import catalog_properties
-from resources.settings import Settings, read_settings
-from resources.spark_catalog import spark_catalogs
-from resources.spark_setup import environment, spark_conf
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 from tests.support.spark_tables import loaded
 

@@ -18,8 +18,8 @@ import pytest
 from lakehouse_assets.commit.tokens import PREFIX
 from lakehouse_assets.drive.slots import POOL, Slots
 from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import DagsterServer, Pool, processes, until
 
 LIGHT, ENDLESS = ("demo", "light"), ("demo", "endless")

@@ -21,7 +21,7 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 
 from lakehouse_assets.drive.slots import POOL, Slots
 from lakehouse_assets.drive.this_run import start_time
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.conftest import Lake
 from tests.support.dagster_server import until
 from tests.support.fakes.agent import Process

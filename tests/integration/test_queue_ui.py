@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import DagsterServer, dagster_server, until
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_lake import DEAD, QUEUE, sqs_on_loopback

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
 
@@ -73,7 +73,7 @@ def test_adding_a_table_takes_25_lines_at_most() -> None:
 
 
 def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tmp_path: Path) -> None:
-    from resources.catalog import load_lake
+    from lakehouse_assets.environment.catalog import load_lake
 
     load_lake(settings).create_namespace("demo")
     (opening,) = re.findall(r"`(load_catalog\(.*?\))`", OPERATE.read_text())
@@ -94,8 +94,7 @@ def test_measurements_are_chosen_by_name() -> None:
 @pytest.mark.long("Runs all the examples of the pages, a real worker each; for changes of docs and declarations.")
 @pytest.mark.spark
 def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
-    for package in ("lakehouse_assets", "resources"):
-        shutil.copytree(ROOT / package, tmp_path / package)
+    shutil.copytree(ROOT / "lakehouse_assets", tmp_path / "lakehouse_assets")
     add_table(tmp_path / "lakehouse_assets" / "domains" / "nyc")
     add_domain(tmp_path / "lakehouse_assets")
     fill_drop_zone(Path(settings.landing, "shop"))
@@ -110,7 +109,7 @@ def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pat
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
-    from resources.catalog import load_lake
+    from lakehouse_assets.environment.catalog import load_lake
 
     lake = load_lake(settings)
     departures = lake.load_table("nyc.departures_hourly").scan().to_arrow()

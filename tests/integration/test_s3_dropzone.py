@@ -10,9 +10,9 @@ import pytest
 
 from lakehouse_assets.domains.nyc.landing import landing
 from lakehouse_assets.domains.nyc.tables import flights
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.servers import PLAIN_BUCKET, SeaweedFS
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from resources import computes
-from resources.env_reader import SettingsError
-from resources.settings import Settings, read_settings, unknown_names
+from lakehouse_assets.environment import computes
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.settings import Settings, read_settings, unknown_names
 from tests.conftest import ROOT, Lake
 from tests.support.tables import numbers
 

@@ -1,5 +1,5 @@
 """Secrets planted wherever a user may put one, and then looked for wherever others may look.
-What counts as a secret is in tests/unit/resources/test_secret_names.py."""
+What counts as a secret is in tests/unit/environment/test_secret_names.py."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from botocore.model import OperationModel
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
-from resources.aws import bucket_and_key
-from resources.secrets import SENSITIVE, is_secret
-from resources.settings import Settings, read_settings
+from lakehouse_assets.environment.aws import bucket_and_key
+from lakehouse_assets.environment.secrets import SENSITIVE, is_secret
+from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
 from tests.support.driven import SITES, tiny_site
 from tests.support.fakes.spark_node import s3_of
@@ -32,7 +32,7 @@ from tests.support.servers import SECRET_KEY, SeaweedFS, free_ports
 from tests.support.tables import numbers
 from tests.support.twins import twins
 from tests.support.watched_steps import FLAG
-from tests.unit.resources.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
+from tests.unit.environment.test_secret_names import NAMES_OF_OTHERS, NAMES_OF_SECRETS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark  # nothing here starts a JVM, but all of it needs set-up to have run
@@ -92,7 +92,8 @@ def test_a_domain_is_run_without_the_others_and_an_unknown_one_is_refused(settin
 
 @pytest.mark.long("Starts many processes at once; a race that only set-up can lose.")
 def test_starts_at_once_on_a_new_home_leave_it_usable(settings: Settings) -> None:
-    opening = "from resources.settings import read_settings as s; from lakehouse_assets.cli import home, instance\n"
+    opening = "from lakehouse_assets.environment.settings import read_settings as s\n"
+    opening += "from lakehouse_assets.cli import home, instance\n"
     opening += "home.prepare(s())\nwith instance.opened(s()) as (i, _): i.schedule_storage.all_instigator_state()"
     at_once = [subprocess.Popen([sys.executable, "-c", opening], stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [process.communicate()[1] for process in at_once if process.wait()] == []

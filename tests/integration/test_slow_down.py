@@ -13,7 +13,7 @@ import pytest
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.driven import chosen, tiny_site
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.faults import FaultyLake, rows_by_day, taken, tiny

@@ -19,6 +19,8 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.launchers.base import Attempt, Handle
+from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.rewrite import spark_rewrite
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome
@@ -26,8 +28,6 @@ from lakehouse_assets.rewrite.spark_plan import WORKER_BYTES
 from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token
-from resources.launchers.base import Attempt, Handle
-from resources.launchers.local import LocalLauncher
 from tests.conftest import Lake
 from tests.support.faults import from_failure
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol import steps
 from lakehouse_assets.step.window import Window
-from resources.settings import read_settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, from_failure
 from tests.support.tables import numbers

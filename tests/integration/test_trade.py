@@ -19,7 +19,7 @@ from lakehouse_assets.domains.trade import generated, shape, tables
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars
 from lakehouse_assets.domains.trade.landing import REVISED_MONTHS, REVISIONS, fill
 from lakehouse_assets.domains.trade.shape import CORRECTION, LINE
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from scripts.verify_trade import compare
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.twins import twins

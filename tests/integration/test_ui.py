@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import SERVE, DagsterServer, dagster_server, until
 from tests.support.fakes.ecs import ecs_site
 from tests.support.servers import SeaweedFS, free_ports
@@ -52,7 +52,7 @@ from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, Selection
 from lakehouse_assets.cli.run import DEFINITIONS
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 settings = read_settings()
 prepare(settings)
 with opened(settings) as (instance, _):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.catalog import load_lake
-from resources.settings import read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 # Python runs it at its start, in every process that has this folder on its path.

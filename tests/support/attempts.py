@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.protocol.assignment import Assignment
-from resources.launchers.base import Attempt
 
 
 def attempt_at(assignment: Assignment, **options: Any) -> Attempt:

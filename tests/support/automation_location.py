@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.updated import when_updated
-from resources.settings import read_settings
 from tests.support.faults import FaultyLakehouse, tiny
 from tests.support.tables import DAYS
 

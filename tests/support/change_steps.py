@@ -14,9 +14,9 @@ from pyiceberg.types import StringType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.step.window import Window
-from resources.catalog import load_lake
-from resources.settings import Settings, read_settings
 
 ROWS, OTHERS = "rows.jsonl", "others.jsonl"
 """In LAKEHOUSE_HOME."""

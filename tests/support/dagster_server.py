@@ -32,7 +32,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from lakehouse_assets.cli.ui import serve
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 sys.exit(serve(read_settings(), int(sys.argv[1]), Path(sys.argv[2])))
 """
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.environment.aws import bucket_and_key
+from lakehouse_assets.environment.launchers.s3_pipes import PolledS3Reader
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run import table_run
 from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.resource import Lakehouse
-from resources.aws import bucket_and_key
-from resources.launchers.s3_pipes import PolledS3Reader
-from resources.settings import read_settings
 from tests.support.driven import Site, hurried
 from tests.support.faults import FaultyLake, Signs, from_failure, order, tiny, wait_for
 

@@ -22,14 +22,14 @@ from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.launchers import ecs, s3_pipes
+from lakehouse_assets.environment.launchers.base import Attempt
+from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
-from resources.catalog import catalog_properties
-from resources.launchers import ecs, s3_pipes
-from resources.launchers.base import Attempt
-from resources.secrets import public
-from resources.settings import Settings, read_settings
 from tests.support.attempts import attempt_at
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.emr import EmrSite, emr_site

@@ -36,6 +36,6 @@ def place_of_own(n: int) -> str:
 def place(n: int) -> str:
     import os
 
-    from resources.package import ROOT
+    from lakehouse_assets.environment.package import ROOT
 
     return f"{os.getppid()} {ROOT}"

@@ -26,12 +26,12 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
+from lakehouse_assets.environment.launchers.base import Attempt, Handle, Launcher
+from lakehouse_assets.environment.launchers.local import LocalLauncher
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
-from resources.event_log import BatchedSqliteEventLog
-from resources.launchers.base import Attempt, Handle, Launcher
-from resources.launchers.local import LocalLauncher
-from resources.settings import Settings, read_settings
 from tests.conftest import Lake
 from tests.support.tables import numbers
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from lakehouse_assets.environment.launchers.base import Attempt, Handle
+from lakehouse_assets.environment.launchers.local import LocalLauncher
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
-from resources.launchers.base import Attempt, Handle
-from resources.launchers.local import LocalLauncher
-from resources.settings import read_settings
 from tests.support.tables import numbers
 
 # One worker a day. The step is only read: light workers run none.

@@ -9,9 +9,9 @@ from datetime import timedelta
 import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Arrivals, Pace
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.run.asset import table_asset
-from resources.settings import read_settings
 from tests.support.faults import FaultyLakehouse, tiny
 
 YEAR = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-12-31")  # 365 days

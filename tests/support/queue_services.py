@@ -25,10 +25,10 @@ import dagster as dg
 from lakehouse_assets.cli.home import EVENT_BATCH
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.run.in_flight import ACTIVE, UNFINISHED, reap
 from lakehouse_assets.run.queue_part import inbox_of
-from resources.settings import read_settings
 from tests.conftest import ROOT
 from tests.support.dagster_server import plain_environment, processes
 from tests.support.fakes.sqs_service import FakeSqs
@@ -173,7 +173,7 @@ def queue_services(home: Path, module: str = MODULE, **env: str) -> Iterator[Que
         service, of_queue = stack.enter_context(sqs_on_loopback(fake))
         environment = _environment(home, of_queue | env)
         settings = read_settings(environment)
-        # resources/event_log.py looks for it there.
+        # lakehouse_assets/environment/event_log.py looks for it there.
         stack.enter_context(patch.dict(os.environ, {"DAGSTER_HOME": environment["DAGSTER_HOME"]}))
         instance = stack.enter_context(dg.DagsterInstance.get())
         tidy(instance, settings)  # makes the databases, which two processes could not do at once

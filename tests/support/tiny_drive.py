@@ -18,11 +18,11 @@ from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.environment.launchers.base import Attempt, Launcher
+from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
-from resources.launchers.base import Attempt, Launcher
-from resources.launchers.local import LocalLauncher
 from tests.support.attempts import attempt_at
 
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")

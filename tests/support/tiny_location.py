@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
-from resources.settings import read_settings
 from tests.support.faults import FaultyLakehouse, tiny
 
 defs = dg.Definitions(

@@ -15,13 +15,13 @@ from pathlib import Path
 from dagster_pipes import PipesContext
 from pyiceberg.io import FileIO, load_file_io
 
+from lakehouse_assets.environment import aws, file_io
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
-from resources import aws, file_io
-from resources.catalog import catalog_properties
-from resources.settings import read_settings
 
 
 def receipt_of(assignment: Assignment) -> Receipt:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.computes import compute_variables
+from lakehouse_assets.environment.settings import NAMES
 from lakehouse_assets.step.window import Window
-from resources.computes import compute_variables
-from resources.settings import NAMES
 from scripts.rooms import FLOORS
 from tests.conftest import ROOT
 from tests.support.pages import DOCS, PAGES, README, anchors, commands, section

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OURS = ("lakehouse_assets", "resources", "bench")
+OURS = ("lakehouse_assets", "bench")
 LIBRARIES = ("dagster", "pyiceberg", "pyspark", "py4j")
 
 GUARDS = {

@@ -66,10 +66,10 @@ def test_the_graph_knows_imports_in_functions_and_for_types_only_relative_ones_a
         "lakehouse_assets/drive/loop.py": (
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..run.asset import a, b\n"
         ),
-        "lakehouse_assets/domains/one/tables.py": "import resources.base\n",
+        "lakehouse_assets/domains/one/tables.py": "import lakehouse_assets.environment.base\n",
         "lakehouse_assets/domains/two/tables.py": "import lakehouse_assets.run.asset as asset\n",
-        "resources/base.py": "WORKER = 'lakehouse_assets.drive.loop:main'\n",
-        "resources/launchers/base.py": "from lakehouse_assets.drive.loop import main\n",
+        "lakehouse_assets/environment/base.py": "WORKER = 'lakehouse_assets.drive.loop:main'\n",
+        "lakehouse_assets/environment/launchers/base.py": "from lakehouse_assets.drive.loop import main\n",
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -77,19 +77,22 @@ def test_the_graph_knows_imports_in_functions_and_for_types_only_relative_ones_a
         path.write_text(text)
     checkout = Checkout(tmp_path)
     assert checkout.rooms_graph == {
-        "domains": {"run": 1, "resources": 1},
+        "domains": {"run": 1, "environment": 1},
         "run": {"drive": 1},
         "drive": {"run": 1},
-        "resources": {"drive": 1},
+        "environment": {"drive": 1},
     }
     assert circles(checkout.rooms_graph) == [["drive", "run"]]
     assert circles(checkout.files_graph) == [["lakehouse_assets.drive.loop", "lakehouse_assets.run.asset"]]
     assert [line.partition(":")[0] for line in checkout.not_downwards()] == [
         "lakehouse_assets/drive/loop.py",
-        "resources/launchers/base.py",
+        "lakehouse_assets/environment/launchers/base.py",
     ]
-    assert checkout.by_name() == ["resources/base.py:1: resources names lakehouse_assets.drive.loop"]
-    assert checkout.same_names() == ["resources/base.py and resources/launchers/base.py"]
+    assert checkout.by_name() == [
+        "lakehouse_assets/environment/base.py:1: environment names lakehouse_assets.drive.loop"
+    ]
+    base = "lakehouse_assets/environment/{}base.py".format
+    assert checkout.same_names() == [f"{base('')} and {base('launchers/')}"]
     assert checkout.size("domains") == (2, 2, 6)
 
 
@@ -113,7 +116,7 @@ def test_what_must_not_be_loaded_exists(name: str) -> None:
         ("lakehouse_assets/domains/nyc/tables.py", "from pyspark.sql import functions", None),
         ("lakehouse_assets/run/asset.py", "import py4j", None),
         ("lakehouse_assets/run/asset.py", "from lakehouse_assets.worker.stage import stage", None),
-        ("resources/catalog.py", "import boto3", None),
+        ("lakehouse_assets/environment/catalog.py", "import boto3", None),
         ("lakehouse_assets/domains/nyc/report.py", "import polars as pl", None),
         ("lakehouse_assets/worker/stage.py", "import dagster as dg", None),
         ("lakehouse_assets/domains/nyc/steps.py", "from dagster import asset", "lakehouse_assets/worker/ruff.toml"),

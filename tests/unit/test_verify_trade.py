@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_assets.domains.trade import generated
 from lakehouse_assets.domains.trade.report import NAME
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from scripts import verify_trade
 from scripts.verify_trade import PUBLISHED, YEARS, CannotVerify, compare, customs_files, verify
 from tests.conftest import ROOT

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from resources.settings import read_settings
-from resources.spark_setup import COORDINATES, EXCLUDED
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import COORDINATES, EXCLUDED
 
 ROOT = Path(__file__).parents[2]
 # What a worker imports beside Spark, in the versions that the project has.

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle
+from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.run.resource import WORKER
-from resources.launchers.base import Attempt, Ended, Handle
-from resources.launchers.local import LocalLauncher
 
 
 def cold(interpreter: Path, cache: Path) -> LocalLauncher:

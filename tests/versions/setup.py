@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import sys
 
-from resources import spark_setup
-from resources.settings import read_settings
-from resources.spark_setup import build, class_data_archive
+from lakehouse_assets.environment import spark_setup
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import build, class_data_archive
 
 
 def main(iceberg: str) -> None:

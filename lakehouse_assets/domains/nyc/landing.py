@@ -16,9 +16,9 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.objects import put_file
-from resources.aws import bucket_and_key
 
 DIMENSIONS = ("airlines", "airports", "planes")
 Put = Callable[[str, bytes], bool]

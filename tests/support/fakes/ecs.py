@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from resources.machine import java_home
-from resources.settings import read_settings
+from lakehouse_assets.environment.machine import java_home
+from lakehouse_assets.environment.settings import read_settings
 from tests.support.fakes.agent import Process, ticking
 from tests.support.fakes.ecs_rules import CLUSTER, FAMILY
 from tests.support.fakes.ecs_service import FakeEcs

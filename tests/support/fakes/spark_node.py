@@ -14,9 +14,9 @@ from typing import Any
 
 import boto3
 
-from resources.machine import java_home
-from resources.settings import read_settings
-from resources.spark_setup import jars, spark_home
+from lakehouse_assets.environment.machine import java_home
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import jars, spark_home
 from tests.support.fakes.agent import Process
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 

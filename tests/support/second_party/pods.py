@@ -12,11 +12,11 @@ from pathlib import Path
 
 import dagster as dg
 
-from resources.computes import ComputeSettings
-from resources.env_reader import EnvReader
-from resources.launchers.base import Attempt, Ended, Handle, Launcher
-from resources.launchers.local import PolledFileReader
-from resources.settings import Settings
+from lakehouse_assets.environment.computes import ComputeSettings
+from lakehouse_assets.environment.env_reader import EnvReader
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher
+from lakehouse_assets.environment.launchers.local import PolledFileReader
+from lakehouse_assets.environment.settings import Settings
 
 
 @dataclass(frozen=True)

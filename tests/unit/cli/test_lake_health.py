@@ -7,8 +7,8 @@ from pathlib import Path
 from lakehouse_assets.cli.pipeline import Pipeline
 from lakehouse_assets.cli.run import health_line
 from lakehouse_assets.domains.nyc.domain import DOMAIN
-from resources.catalog import load_lake
-from resources.settings import Settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from tests.support.manifests import Crafted, Listed
 from tests.support.tables import numbers
 

@@ -26,9 +26,9 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import HeadMoved, PublishRefused
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support import light_stage
 from tests.support.tables import numbers
 

@@ -20,7 +20,7 @@ from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import AddRows, strategy_of
 from lakehouse_assets.declare.modes import Append, Declared, Merge, WriteMode
 from lakehouse_assets.declare.region import Region
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, rows_by_day, tiny
 from tests.support.forks import Daily, daily_rows

@@ -19,9 +19,9 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.environment.catalog import CatalogUnavailable, load_lake, with_retries
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import PublishRefused
-from resources.catalog import CatalogUnavailable, load_lake, with_retries
-from resources.settings import Settings
 from tests.support.light_stage import register
 from tests.support.tables import numbers
 
@@ -114,7 +114,7 @@ def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Set
     fill(register(base, table.io.properties))  # staged, and never published
     (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')
     catalog.drop_table(table.name())
-    monkeypatch.setattr("resources.catalog.RETRY_SECONDS", 0)
+    monkeypatch.setattr("lakehouse_assets.environment.catalog.RETRY_SECONDS", 0)
     with closing(sqlite3.connect(settings.home / "catalog.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM iceberg_tables").fetchall()  # others can write, but not commit

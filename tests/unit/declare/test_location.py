@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.location import declaration_problems, dependency_problems, size_problems
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.sizes import Size
 from lakehouse_assets.errors import DeclarationError
-from resources.settings import read_settings
-from resources.sizes import Size
 from tests.support.tables import numbers, whole
 
 ON_EMR = {

@@ -19,9 +19,9 @@ from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
+from lakehouse_assets.environment.sizes import Size
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.steps import worker_code
-from resources.sizes import Size
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
 COLUMNS = [

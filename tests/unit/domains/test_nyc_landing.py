@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder, landing
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import read_settings
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import pytest
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.report import NAME, mean_delays, monthly_report, to_markdown
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 
 JANUARY, FEBRUARY = date(2013, 1, 1), date(2013, 2, 1)
 ROUTES = [

@@ -11,8 +11,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import domain, tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN
-from resources.env_reader import SettingsError
-from resources.sizes import Size
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.sizes import Size
 
 TABLES = DOMAIN.tables
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.domains.nyc.domain import DOMAIN
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.conftest import ROOT
 
 FILES = {

@@ -17,9 +17,9 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.trade import engines, report, tables
 from lakehouse_assets.domains.trade.engines import ARROW, EXTENSION, by_duckdb, by_polars, differences
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 
 MOST = 2**31 - 1
 FIGURES = [

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.drive.slots import POOL
-from resources.launchers import local
+from lakehouse_assets.environment.launchers import local
 from tests.support.tiny_drive import Workers
 
 

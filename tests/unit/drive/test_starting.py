@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive import chunk
 from lakehouse_assets.drive.journal import AttemptRecord, Journal
-from resources.launchers.base import Attempt, Ended, Handle, NotStarted
-from resources.launchers.local import LocalLauncher
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted
+from lakehouse_assets.environment.launchers.local import LocalLauncher
 from tests.support.tiny_drive import TINY, Workers
 
 

@@ -22,8 +22,8 @@ from lakehouse_assets.drive import workers as workers_module
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
-from resources.launchers.base import Ended, Handle, Launcher
-from resources.launchers.local import LocalLauncher
+from lakehouse_assets.environment.launchers.base import Ended, Handle, Launcher
+from lakehouse_assets.environment.launchers.local import LocalLauncher
 from tests.conftest import advice
 from tests.support.dagster_server import until
 from tests.support.tiny_drive import TINY, Workers

@@ -8,11 +8,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.checks import health_checks
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.manifests import Crafted, Listed
 from tests.support.tables import DAYS, numbers
 

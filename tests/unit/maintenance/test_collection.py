@@ -13,11 +13,11 @@ import pytest
 
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import restore_job
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.tables import numbers
 
 TABLE = numbers()

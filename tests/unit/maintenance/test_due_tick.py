@@ -14,14 +14,14 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.part import due_sensor
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, SENSOR, TABLE_TAG
 from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.manifests import Crafted, Listed
 from tests.support.tables import numbers
 

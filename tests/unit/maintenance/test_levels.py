@@ -8,14 +8,14 @@ import dagster as dg
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Check, Finding, Severity
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceLevel, Means, Result
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.tables import whole
 
 TABLE = whole()

@@ -20,6 +20,8 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
@@ -27,8 +29,6 @@ from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.outsiders import commit_deletes, equality_deletes, position_deletes
 from tests.support.tables import numbers, whole
 

@@ -9,8 +9,8 @@ import pytest
 
 from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc.domain import DOMAIN
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.part import maintenance
-from resources.settings import Settings
 from tests.support.tables import numbers
 
 

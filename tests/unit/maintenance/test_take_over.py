@@ -13,12 +13,12 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, write_mark
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.table_run import TableRun
-from resources.settings import Settings
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, tiny
 from tests.support.lakes import path_of

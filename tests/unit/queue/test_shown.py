@@ -8,12 +8,12 @@ from dataclasses import replace
 import dagster as dg
 
 from lakehouse_assets.declare.arrivals import Arrivals
+from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.queue.decide import Decision, Waiting
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.queue.shown import numbers, sentence
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.queue.tick import Told
-from resources.settings import QueueSettings, Settings
 from tests.support.tables import numbers as numbers_table
 from tests.support.tables import whole
 

@@ -9,11 +9,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.rewrite.spark_plan import Layout, PlannedChunk, RewritePlan
 from lakehouse_assets.rewrite.spark_rewrite import first_attempts
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import Settings
 from tests.support.tables import numbers
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from resources.settings import Settings
+from lakehouse_assets.environment.settings import Settings
 from tests.support.faults import FaultyLake
 
 

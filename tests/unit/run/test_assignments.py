@@ -11,10 +11,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.plan import plan_chunks
 from lakehouse_assets.run.resource import Lakehouse
-from resources.settings import Settings
 from tests.support.tables import numbers, run_plan
 
 

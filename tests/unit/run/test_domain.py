@@ -8,12 +8,12 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets import definitions
+from lakehouse_assets.environment.computes import BUILT_IN
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
-from resources.computes import BUILT_IN
-from resources.env_reader import SettingsError
-from resources.settings import Settings
 from tests.support.tables import numbers, whole
 
 CONDITION = when_updated(dg.AssetKey(["demo", "source"]))

@@ -13,10 +13,10 @@ from pyiceberg.types import StringType
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.plan_job import LOOKED_AT, plan_job
 from lakehouse_assets.run.resource import Lakehouse
-from resources.catalog import load_lake
-from resources.settings import Settings
 from tests.support.tables import numbers, whole
 
 CODE_VERSION = "dagster/code_version"

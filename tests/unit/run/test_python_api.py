@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run import reporting, table_run
 from lakehouse_assets.run.asset import table_asset
-from resources.settings import Settings, read_settings
 from tests.support.faults import FaultyLake, FaultyLakehouse, rows_by_day, span, tiny
 
 DAY = "2024-01-01"

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from lakehouse_assets.run import reporting
-from resources.event_log import BatchedSqliteEventLog
 from tests.conftest import ROOT
 
 KEY = dg.AssetKey("reported")

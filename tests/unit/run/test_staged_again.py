@@ -15,8 +15,8 @@ from pyiceberg.types import StringType
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.run import reporting, table_run
-from resources.catalog import load_lake
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 

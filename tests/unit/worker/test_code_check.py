@@ -73,9 +73,8 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
     "module",
     [
         *("worker.__main__", "worker.stage", "worker.perform", "worker.row_checks", "worker.session", "worker.pipes"),
-        *("resources.settings", "resources.spark_setup"),
+        *("environment.settings", "environment.spark_setup"),
     ],
 )
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:
-    name = module if module.startswith("resources") else f"lakehouse_assets.{module}"
-    assert worker_code(STEP, imported={name: RAISES + MAIN}) != worker_code(STEP)
+    assert worker_code(STEP, imported={f"lakehouse_assets.{module}": RAISES + MAIN}) != worker_code(STEP)

@@ -15,9 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+from lakehouse_assets.environment.catalog import table_io
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import CredentialsExpired, out_of_reach
-from resources.catalog import table_io
 from tests.support.http_server import Handler, http_server
 
 ENDPOINT = "client.refresh-credentials-endpoint"

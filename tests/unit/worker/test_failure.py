@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError
 
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
 from lakehouse_assets.worker.failure import CheckError, CredentialsExpired, cause_of, describe, out_of_reach
-from resources.env_reader import SettingsError
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "

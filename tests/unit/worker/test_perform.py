@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 # A stand-in for the session ends the work when all imports are under way. A thread says what was imported at its start.
 SCRIPT = """
 import sys, threading
-from resources.settings import read_settings
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window

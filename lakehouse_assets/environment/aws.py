@@ -1,0 +1,120 @@
+"""Makes clients of AWS's services, tells which errors are transient, and waits for what lists don't show yet.
+
+boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lakehouse_assets.environment.env_reader import SettingsError
+
+if TYPE_CHECKING:
+    from botocore.client import BaseClient
+
+T = TypeVar("T")
+# PyIceberg's property without its prefix (client. or s3.) → boto3's argument.
+ARGUMENTS = {
+    "region": "region_name",
+    "access-key-id": "aws_access_key_id",
+    "secret-access-key": "aws_secret_access_key",
+    "session-token": "aws_session_token",
+}
+# Seconds. One thread polls all workers of a run, and *Terminate* waits for it: botocore's default of 60 is too long.
+TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
+# How often a call to S3 is made. With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than
+# 20 s; about 12 s where connections are refused or break, minutes where they hang.
+S3_ATTEMPTS = 10
+READERS = 16
+"""Threads that read small objects at once, as their round trips overlap; more would only queue for connections."""
+THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
+
+
+def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
+    """Makes a boto3 client of a service other than S3, configured by AWS's own environment variables.
+
+    attempts: how often a call is made at most. read_timeout: seconds. Raises SettingsError without a region.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import NoRegionError
+
+    # botocore repeats throttled calls, with jitter; what to do about one that still fails is the caller's decision.
+    timeouts = TIMEOUTS | {"read_timeout": read_timeout}
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **timeouts)
+    try:
+        return boto3.client(service, config=config)
+    except NoRegionError as error:
+        raise SettingsError(f"AWS_DEFAULT_REGION is not set; boto3 needs it for {service}") from error
+
+
+def is_transient(error: Exception) -> bool:
+    """Says whether the same call may well succeed later: it was throttled, or the network or the service failed."""
+    from botocore.exceptions import (
+        ClientError,
+        ConnectionError,
+        CredentialRetrievalError,
+        HTTPClientError,
+        IncompleteReadError,
+        MetadataRetrievalError,
+    )
+
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return bool(status >= 500 or error.response["Error"]["Code"].startswith(THROTTLED))
+    # botocore's other errors are about settings that will be missing next time as well.
+    unreachable = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError)
+    return isinstance(error, (*unreachable, MetadataRetrievalError))
+
+
+def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
+    """Calls ``find`` after each of the waits (seconds) until it returns something other than None.
+
+    This is for AWS's lists, which show what was just created only a few seconds later.
+    """
+    for wait in waits:
+        time.sleep(wait)
+        if (found := find()) is not None:
+            return found
+    return None
+
+
+def region_problems() -> list[str]:
+    """Says why client() would find no valid region; empty where it finds one."""
+    import botocore.session
+    from botocore.exceptions import BotoCoreError, InvalidRegionError
+    from botocore.utils import validate_region_name
+
+    session = botocore.session.get_session()
+    try:
+        session.get_scoped_config()
+        found = session.get_config_variable("region")
+        validate_region_name(found)
+    except InvalidRegionError as error:
+        return [f"AWS_DEFAULT_REGION (or the profile's region): {error}"]
+    except BotoCoreError as error:
+        return [f"AWS_PROFILE: {error}"]
+    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for AWS's services, and reads no AWS_REGION)"
+    return [] if found else [missing]
+
+
+def bucket_and_key(location: str) -> tuple[str, str]:
+    """Splits ``s3://bucket/some/key`` into (bucket, key), the key without slashes around it; it may be empty."""
+    bucket, _, key = location.removeprefix("s3://").partition("/")
+    return bucket, key.strip("/")
+
+
+def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
+    """Makes a boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
+
+    properties: PyIceberg's for the catalog; s3.* wins over client.*, and boto3 finds by itself what neither gives.
+    attempts: how often a call is made at most.
+    """
+    import boto3
+    from botocore.config import Config
+
+    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **TIMEOUTS)
+    found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
+    return boto3.client("s3", config=config, endpoint_url=properties.get("s3.endpoint"), **found)

@@ -1,0 +1,311 @@
+"""The computes, the places where workers can run: their settings, and what differs from one to the other.
+
+This is the one list of them; a package adds another by an entry point. No service is called: launchers do that.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader
+from lakehouse_assets.environment.secrets import is_secret, shown
+from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, emr_problem, fargate_problem, serverless_problem
+
+if TYPE_CHECKING:
+    from lakehouse_assets.environment.launchers.base import Launcher
+
+LAUNCHERS = "lakehouse_assets.environment.launchers"
+GROUP = "lakehouse.launchers"
+"""The group of entry points that add computes: the name is LAKEHOUSE_COMPUTE's value, the object a ComputeSettings."""
+ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
+PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
+FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
+RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html
+MOST_WEIGHT = 1000
+
+
+def _made(launcher: str, *arguments: Any) -> Launcher:
+    """Makes a launcher by its module's name and its own: it imports this module, and more than definitions need."""
+    made: Launcher = resolve_name(f"{LAUNCHERS}.{launcher}")(*arguments)
+    return made
+
+
+@dataclass(frozen=True)
+class ComputeSettings:
+    """A compute: the settings of a place where workers run, and what is different there.
+
+    Workers look up the class by its name: the package that adds one is installed where they run as well.
+    """
+
+    remote: ClassVar[bool] = True
+    """Whether workers run on other machines, each alone on its own: they reach no folder of this one."""
+    brings_spark: ClassVar[bool] = False
+    """Whether the service starts Spark's JVM itself, with its own jars, memory and master."""
+    shares_session: ClassVar[bool] = False
+    """Whether several workers use one Spark session, one after the other."""
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Self:
+        """Reads the settings from the environment, and adds what is wrong with them to the reader's problems."""
+        return cls()
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher; what it needs is imported here.
+
+        settings: a Settings. worker: the package that ``python -m`` runs.
+        """
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        """Returns a sentence for each problem in files that the settings name, or in variables that are not ours."""
+        return []
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why a table's workers can't have this size; None if they can. conf: their Spark settings."""
+        return None
+
+
+class Inline(ComputeSettings):
+    """The run's own process."""
+
+    remote = False
+    shares_session = True
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of workers in this process, which imports PySpark."""
+        perform = import_module(f"{worker}.perform").perform
+        return _made("inline:InlineLauncher", lambda work, session: perform(work, session, settings=lambda: settings))
+
+
+class Local(ComputeSettings):
+    """Subprocesses on this machine."""
+
+    remote = False
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of subprocesses with this process's Python."""
+        return _made("local:LocalLauncher", (sys.executable, "-m", worker))
+
+
+class _OnAws(ComputeSettings):
+    def problems(self) -> list[str]:
+        """Returns why boto3 would find no valid region, if so."""
+        from lakehouse_assets.environment.aws import region_problems
+
+        return region_problems()
+
+
+@dataclass(frozen=True)
+class Ecs(_OnAws):
+    """Tasks on ECS."""
+
+    cluster: str
+    task_definition: str
+    container: str
+    """The container of the task definition that runs the worker's command."""
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+    public_ip: bool
+    capacity: Mapping[str, int]
+    """Weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one)."""
+    size: Size
+    """The size of tasks whose table has none of its own."""
+
+    def sized(self, own: Size) -> tuple[Size, str | None]:
+        """Completes a table's own size by the setting's; says why no task can have that size, else None."""
+        size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
+        fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
+        return size, fargate_problem(size) if fargate else None
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Ecs:
+        """Reads the LAKEHOUSE_ECS_* variables, and adds what is wrong with them to the reader's problems."""
+        capacity = _capacity(reader)
+        fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
+        ecs = cls(
+            cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
+            task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
+            container=reader.text("LAKEHOUSE_ECS_CONTAINER", default="worker"),
+            subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
+            security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
+            public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower()
+            == "true",
+            capacity=capacity,
+            size=_size(reader, fargate),
+        )
+        # RunTask would answer «Assign public IP is not supported for this launch type».
+        if ecs.public_ip and not fargate:
+            reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
+        if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
+            reader.problems.append(
+                f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least"
+            )
+        return ecs
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of tasks whose container runs the worker."""
+        return _made("ecs:EcsLauncher", settings, self, ("python", "-m", worker))
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why no task can have the size, with what is missing of it taken from the settings."""
+        problem = self.sized(size)[1]
+        return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
+
+
+@dataclass(frozen=True)
+class Emr(_OnAws):
+    """Steps of a cluster of EMR on EC2."""
+
+    brings_spark = True
+
+    by: str
+    """What ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
+    parameters, for a cluster that each run starts for itself)."""
+    cluster: str
+    code: str
+    """The prefix that code is uploaded to."""
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Emr:
+        """Reads LAKEHOUSE_EMR_CLUSTER, an id unless it begins with ``name:`` or the like, and LAKEHOUSE_CODE."""
+        value = reader.text(
+            "LAKEHOUSE_EMR_CLUSTER",
+            r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
+            "j-2AXXXXXXGAPLF, name:lakehouse, tag:team=data or transient:cluster.json",
+        )
+        by, _, cluster = value.partition(":") if ":" in value else ("id", "", value)
+        return cls(by, cluster, _read_code(reader))
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of steps."""
+        return _made("emr:EmrLauncher", settings, self, worker)
+
+    def problems(self) -> list[str]:
+        """Returns also why a run could not ask for a cluster of its own, if so."""
+        if self.by != "transient":
+            return super().problems()
+        from lakehouse_assets.environment.launchers.base import NotStarted
+
+        try:
+            resolve_name(f"{LAUNCHERS}.emr_clusters:transient_cluster")(Path(self.cluster), "")
+        except NotStarted as error:
+            return [*super().problems(), str(error)]
+        return super().problems()
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why a driver and executors of EMR can't have the size."""
+        return emr_problem(size)
+
+
+@dataclass(frozen=True)
+class EmrServerless(_OnAws):
+    """Job runs of an EMR Serverless application."""
+
+    brings_spark = True
+
+    application: str
+    """The application's id."""
+    role: str
+    """The ARN of the role that jobs run as."""
+    code: str
+    """The prefix that code is uploaded to."""
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> EmrServerless:
+        """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE."""
+        return cls(
+            application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
+            role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
+            code=_read_code(reader),
+        )
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of job runs."""
+        return _made("emr_serverless:EmrServerlessLauncher", settings, self, worker)
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why EMR Serverless has no worker of the size."""
+        return serverless_problem(size, conf)
+
+
+def _capacity(reader: EnvReader) -> dict[str, int]:
+    """Reads LAKEHOUSE_ECS_CAPACITY: weights by provider, without names that no provider can have."""
+    variable = "LAKEHOUSE_ECS_CAPACITY"
+    items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
+    given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
+    weights = {provider: int(weight or 1) for provider, _, weight in given}
+    impossible = [p for p in weights if RESERVED.match(p) and p not in FARGATE_PROVIDERS]
+    capacity = {provider: weight for provider, weight in weights.items() if provider not in impossible}
+    conditions = {
+        f"{', '.join(impossible)} is not a capacity provider; Fargate's are {' and '.join(FARGATE_PROVIDERS)}, in "
+        "capitals": impossible,
+        "a provider is given twice": len(weights) < len(given),
+        f"a weight is more than {MOST_WEIGHT}": any(weight > MOST_WEIGHT for weight in weights.values()),
+        "with all weights 0 no task is placed": weights and not any(weights.values()),
+        "ECS takes either Fargate's providers or EC2's, not both": len({p in FARGATE_PROVIDERS for p in capacity}) > 1,
+    }
+    reader.problems += [f"{variable}: {problem}" for problem, holds in conditions.items() if holds]
+    return capacity or {"FARGATE": 1}
+
+
+def _size(reader: EnvReader, fargate: bool) -> Size:
+    problems_before = len(reader.problems)
+    vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
+    both_valid = len(reader.problems) == problems_before
+    size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
+    # Where one of them is no number, it is unknown whether they fit together.
+    judged = size if both_valid else replace(size, vcpus=None, memory_gib=None)
+    if fargate and (problem := fargate_problem(judged)):
+        variables = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]
+        reader.problems.append(f"{', '.join(variables)}: {problem}")
+    return size
+
+
+def _read_code(reader: EnvReader) -> str:
+    code = reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
+    if is_secret("", code):
+        reader.problems.append(
+            "LAKEHOUSE_CODE has a secret in it, which files and logs would show; set it by other settings"
+        )
+    return code
+
+
+BUILT_IN: dict[str, type[ComputeSettings]] = {
+    "inline": Inline,
+    "local": Local,
+    "ecs": Ecs,
+    "emr": Emr,
+    "emr_serverless": EmrServerless,
+}
+
+
+@cache
+def added() -> dict[str, type[ComputeSettings]]:
+    """Loads the computes that installed packages add."""
+    return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+
+
+def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
+    """Finds a compute by its name. option: where the name was given. Raises ValueError that names the known ones."""
+    if found := BUILT_IN.get(name) or added().get(name):
+        return found
+    raise ValueError(f"{option}={shown(name)!r} is unknown; known are {', '.join(BUILT_IN | added())}")
+
+
+def compute_variables() -> set[str]:
+    """Returns the names of all variables that some compute reads."""
+    reader = EnvReader({})
+    for kind in [*BUILT_IN.values(), *added().values()]:
+        kind.read(reader)
+    return reader.asked

@@ -1,0 +1,80 @@
+"""Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
+
+Nothing is freed or retried here.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.settings import Settings
+
+MIB = 2**20
+# With less than this many bytes free, SQLite can't write its journal, and reports an I/O error.
+LEAST_FREE = MIB
+
+
+def full_disk(error: BaseException, settings: Settings) -> str | None:
+    """Returns a message for an error that a full disk caused: which file system, how much is free. Else None.
+
+    An error's causes and contexts count too: libraries wrap the system's error.
+    """
+    causes = list(_chain(error))
+    certain = next(filter(_is_full_disk, causes), None)
+    if not (certain or any(map(_may_be_full_disk, causes))):
+        return None
+    spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
+    place, space = min(spaces.items(), key=lambda item: item[1].free)
+    where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
+    if space.free < LEAST_FREE:
+        return f"the disk is full: {where}; make room there"
+    if certain is None:
+        return None
+    return f"a disk was full or a quota used up ({certain}): {where}, the fullest in use; make room"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    left, seen = [error], set()
+    while left:
+        error = left.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            left += [error.__cause__, error.__context__]
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+def _may_be_full_disk(error: BaseException) -> bool:
+    # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+
+
+def _places(settings: Settings) -> Iterator[Path]:
+    """Yields the folders that this process and its children write to; each may be on a file system of its own."""
+    yield settings.home
+    yield from (settings.home / name for name in ("dagster", "warehouse", "staging", "tmp", "reports"))
+    urls = [settings.staging, settings.landing]
+    with suppress(SettingsError):
+        properties = catalog_properties(settings)
+        urls += [properties.get("warehouse", ""), properties.get("uri", "")]
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme in ("", "file"):
+            yield Path(parts.path)
+        elif parts.scheme.startswith("sqlite"):
+            yield Path(parts.path.removeprefix("/")).parent
+    yield from (Path(tempfile.gettempdir()), settings.cache)

@@ -1,0 +1,76 @@
+"""Reads environment variables and collects what is wrong with them, each problem with its variable's name.
+
+Which variables there are, and what they are for, is decided elsewhere (settings.py, computes.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from lakehouse_assets.environment.secrets import shown
+
+N = TypeVar("N", int, float)
+# What follows the scheme of a URL that names a bucket.
+BUCKET = r"://[^/\s]+(/.*)?"
+
+
+class SettingsError(ValueError):
+    """The environment's settings can't work; the message lists every problem with its variable's name."""
+
+
+class EnvReader:
+    """Reads variables of ``env``; ``problems`` has a sentence for each that can't work, ``asked`` all their names.
+
+    needed_by: what needs the variables that are read from now on, for the messages.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+        self.needed_by = ""
+        self.problems: list[str] = []
+        self.asked: set[str] = set()
+
+    def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
+        """Reads the variable's value; a problem when it is missing (without a default) or doesn't match."""
+        value = self._value(name)
+        if not value:
+            missing = f"{name} is not set"
+            if default is None and not any(problem.startswith(missing) for problem in self.problems):
+                such = f", such as {example}" if example else ""
+                self.problems.append(f"{missing} ({self.needed_by} needs it{such})")
+            return default or ""
+        if not re.fullmatch(pattern, value):
+            self.problems.append(f"{name}={shown(value)!r} is not of the form {example or pattern}")
+        return value
+
+    def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
+        """Reads a comma-separated list. It is empty only where the variable isn't required and isn't set."""
+        if not required and not self._value(name):
+            return ()
+        text = self.text(name, example=example)
+        values = tuple(part.strip() for part in text.split(",") if part.strip())
+        if text and not values:
+            self.problems.append(f"{name}={text!r} names nothing; an example is {example}")
+        if wrong := [value for value in values if not re.fullmatch(pattern, value)]:
+            quoted = shown(text) if shown(text) != text else ", ".join(wrong)
+            self.problems.append(f"{name}: {quoted} is not of the form {example}")
+        return values
+
+    def number(self, name: str, kind: Callable[[str], N]) -> N | None:
+        """Reads a number above 0; None when the variable isn't set. kind: int or float."""
+        value = self._value(name)
+        if not value:
+            return None
+        with suppress(ValueError):
+            if 0 < (number := kind(value)) < math.inf:
+                return number
+        self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number above 0")
+        return None
+
+    def _value(self, name: str) -> str:
+        self.asked.add(name)
+        return self._env.get(name, "").strip()

@@ -1,0 +1,281 @@
+"""Runs workers as steps of an EMR cluster: spark-submit through command-runner.jar, in client deploy mode.
+
+The cluster is chosen by emr_clusters.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from lakehouse_assets.environment.aws import client, find_in_time, is_transient
+from lakehouse_assets.environment.computes import Emr
+from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, batches, s3_tail
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
+from lakehouse_assets.environment.launchers.emr_clusters import Clusters, create_once
+from lakehouse_assets.environment.launchers.prices import AS_OF, REGION, emr_machine
+from lakehouse_assets.environment.launchers.spark_submit import Shipped, arguments, options, ship
+from lakehouse_assets.environment.settings import Settings
+
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
+LISTED_IDS, CANCELLED_IDS = 10, 256
+RUNNING_STATES, MACHINE_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING"), ("BOOTSTRAPPING", "RUNNING")
+REFUSED = ("InvalidRequestException", "ValidationException")
+FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
+# EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown.
+FIND_WAITS, UNKNOWN_SECONDS = (0.0, 1.0, 1.0), 60.0
+# How long the number of a cluster's instances, which scaling changes, is good enough for an estimate.
+INSTANCES_SECONDS = 600.0
+
+
+class EmrLauncher(AwsLauncher):
+    """Runs workers as steps on EMR. Handles are ``<cluster id>/<step id>``."""
+
+    service = "EMR"
+
+    def __init__(self, settings: Settings, emr: Emr, worker: str) -> None:
+        """Makes the clients of EMR. worker: the module that workers run."""
+        super().__init__(settings)
+        self._code_prefix, self._worker = emr.code, worker
+        self._emr = client("emr")
+        self._once = client("emr", attempts=1)
+        self._clusters = Clusters(self._emr, self._once, emr)
+        self._known: dict[str, dict[str, str]] = defaultdict(dict)  # by cluster: step id → attempt's key
+        self._unknown_since: dict[str, float] = {}  # by handle, on time.monotonic()
+        self._final: dict[str, Mapping[str, Any]] = {}  # by handle: the status of a step that ended
+        self._together: Counter[str] = Counter()  # by handle: the most polled steps that ran at once on its cluster
+        self._instances: dict[str, tuple[float, Counter[str]]] = {}  # by cluster: when it was listed, count by type
+
+    @cache  # noqa: B019  a launcher lives as long as its process
+    def _code(self, packages: tuple[str, ...]) -> Shipped:
+        return ship(self._s3, self._code_prefix, self._worker, packages)
+
+    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
+        """Adds the attempt's step to the run's cluster, unless it is there already.
+
+        The cluster is started where the run has one of its own. Raises NotStarted.
+        """
+        try:
+            cluster = self._clusters.choose(attempt.group)
+            step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
+        except (ClientError, BotoCoreError) as error:
+            raise NotStarted(str(error), transient=is_transient(error), unconfirmed=is_transient(error)) from error
+        return Handle(f"{cluster}/{step}")
+
+    def _find(self, attempt: Attempt) -> Handle | None:
+        try:
+            cluster = self._clusters.find(attempt.group)
+        except NotStarted:  # the settings name no cluster, or several: submit will say so
+            return None
+        step = find_in_time(lambda: self._step_with(cluster, attempt.key), FIND_WAITS) if cluster else None
+        return Handle(f"{cluster}/{step}") if step else None
+
+    def link(self, handle: Handle) -> str:
+        """Returns the URL of the step's cluster in the console, with the step's id in it."""
+        region = self._emr.meta.region_name
+        cluster, _, step = handle.id.partition("/")
+        # The console has no page for a step, and ignores its id, which is for people.
+        return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
+
+    def _tail(self, handle: Handle) -> str:
+        cluster, _, step = handle.id.partition("/")
+        uri = self._clusters.describe(cluster).get("LogUri")
+        if not uri:
+            return f"the cluster {cluster} keeps no logs in S3: start it with a LogUri"
+        coming = "EMR copies logs every five minutes and when the cluster ends"
+        return s3_tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
+
+    def _usage(self, handle: Handle) -> Usage | None:
+        cluster, _, step = handle.id.partition("/")
+        status = self._final.get(handle.id) or self._steps(cluster, [step]).get(step, {}).get("Status", {})
+        timeline = status.get("Timeline", {})
+        if "StartDateTime" not in timeline:
+            return None
+        until = timeline.get("EndDateTime") or datetime.now(UTC)
+        hours = (until - timeline["StartDateTime"]).total_seconds() / 3600
+        machines = self._machines(cluster)
+        return share(hours, machines, max(1, self._together[handle.id])) if machines else None
+
+    # start
+
+    def _add(self, cluster: str, attempt: Attempt, environment: Mapping[str, str]) -> str:
+        added = {"JobFlowId": cluster, "Steps": [step_of(attempt, environment, self._code(attempt.packages))]}
+        try:
+            return create_once(
+                lambda: str(self._once.add_job_flow_steps(**added)["StepIds"][0]),
+                lambda: self._step_with(cluster, attempt.key),
+            )
+        except ClientError as error:
+            if FULL.search(str(error)):
+                reason = f"the cluster {cluster} has no room for more steps: {error}"
+                raise NotStarted(reason, transient=True) from error
+            if not is_transient(error) and (ended := self._clusters.ended(cluster)):
+                raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
+            raise
+
+    def _step_with(self, cluster: str, key: str) -> str | None:
+        """Returns the id of the step with that key; None when there is none.
+
+        Steps are listed with the newest first: pages are read until one has a step that is known already.
+        """
+        found: dict[str, str] = {}
+        for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
+            found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
+            if found.keys() & self._known[cluster].keys():
+                break
+        self._known[cluster] |= found
+        return next((step for step, its_key in self._known[cluster].items() if its_key == key), None)
+
+    # poll
+
+    def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        ended: dict[str, Ended] = {}
+        for cluster, steps in _by_cluster(handles).items():
+            found = self._steps(cluster, steps)
+            running = {f"{cluster}/{id}": step for id, step in found.items() if step["Status"]["State"] == "RUNNING"}
+            for handle, step in running.items():
+                self._together[handle] = max(self._together[handle], len(running))
+                if started := step["Status"].get("Timeline", {}).get("StartDateTime"):
+                    self._begun[handle] = started
+            ended |= self._judged(cluster, steps, found)
+        return ended
+
+    def _judged(
+        self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Ended]]:
+        states = {step["Status"]["State"] for step in found.values()}
+        clusters_end = self._clusters.ended(cluster) if states - {"COMPLETED", *RUNNING_STATES} else None
+        for step in steps:
+            handle = f"{cluster}/{step}"
+            if step not in found:
+                since = self._unknown_since.setdefault(handle, time.monotonic())
+                if time.monotonic() - since > UNKNOWN_SECONDS:
+                    yield handle, Ended(f"is unknown to EMR: {handle}; its cluster may be in another region or account")
+                continue
+            self._unknown_since.pop(handle, None)
+            status = found[step]["Status"]
+            if status["State"] not in RUNNING_STATES:
+                self._final[handle] = status
+                yield handle, verdict(status, clusters_end)
+
+    def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Returns the steps' summaries by id, without those that EMR does not know."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for some in batches(steps, LISTED_IDS):
+            try:
+                listed = self._emr.list_steps(ClusterId=cluster, StepIds=some)["Steps"]
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in REFUSED:
+                    raise
+                # A single unknown step makes the whole call fail.
+                listed = [] if len(some) == 1 else [s for id in some for s in self._steps(cluster, [id]).values()]
+            found |= {step["Id"]: step for step in listed}
+        return found
+
+    # end
+
+    def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+        parts = ((c, some) for c, steps in _by_cluster(handles).items() for some in batches(steps, CANCELLED_IDS))
+        return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in parts]
+
+    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
+        ((cluster, steps),) = _by_cluster(handles).items()
+        try:
+            option = "TERMINATE_PROCESS"
+            answer = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption=option)
+        except ClientError as error:
+            if is_transient(error):
+                raise
+            if self._clusters.ended(cluster):
+                return {}
+            if error.response["Error"]["Code"] not in REFUSED or len(handles) == 1:
+                raise
+            # A single unknown step makes the whole call fail.
+            half = len(handles) // 2
+            return self._try_stop(handles[:half]) | self._try_stop(handles[half:])
+        refused = {i["StepId"]: i.get("Reason", "") for i in answer["CancelStepsInfoList"] if i["Status"] == "FAILED"}
+        return {
+            f"{cluster}/{step}": RuntimeError(refused[step])
+            for step, summary in self._steps(cluster, list(refused)).items()
+            if summary["Status"]["State"] in ("PENDING", "RUNNING")
+        }
+
+    # usage
+
+    def _machines(self, cluster: str) -> Counter[str]:
+        """Counts the cluster's instances of each type."""
+        asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
+        if time.monotonic() - asked > INSTANCES_SECONDS:
+            instances = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster).search("Instances[]")
+            machines = Counter(i["InstanceType"] for i in instances if i["Status"]["State"] in MACHINE_STATES)
+            self._instances[cluster] = (time.monotonic(), machines)
+        return machines
+
+
+def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for handle in handles:
+        cluster, _, step = handle.id.partition("/")
+        found[cluster].append(step)
+    return found
+
+
+# https://docs.aws.amazon.com/emr/latest/APIReference/API_AddJobFlowSteps.html
+STEP_CHARACTERS, NAME_CHARACTERS = 10_240, 256
+# How Spark reports EX_TEMPFAIL, which a worker exits with when it lost its network.
+LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
+
+
+def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
+    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
+    # In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
+    # stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
+    # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
+    submit = ["spark-submit", "--deploy-mode", "client", *options(attempt, code.package)]
+    args = [*submit, code.entry_point, *arguments(environment)]
+    jar = {"Jar": "command-runner.jar", "Args": args}
+    if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
+        reason = f"its command has {length} characters, EMR takes {STEP_CHARACTERS}"
+        advice = "give the longest of the table's spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults"
+        raise NotStarted(f"{reason}: {advice}", transient=False)
+    # The end of the title is kept: the step is found by the key there.
+    return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
+
+
+def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
+    """Says what the end of a step means. status: its StepStatus. cluster: how its cluster ended, if it did."""
+    state, details = status["State"], status.get("FailureDetails", {})
+    if state == "COMPLETED":
+        return Ended("completed")
+    if cluster is not None:
+        return cluster
+    if state == "CANCELLED":
+        return Ended("was cancelled, in the console or by CancelSteps", stopped=True)
+    reason = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
+    reason = reason or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
+    if LOST_NETWORK.search(reason):
+        return Ended(f"lost its network, or S3 would not serve it: {reason}", transient=True)
+    return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {reason}")
+
+
+def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
+    """Estimates a step's share of what its cluster costs.
+
+    hours: how long it ran. machines: the number of instances by type. together: how many steps ran at once.
+    """
+    each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
+    return Usage(
+        vcpu_hours=hours / together * sum(machine.vcpus for machine in each),
+        gib_hours=hours / together * sum(machine.gib for machine in each),
+        estimated_usd=hours / together * sum(machine.usd for machine in each),
+        source=f"estimated: the step's time on the cluster's {len(each)} instances, shared by up to "
+        f"{together} steps of this process at once, at on-demand list prices of {REGION} as of {AS_OF}",
+    )

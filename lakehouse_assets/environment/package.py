@@ -1,0 +1,47 @@
+"""Reads code as content: the packages that workers elsewhere need, and a hash that names them.
+
+They are uploaded by launchers/spark_submit.py. Which packages a step's code is in, protocol/step_code.py finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+LIBRARY = "lakehouse_assets"
+
+
+def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """Yields the files of this library and of the packages as (path on Python's path, content), in order.
+
+    packages: top-level names, of packages or of modules that are a file. Bytecode is left out. Raises ImportError for a
+    name that is none.
+    """
+    for package in sorted({LIBRARY, *packages}):
+        if (spec := find_spec(package)) is None:
+            raise ImportError(f"there is no package {package}")
+        if spec.submodule_search_locations is None:
+            file = Path(str(spec.origin))
+            yield file.name, file.read_bytes()
+        for folder in spec.submodule_search_locations or ():
+            yield from _files(Path(folder), package)
+
+
+@cache
+def content_hash(packages: tuple[str, ...] = ()) -> str:
+    """Returns 16 hex digits over the names and contents of sources()."""
+    digest = hashlib.sha256()
+    for name, content in sources(packages):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _files(entry, f"{name}/{entry.name}")
+        elif entry.is_file():
+            yield f"{name}/{entry.name}", entry.read_bytes()

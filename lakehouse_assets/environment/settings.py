@@ -1,0 +1,229 @@
+"""Reads the environment's variables, and validates them, once into one frozen object.
+
+No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for. What
+computes read is in computes.py. Defaults are only here: every other module takes a Settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from lakehouse_assets.environment.computes import ComputeSettings, compute_variables, find_compute
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError
+from lakehouse_assets.environment.machine import cores
+from lakehouse_assets.environment.secrets import shown
+
+QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
+"""The URL of a standard queue: the names of other queues end with .fifo
+(https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
+QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
+QUEUE_RUNS = 4
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """The settings of the queue that asks for partitions."""
+
+    url: str
+    """LAKEHOUSE_QUEUE."""
+    dead_letters: str
+    """LAKEHOUSE_QUEUE_DEAD_LETTERS, the URL of the queue for messages that nobody can act on."""
+    runs: int = QUEUE_RUNS
+    """LAKEHOUSE_QUEUE_RUNS, how many runs of its own the queue may have at once, over all tables."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether only this machine reaches the queue, as that of ``make ui QUEUE=1``."""
+        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]:
+    """Reads the settings, None where LAKEHOUSE_QUEUE is not set; and a sentence for each that can't work."""
+    if not env.get("LAKEHOUSE_QUEUE", "").strip():
+        set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
+        return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not: no queue is read" for name in set_alone]
+    reader = EnvReader(env)
+    reader.needed_by = "LAKEHOUSE_QUEUE"
+    url = reader.text("LAKEHOUSE_QUEUE", QUEUE_URL, QUEUE_EXAMPLE)
+    dead_letters = reader.text("LAKEHOUSE_QUEUE_DEAD_LETTERS", QUEUE_URL, f"{QUEUE_EXAMPLE}-dead-letters")
+    runs = reader.number("LAKEHOUSE_QUEUE_RUNS", int)
+    staging = env.get("LAKEHOUSE_STAGING", "").strip()
+    if "://" in staging and not re.match("(s3[an]?|file)://", staging):
+        reader.problems.append(
+            f"LAKEHOUSE_STAGING={shown(staging)} is neither a folder nor on S3: the inbox of LAKEHOUSE_QUEUE needs one"
+        )
+    if url == dead_letters:
+        reader.problems.append("LAKEHOUSE_QUEUE_DEAD_LETTERS is the queue itself; it must be another one")
+    return QueueSettings(url, dead_letters, runs or QUEUE_RUNS), reader.problems
+
+
+Chosen = Mapping[str, Sequence[str]]
+"""Computes, each with the identifiers of the tables that chose it for themselves."""
+NOBODY: Chosen = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One code location's settings."""
+
+    home: Path
+    """LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports."""
+    cache: Path
+    """LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete."""
+    compute: str
+    """LAKEHOUSE_COMPUTE, where workers run unless their table has a compute of its own."""
+    computes: Mapping[str, ComputeSettings]
+    """The computes in use, by name: LAKEHOUSE_COMPUTE's and those of tables."""
+    landing: str
+    """LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``."""
+    staging: str
+    """LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default the URL of ``<home>/staging``."""
+    max_workers: int
+    """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1."""
+    spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
+    """Every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept)."""
+    queue: QueueSettings | None = None
+    """The queue that asks for partitions as data arrives; None where LAKEHOUSE_QUEUE is not set."""
+    unshared: str | None = None
+    """LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown."""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person decides what runs, as on a laptop; elsewhere schedules and sensors are on from the start."""
+        return not find_compute(self.compute).remote
+
+
+SPARK_PREFIX = "LAKEHOUSE_SPARK__"
+NAMES = (
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS"),
+    *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
+    # The image, the workers and the tests read these by themselves.
+    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_MODEL_TABLES", "TEST_ORDER"),
+)
+"""The variables of this project without the prefix LAKEHOUSE_, beside those that computes read."""
+
+
+def read_home(env: Mapping[str, str] = os.environ) -> Path:
+    """Reads LAKEHOUSE_HOME alone, for code that must work even where another setting is wrong."""
+    return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
+
+
+def read_settings(
+    env: Mapping[str, str] = os.environ,
+    also: Chosen = NOBODY,
+    check: Callable[[Settings, Chosen], list[str]] = lambda settings, computes: [],
+) -> Settings:
+    """Reads the environment's variables. Blanks around values are dropped, except in Spark's settings.
+
+    also: the computes that tables choose for themselves. check: finds further problems of the settings and of all
+    computes in use (a code location passes lakehouse_assets.environment.catalog.catalog_problems).
+    Raises SettingsError naming all problems at once.
+    """
+    spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}
+    env = {name: value.strip() for name, value in env.items()}
+    home = read_home(env)
+    problems: list[str] = []
+    compute = _compute(env, problems)
+    max_workers = _max_workers(env, problems)
+    problems += _without_bucket(env)
+    computes, computes_problems = _computes(compute, also, env)
+    queue, queue_problems = read_queue(env)
+    settings = Settings(
+        home=home,
+        cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
+        compute=compute,
+        computes=computes,
+        landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
+        staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
+        max_workers=max_workers,
+        spark_conf={name.replace("__", "."): value for name, value in spark.items()},
+        queue=queue,
+        unshared=_prefix(env["LAKEHOUSE_UNSHARED"]) if env.get("LAKEHOUSE_UNSHARED") else None,
+    )
+    problems += computes_problems + queue_problems + check(settings, {compute: (), **also})
+    if problems:
+        raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
+    return settings
+
+
+def chosen_by(compute: str, also: Chosen) -> str:
+    """Names the tables that chose the compute, for a message: the first one and the number of the others."""
+    first, *more = also[compute]
+    return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
+
+
+def unknown_names(env: Mapping[str, str]) -> list[str]:
+    """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
+
+    It is for code locations only: a worker's environment may have variables that are meant for others.
+    """
+    given = {name for name in env if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX)}
+    known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
+    nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in sorted(given - known)}
+    return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()]
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _prefix(place: str) -> str:
+    """Leaves a URL as it is, and makes a path absolute: workers and servers have other working directories."""
+    return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
+
+
+def _compute(env: Mapping[str, str], problems: list[str]) -> str:
+    value = (env.get("LAKEHOUSE_COMPUTE") or "local").lower()
+    try:
+        find_compute(value, "LAKEHOUSE_COMPUTE")
+    except ValueError as error:
+        problems.append(str(error))
+        return "local"
+    return value
+
+
+def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
+    value = env.get("LAKEHOUSE_MAX_WORKERS")
+    if value and value.isdecimal() and 1 <= int(value) <= 1000:
+        return int(value)
+    if value:
+        problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(value)!r} is not a whole number from 1 to 1000")
+    return max(1, cores() // 2)
+
+
+def _without_bucket(env: Mapping[str, str]) -> list[str]:
+    """Returns a problem for each place on S3 that names no bucket, wherever workers run."""
+    return [
+        f"{name}={shown(env[name])!r} names no bucket; it must be of the form s3://bucket/prefix"
+        for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING", "LAKEHOUSE_UNSHARED")
+        if re.match("s3[an]?:", env.get(name, "")) and not re.fullmatch(f"s3[an]?{BUCKET}", env[name])
+    ]
+
+
+def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, ComputeSettings], list[str]]:
+    """Reads the settings of the computes in use, by name; and what is wrong with them."""
+    # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
+    needed_by = {compute: f"LAKEHOUSE_COMPUTE={compute}"}
+    needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
+    reader, found = EnvReader(env), dict[str, ComputeSettings]()
+    for name, reader.needed_by in needed_by.items():
+        found[name] = find_compute(name).read(reader)
+    if remote := next((name for name, settings in found.items() if settings.remote), None):
+        reader.needed_by = needed_by[remote]
+        staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
+        if staging and not staging.startswith("s3:"):
+            needs = f"({reader.needed_by} needs one)"
+            reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix {needs}"]
+    return found, list(dict.fromkeys(reader.problems))

@@ -1,0 +1,331 @@
+"""Sets Spark up on this machine: its jars, the class-data archive, and all settings of a session but the catalogs.
+
+``make setup`` and the image's build fetch and train; workers only find what is there. Catalogs are set by the worker,
+as they hold secrets (spark_catalog.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from lakehouse_assets.environment.computes import find_compute
+from lakehouse_assets.environment.machine import (
+    WRAPPER,
+    SetupError,
+    cores,
+    java_home,
+    memory_bytes,
+    scratch,
+    task_cores,
+)
+from lakehouse_assets.environment.secrets import SENSITIVE
+from lakehouse_assets.environment.settings import Settings
+
+DRIVERS = ("org.xerial:sqlite-jdbc:3.50.3.0", "org.postgresql:postgresql:42.7.7")
+COORDINATES = {
+    "4.1": (
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+        # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the
+        # AWS SDK that Iceberg's bundle leaves out, of the bundle's version.
+        "org.apache.hadoop:hadoop-aws:3.4.2",
+        "software.amazon.awssdk:s3-transfer-manager:2.54.17",
+        "software.amazon.awssdk:apache-client:2.54.17",
+        *DRIVERS,
+    ),
+    # EMR 7's Spark, where steps read s3:// through EMR's own file system.
+    "3.5": (
+        "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.10.0",
+        *DRIVERS,
+    ),
+}
+"""The Maven coordinates of the jars, by the minor version of the installed Spark. EMR itself brings its own."""
+EXCLUDED = (
+    "commons-codec:*",
+    "org.apache.httpcomponents:*",
+    "org.wildfly.openssl:*",
+    "software.amazon.awssdk:annotations",
+    "software.amazon.awssdk:auth",
+    "software.amazon.awssdk:aws-core",
+    "software.amazon.awssdk:bundle",  # 600 MB
+    "software.amazon.awssdk:http-client-spi",
+    "software.amazon.awssdk:json-utils",
+    "software.amazon.awssdk:metrics-spi",
+    "software.amazon.awssdk:protocol-core",
+    "software.amazon.awssdk:regions",
+    "software.amazon.awssdk:s3",
+    "software.amazon.awssdk:sdk-core",
+    "software.amazon.awssdk:utils",
+    "software.amazon.s3.analyticsaccelerator:*",
+)
+"""Dependencies of COORDINATES that Spark or Iceberg's bundle brings already, or that only other settings of S3A use."""
+
+
+def spark_home() -> Path:
+    """Finds the directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed in this environment; run `make setup`")
+    return Path(spec.origin).parent
+
+
+def coordinates() -> tuple[str, ...]:
+    """Returns the COORDINATES of the installed Spark. Raises SetupError for a Spark that has none."""
+    minor = ".".join(version("pyspark").split(".")[:2])
+    if minor not in COORDINATES:
+        raise SetupError(f"Spark {minor} is installed; workers run on Spark {' or '.join(COORDINATES)}")
+    return COORDINATES[minor]
+
+
+def environment() -> dict[str, str]:
+    """Returns the variables that make a process start Spark's JVM with this Java, this Spark and this Python.
+
+    Raises SetupError when there is no suitable Java.
+    """
+    return {
+        "JAVA_HOME": str(WRAPPER),
+        "LAKEHOUSE_JAVA_HOME": str(java_home()),
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def jar_folder(cache: Path) -> Path:
+    """Returns the folder that holds the jars of coordinates() once they are fetched. cache: as in Settings."""
+    return cache / "jars" / digest(coordinates() + EXCLUDED)
+
+
+def jars(settings: Settings) -> list[Path]:
+    """Finds the jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    folder = jar_folder(settings.cache)
+    if not folder.is_dir():
+        raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
+    return sorted(folder.glob("*.jar"))
+
+
+def fetch_jars(settings: Settings) -> None:
+    """Lets Spark's own resolver fetch the jars from Maven Central. Raises SetupError with the resolver's last lines."""
+    target = jar_folder(settings.cache)
+    with scratch_beside(target) as scratch:
+        script = scratch / "nothing.py"
+        script.write_text("")
+        command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(coordinates())]
+        # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
+        conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
+        conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
+        for name, value in conf.items():
+            command += ["--conf", f"{name}={value}"]
+        # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
+        done = run([*command, script], SPARK_SUBMIT_OPTS=f'"-Duser.home={scratch}"')
+        found = scratch / "ivy" / "jars"
+        if done.returncode or not found.is_dir():
+            raise SetupError(
+                f"Spark could not resolve its jars ({', '.join(coordinates())}) from Maven Central; check the network, "
+                "or name a mirror in LAKEHOUSE_SPARK__spark__jars__repositories. Its output ends with:\n"
+                + last_lines(done.stdout)
+            )
+        put_in_place(found, target)
+
+
+@contextmanager
+def scratch_beside(target: Path) -> Iterator[Path]:
+    """Yields a scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
+
+
+def put_in_place(result: Path, target: Path) -> None:
+    """Renames ``result`` to ``target``. Where another set-up was faster, its result stays: it has the same content."""
+    try:
+        result.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+
+
+def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
+    return subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **environment(), **env},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def last_lines(text: str) -> str:
+    """Returns the last 30 lines of a program's output, for a message."""
+    return "\n".join(text.strip().splitlines()[-30:])
+
+
+def digest(parts: Iterable[str]) -> str:
+    """Returns 16 hex digits that name a set-up with these parts."""
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]
+
+
+FOLDER = "archives"
+
+
+def class_data_archive(settings: Settings) -> Path | None:
+    """Finds the archive made with this Java, this Spark and these jars; None when there is none.
+
+    Its name holds its size: a JVM crashes over a truncated archive.
+    """
+    found = (settings.cache / FOLDER).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
+    return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
+
+
+@cache
+def archive_key(cache_folder: Path, home: Path) -> str:
+    """Returns 16 hex digits over all that an archive depends on. home: the Java's."""
+    # The JVM itself compares every file's path, size and time before it uses an archive. It compares whole seconds: an
+    # image that was pushed and pulled has lost the fractions.
+    files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
+    files += sorted(jar_folder(cache_folder).glob("*.jar"))
+    stats = [(f, f.stat()) for f in files]
+    return digest([version("pyspark"), *(f"{f} {s.st_size} {int(s.st_mtime)}" for f, s in stats)])
+
+
+def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
+    """Runs a small session like a worker's in a JVM that writes an archive of its loaded classes when it exits.
+
+    module: the name of what runs the session; its argument is the path of a JSON file with its settings, ``conf``, and
+    a ``scratch`` directory for its files. conf: Spark's settings for a session in that directory.
+    Returns the end of the output when no archive was written, else None.
+    """
+    key = archive_key(settings.cache, java_home())
+    with scratch_beside(settings.cache / FOLDER / key) as scratch:
+        archive = scratch / "classes.jsa"
+        writing = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"'}
+        plan = scratch / "training.json"
+        plan.write_text(json.dumps({"conf": {**conf(scratch), **writing}, "scratch": str(scratch)}))
+        done = run([sys.executable, "-m", module, plan])
+        if done.returncode or not archive.is_file():
+            return last_lines(done.stdout)
+        put_in_place(archive, settings.cache / FOLDER / f"{key}-{archive.stat().st_size}.jsa")
+    return None
+
+
+COMPILE_LATER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""The JVM's own thresholds times ten, after which its second compiler (C2) takes a method: it competes with the work of
+few cores, and pays in methods that run for long. In docs/measured.md, with C2 as it is and without it."""
+GIB = 2**30
+HEAP_SHARE = 0.4
+"""The share of the machine's memory for the heaps of all workers together: the rest is for Python, Dagster, off-heap
+memory and the page cache. On 6 GiB it gives 2.4 GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
+HEAP_SHARE_ALONE = 0.7
+"""The share of a container's memory for the heap of the one worker in it."""
+HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
+BESIDE_HEAP = GIB
+"""The memory that is left beside a heap; on a machine of less than 2 GiB it is half of the memory. Measured: a JVM with
+a full heap of 1 GiB takes a third of a GiB more, the worker's Python 150 MiB; the page cache needs room as well."""
+EVERYWHERE = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    # The defaults of Spark 4, set for Spark 3.5 as well: a step means the same on both.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.ui.showConsoleProgress": "false",
+    # Spark's own pattern has neither OAuth2's credential nor most headers: its UI would show them beside each query.
+    "spark.redaction.regex": SENSITIVE,
+}
+SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
+"""Settings that spark-submit extends with the project's code and resolved packages, which the table's own values would
+replace in a session: the executors' Python would lose the project's code."""
+
+
+def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
+    """Returns one worker's heap as Spark spells it, where ``workers`` together take ``share`` of ``memory`` bytes."""
+    low, high = HEAP_LIMITS
+    room = max(memory - BESIDE_HEAP, memory / 2)
+    return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
+
+
+def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = "local") -> dict[str, str]:
+    """Returns all settings of a worker's session, catalogs left out, for the machine this runs on.
+
+    overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
+    compute: where the worker runs.
+    Java options are in Spark's setting for administrators (``defaultJavaOptions``) and jars on the class path, so that
+    ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
+    Raises SetupError when jars or Java are missing.
+    """
+    kind = find_compute(compute)
+    if kind.brings_spark:
+        defaults = EVERYWHERE
+        overrides = {name: value for name, value in overrides.items() if name not in SUBMITTED}
+    else:
+        workers, share = (1, HEAP_SHARE_ALONE) if kind.remote else (settings.max_workers, HEAP_SHARE)
+        heap = driver_memory(memory_bytes(), workers, share)
+        defaults = machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home))
+    return {**defaults, **overrides, **settings.spark_conf}
+
+
+def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:
+    """Returns Spark's settings on this machine. heap: as Spark spells it. folder: for temporary files; must exist."""
+    return {
+        "spark.master": f"local[{task_cores() or '*'}]",
+        "spark.driver.memory": heap,
+        # On the application class path, not in spark.jars: there the archive covers them and nothing is copied.
+        "spark.driver.extraClassPath": ":".join(map(str, jars(settings))),
+        "spark.driver.defaultJavaOptions": " ".join(java_options(archive, folder)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.sql.shuffle.partitions": str(max(2, cores())),
+        "spark.ui.enabled": "false",
+        **EVERYWHERE,
+    }
+
+
+def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
+    """Yields the JVM's options, quoted as Spark splits them. folder: for temporary files."""
+    yield "-Duser.timezone=UTC"
+    # For native libraries that drivers and codecs unpack, and files that S3FileIO is about to upload.
+    yield f'"-Djava.io.tmpdir={folder}"'
+    yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    # A JVM that can't use its archive goes on without it; its remarks about that help nobody.
+    yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
+    yield from COMPILE_LATER
+    if archive is not None:
+        yield f'"-XX:SharedArchiveFile={archive}"'
+
+
+def build(settings: Settings, training: str) -> None:
+    """Fetches the jars and trains the archive, each only if it is not there yet, with a printed line about each.
+
+    training: the module that runs a training session (see train_archive). Raises SetupError when the jars can't be
+    fetched or Java is missing. Where no archive can be built, workers start without one.
+    """
+    archive_key.cache_clear()
+    java_home()
+    if not jar_folder(settings.cache).is_dir():
+        print("fetching Spark's jars for Iceberg (130 MB, once) …")
+        fetch_jars(settings)
+    if class_data_archive(settings) is None:
+        print("training the class-data archive, so that workers start faster (half a minute, once) …")
+        if problem := train_archive(settings, training, lambda folder: machine_conf(settings, "1g", None, folder)):
+            print(f"no class-data archive, workers start slower:\n{problem}")

@@ -1,0 +1,117 @@
+"""The event log that writes a batch in one transaction stores what Dagster's own stores, and fails as a whole.
+Real instances on SQLite; how much sooner it is done is bench/'s."""
+
+# No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.storage.event_log import SqliteEventLogStorage
+
+from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
+from tests.conftest import ROOT
+
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-06")
+KEY = dg.AssetKey("counted")
+
+
+@dg.asset(
+    partitions_def=DAYS,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    check_specs=[dg.AssetCheckSpec("good", asset="counted")],
+)
+def counted(context: dg.AssetExecutionContext):
+    yield dg.AssetCheckResult(check_name="good", passed=True)
+    for day in context.partition_keys:
+        context.add_asset_metadata({"day": day}, partition_key=day)
+    yield dg.MaterializeResult(tags={"colour": "blue"})
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    return tmp_path
+
+
+def stored(instance: dg.DagsterInstance) -> dict[str, object]:
+    """What the pages of the UI would read after two runs."""
+    span = {"dagster/asset_partition_range_start": "2024-01-01", "dagster/asset_partition_range_end": "2024-01-05"}
+    for _ in range(2):
+        result = dg.materialize([counted], instance=instance, tags=span)
+    entry = instance.get_asset_records([KEY])[0].asset_entry
+    latest = entry.last_materialization_record
+    records = instance.fetch_materializations(KEY, limit=100).records
+    assert latest.storage_id == records[0].storage_id
+    assert entry.last_run_id == result.run_id
+    check = instance.event_log_storage.get_latest_asset_check_execution_by_key([dg.AssetCheckKey(KEY, "good")])
+    return {
+        "log": Counter(e.dagster_event_type for e in instance.all_logs(result.run_id)),
+        "latest": latest.asset_materialization.metadata["day"].value,
+        "partitions": instance.get_materialized_partitions(KEY),
+        "days": [(r.partition_key, r.asset_materialization.metadata["day"].value) for r in records],
+        # Their values are of the run: data versions.
+        "tags": Counter(name for tags in instance.get_event_tags_for_asset(KEY) for name in tags),
+        "checks": [c.status for c in check.values()],
+    }
+
+
+def test_it_tells_what_dagsters_own_log_tells(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dg.DagsterInstance.get() as plain:
+        assert type(plain.event_log_storage) is SqliteEventLogStorage
+        expected = stored(plain)
+    shutil.rmtree(home)
+    home.mkdir()
+    shutil.copy(ROOT / "dagster.yaml", home)
+    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
+    batches: list[int] = []
+    store = BatchedSqliteEventLog.store_event_batch
+    monkeypatch.setattr(
+        BatchedSqliteEventLog,
+        "store_event_batch",
+        lambda self, events: (batches.append(len(events)), store(self, events)),
+    )
+    with dg.DagsterInstance.get() as batched:
+        assert stored(batched) == expected
+    assert batches == [6, 5] * 2, "planned events of five partitions and a check, then five materializations"
+
+
+def test_where_it_lies_is_known_whatever_else_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A `dagster` command in the checkout shows everything that is wrong with the code location."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path))
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "mainframe")
+    BatchedSqliteEventLog.from_config_value(None, {}).dispose()
+    assert (tmp_path / "dagster" / "history" / "runs").is_dir()
+
+
+def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with dg.DagsterInstance.get() as plain:
+        stored(plain)
+    shutil.copy(ROOT / "dagster.yaml", home)
+    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
+    with dg.DagsterInstance.get() as batched:
+        assert len(batched.fetch_materializations(KEY, limit=100).records) == 10
+        stored(batched)
+        assert len(batched.fetch_materializations(KEY, limit=100).records) == 20
+
+
+@pytest.mark.slow("A race of real processes for slots.")
+@pytest.mark.server
+def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path) -> None:
+    for folder in ("holders", "ready"):
+        (home / folder).mkdir()
+    (home / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    with dg.DagsterInstance.get() as instance:
+        instance.event_log_storage.set_concurrency_slots(POOL, 2)
+    command = [sys.executable, "-m", "tests.support.claimant"]
+    claimants = [
+        subprocess.Popen([*command, f"run-{n}", "30", "6"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for n in range(6)
+    ]
+    assert max(int(claimant.communicate()[0]) for claimant in claimants) == 2

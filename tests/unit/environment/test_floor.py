@@ -1,0 +1,28 @@
+"""Nothing below the other rooms: environment/ knows no other module of this package, neither by import nor by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.rooms import Checkout
+
+ROOT = Path(__file__).parents[3]
+LOADED = """
+names = {name.split(".")[1] for name in sys.modules if name.startswith("lakehouse_assets.")}
+print(sorted(names))
+"""
+
+
+@pytest.mark.parametrize("module", ["settings", "catalog", "spark_setup", "launchers.local", "launchers.spark_submit"])
+def test_importing_it_loads_nothing_of_the_rooms_above(module: str) -> None:
+    code = f"import sys, lakehouse_assets.environment.{module}; {LOADED}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "['environment']\n"
+
+
+def test_it_names_no_module_of_another_room() -> None:
+    assert not Checkout(ROOT).by_name()

@@ -1,0 +1,339 @@
+"""The production files as far as they can be judged without a server: Dagster's and AWS's own schemas, our settings.
+Servers are in integration/test_production_instance.py, the image's build in integration/test_dockerfile.py."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore import xform_name
+from botocore.validate import ParamValidator
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.instance import InstanceRef
+from dagster._core.instance.config import dagster_instance_config
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import (
+    CodeLocationOrigin,
+    GrpcServerCodeLocationOrigin,
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+)
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
+from dagster_aws.ecs.container_context import EcsContainerContext
+from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
+from pyiceberg.catalog import glue
+
+from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties
+from lakehouse_assets.environment.catalog_translation import translate
+from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
+from tests.support.fakes.ecs_rules import MEMORY_BY_CPU
+from tests.support.fakes.ecs_service import FakeEcs
+from tests.support.fakes.emr_serverless_service import FakeEmrServerless
+from tests.support.fakes.emr_service import FakeEmr
+from tests.support.fakes.logs import FakeLogs
+from tests.support.production import STOP_TIMEOUT, RunTasks
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+OPERATE = ROOT / "docs" / "operate.md"
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html (overrides)
+RUN_TASK_OVERRIDES = 8192
+# https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticmapreduce.html and
+# https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-auto-termination-policy.html
+BESIDE_RUN_JOB_FLOW = ("AddTags", "PutAutoTerminationPolicy")
+
+
+@pytest.fixture
+def location() -> Location:
+    (location,) = load_dagster_cloud_yaml((ROOT / "dagster_cloud.yaml").read_text()).locations
+    return location
+
+
+@pytest.fixture
+def environment(location: Location) -> Mapping[str, str]:
+    """What a run under Dagster+ is given, with a value in the secret's place."""
+    context = EcsContainerContext.create_from_config(location.container_context)
+    return {**context.get_environment_dict(), **{secret["name"]: "id:secret" for secret in context.secrets}}
+
+
+def test_dagster_plus_takes_the_location_and_its_build(location: Location) -> None:
+    assert location.code_source
+    assert location.code_source.module_name == "lakehouse_assets.definitions"
+    assert location.build
+    assert location.build.directory
+    assert (ROOT / location.build.directory / "Dockerfile").is_file()
+    assert location.build.registry
+
+
+def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = read_settings(check=catalog_problems)
+    assert settings.compute == "ecs"
+    assert settings.computes["ecs"].capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
+    assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
+
+
+def test_its_plain_variables_hold_no_secret(location: Location) -> None:
+    plain = EcsContainerContext.create_from_config(location.container_context).get_environment_dict()
+    assert public(plain) == plain
+
+
+def test_its_sizes_are_ones_fargate_has(location: Location) -> None:
+    context = EcsContainerContext.create_from_config(location.container_context)
+    for resources in (context.server_resources, context.run_resources):
+        size = Size(int(resources["cpu"]) / 1024, int(resources["memory"]) / 1024, resources.get("ephemeral_storage"))
+        assert fargate_problem(size) is None
+
+
+def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> None:
+    config, _ = dagster_instance_config(str(DEPLOY))
+    embedded, _ = dagster_instance_config(str(ROOT))
+    assert config["concurrency"]["pools"]["granularity"] == embedded["concurrency"]["pools"]["granularity"]
+    slots = "free_slots_after_run_end_seconds"
+    assert config["run_monitoring"][slots] == embedded["run_monitoring"][slots]
+    assert config["run_retries"] == {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False}
+    assert not config["telemetry"]["enabled"]
+    assert not config["nux"]["enabled"]
+
+
+def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone() -> None:
+    (stop,) = re.findall(r"`stopTimeout: (\d+)`", OPERATE.read_text())
+    assert int(stop) == STOP_TIMEOUT
+    monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
+    assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("catalog", "kind"),
+    [("Glue", "glue"), ("REST with OAuth2", "rest"), ("S3 Tables", "rest"), ("Glue's REST endpoint", "rest")],
+)
+def test_the_catalogs_of_the_docs_are_ones_the_location_takes(
+    catalog: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = re.findall(rf"^\| {re.escape(catalog)} \| (`TYPE=.*) \|$", OPERATE.read_text(), re.MULTILINE)
+    for name, value in re.findall(r"`(\w+)=([^`]+)`", row):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    assert read_settings(check=catalog_problems)
+    properties = catalog_properties(read_settings())
+    assert properties["type"] == kind
+    java, _ = translate(properties)
+    signs = properties.get("rest.sigv4-enabled")
+    assert java.get("rest.auth.type") == ("sigv4" if signs else "oauth2" if kind == "rest" else None)
+
+
+def test_the_rights_to_glue_in_the_docs_are_pyicebergs_calls() -> None:
+    """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
+    called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
+    others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
+    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", OPERATE.read_text())
+    assert {xform_name(action) for action in found.split("`, `")} == called - others
+
+
+@pytest.mark.parametrize(
+    ("role", "fakes", "beside"),
+    [
+        (
+            "webserver, daemon",
+            {"ecs": RunTasks},
+            # The run launcher asks for its own task's network, and for the end of a failed run's log.
+            {"ecs:TagResource", "ec2:DescribeNetworkInterfaces", "logs:GetLogEvents"},
+        ),
+        ("runs, `ecs`", {"ecs": FakeEcs, "logs": FakeLogs}, {"ecs:TagResource"}),
+        (
+            "runs, `emr`",
+            {"elasticmapreduce": FakeEmr},
+            {f"elasticmapreduce:{action}" for action in BESIDE_RUN_JOB_FLOW},
+        ),
+        (
+            "runs, `emr_serverless`",
+            {"emr-serverless": FakeEmrServerless, "logs": FakeLogs},
+            {"emr-serverless:TagResource"},
+        ),
+    ],
+)
+def test_the_docs_ask_for_the_rights_to_what_is_called(role: str, fakes: Mapping[str, type], beside: set[str]) -> None:
+    """A fake has the operations that are called, and no others."""
+    needed = {"iam:PassRole", *beside}
+    for service, fake in fakes.items():
+        model = botocore.session.get_session().get_service_model({"elasticmapreduce": "emr"}.get(service, service))
+        needed |= {f"{service}:{name}" for name in model.operation_names if hasattr(fake, xform_name(name))}
+    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", OPERATE.read_text(), re.MULTILINE)
+    found, service = set(), ""
+    for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
+        service = named or service
+        found.add(f"{service}:{action}")
+    assert found == needed
+
+
+@pytest.fixture
+def tasks() -> Mapping[str, Mapping[str, Any]]:
+    """The task definitions by the name of their one container."""
+    found = [json.loads((DEPLOY / f"{name}-task.json").read_text()) for name in ("run", "worker")]
+    return {task["containerDefinitions"][0]["name"]: task for task in found}
+
+
+def environment_of(task: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of its container, with a value in the secrets' places."""
+    (container,) = task["containerDefinitions"]
+    plain = {variable["name"]: variable["value"] for variable in container["environment"]}
+    assert public(plain) == plain
+    return plain | {secret["name"]: "id:secret" for secret in container["secrets"]}
+
+
+def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    model = botocore.session.get_session().get_service_model("ecs")
+    for task in tasks.values():
+        report = ParamValidator().validate(task, model.operation_model("RegisterTaskDefinition").input_shape)
+        assert not report.has_errors(), report.generate_report()
+        assert task["networkMode"] == "awsvpc"
+        assert task["requiresCompatibilities"] == ["FARGATE"]
+        assert int(task["memory"]) in MEMORY_BY_CPU[int(task["cpu"])]
+
+
+@pytest.mark.parametrize("file", ["dagster_cloud.yaml", "deploy/run-task.json"])
+def test_the_definitions_are_valid_in_the_environment_it_gives(
+    file: str, environment: Mapping[str, str], tasks: Mapping[str, Mapping[str, Any]], tmp_path: Path
+) -> None:
+    given = environment if file == "dagster_cloud.yaml" else environment_of(tasks["run"])
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DAGSTER_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "lakehouse_assets.definitions"],
+        cwd=ROOT,
+        env={**bare, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path), **given},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_task_definitions_are_what_the_code_and_the_docs_ask_for(
+    tasks: Mapping[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment_of(tasks["run"]).items():
+        monkeypatch.setenv(name, value)
+    settings = read_settings(check=catalog_problems)
+    launcher = dagster_instance_config(str(DEPLOY))[0]["run_launcher"]["config"]
+    assert set(tasks) == {settings.computes["ecs"].container, launcher["container_name"]}
+    assert settings.computes["ecs"].task_definition == tasks["worker"]["family"]
+    assert os.environ["DAGSTER_RUN_TASK_DEFINITION"] == tasks["run"]["family"]
+    assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= environment_of(tasks["run"]).keys()
+    assert {**public(catalog_properties(settings)), "credential": "id:secret"} == catalog_properties(settings)
+    assert "PYICEBERG_CATALOG__LAKE__CREDENTIAL" in environment_of(tasks["worker"])
+    assert int(tasks["worker"]["memory"]) >= LEAST_MEMORY_GIB * 1024
+    assert tasks["run"]["containerDefinitions"][0]["stopTimeout"] == STOP_TIMEOUT
+
+
+def test_their_containers_are_of_one_image_and_keep_what_it_says(tasks: Mapping[str, Mapping[str, Any]]) -> None:
+    containers = {name: task["containerDefinitions"][0] for name, task in tasks.items()}
+    (image,) = {container["image"] for container in containers.values()}
+    assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", image)
+    for container in containers.values():
+        # The image's entry point forwards signals and reaps processes: no other, and no initProcessEnabled.
+        assert not {"entryPoint", "command", "user", "memory", "cpu", "linuxParameters"} & container.keys()
+        assert container["logConfiguration"]["logDriver"] == "awslogs"
+        assert {"awslogs-group", "awslogs-region", "awslogs-stream-prefix"} == set(
+            container["logConfiguration"]["options"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("file", "origin"),
+    [
+        ("workspace.yaml", ManagedGrpcPythonEnvCodeLocationOrigin),
+        ("deploy/workspace.yaml", GrpcServerCodeLocationOrigin),
+    ],
+)
+def test_both_workspaces_name_the_one_location(
+    file: str, origin: type[CodeLocationOrigin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CODE_SERVER_HOST", "code.lakehouse.internal")
+    (found,) = WorkspaceFileTarget([str(ROOT / file)]).create_origins()
+    assert isinstance(found, origin)
+    assert found.location_name == "lakehouse_assets"
+
+
+@pytest.mark.parametrize("args", [ExecuteRunArgs, ResumeRunArgs])
+def test_a_runs_command_with_the_whole_instance_in_it_fits_into_an_ecs_override(args: type[ExecuteRunArgs]) -> None:
+    """Dagster writes the instance's configuration into the command of every run's task."""
+    pointer = ModuleCodePointer("lakehouse_assets.definitions", "defs", "/opt/lakehouse")
+    repository = RepositoryPythonOrigin("/opt/lakehouse/venv/bin/python", pointer, None, ["dagster"], None)
+    ref = InstanceRef.from_dir(str(DEPLOY))
+    found = args(
+        job_origin=JobPythonOrigin("__ASSET_JOB", repository), run_id="0" * 36, instance_ref=ref
+    )  # set_exit_code_on_failure stays unset, as EcsRunLauncher leaves it
+    overrides = {
+        "containerOverrides": [{"name": "run", "command": found.get_command_args(), "cpu": 1024, "memory": 4096}],
+        "cpu": "1024",
+        "memory": "4096",
+    }
+    assert len(json.dumps(overrides)) < RUN_TASK_OVERRIDES
+
+
+def test_the_image_ends_as_nobody_in_particular_with_the_location_as_its_command() -> None:
+    *_, last = parse((ROOT / "Dockerfile").read_text())
+    texts = {i.keyword: i.text for i in last.instructions}
+    assert [i.keyword for i in last.instructions].index("USER") > max(
+        n for n, i in enumerate(last.instructions) if i.keyword in ("RUN", "COPY")
+    )
+    assert texts["USER"].split(":") == ["10001", "10001"]
+    assert json.loads(texts["CMD"])[-1] == "lakehouse_assets.definitions"
+    tools = ("uv ", "pip ", "apt-get")
+    assert not [i.text for i in last.instructions if i.keyword == "RUN" and any(tool in i.text for tool in tools)]
+
+
+def test_what_changes_daily_comes_behind_what_takes_minutes() -> None:
+    *_, last = parse((ROOT / "Dockerfile").read_text())
+    texts = [f"{i.keyword} {i.text}" for i in last.instructions]
+    setup = next(n for n, text in enumerate(texts) if "lakehouse_assets.cli setup" in text)
+    whole = texts.index("COPY lakehouse_assets lakehouse_assets")
+    before = [text for text in texts[:setup] if text.startswith("COPY")]
+    assert setup < whole
+    assert not [text for text in before if "nyc" in text or "deploy" in text]
+
+
+@pytest.mark.parametrize(
+    ("path", "ignored"),
+    [
+        ("lakehouse_assets/domains/nyc/tables.py", False),
+        ("lakehouse_assets/domains/nyc/__pycache__/tables.cpython-311.pyc", True),
+        ("lakehouse_assets/environment/jvm/bin/java", False),
+        ("uv.lock", False),
+        ("deploy/dagster.yaml", False),
+        ("dagster.yaml", True),  # a checkout's own instance: Dagster would take it for the image's
+        (".git/HEAD", True),
+        (".venv/bin/python", True),
+        (".lakehouse/catalog.db", True),
+        ("tests/conftest.py", True),
+    ],
+)
+def test_the_context_is_what_the_image_is_made_of(path: str, ignored: bool) -> None:
+    assert Ignored((ROOT / ".dockerignore").read_text())(path) is ignored
+
+
+def test_the_reader_joins_lines_and_takes_flags_apart() -> None:
+    text = "# one\nFROM a AS b\nRUN --mount=type=cache,target=/c one \\\n  # said within\n  && two\nFROM b\nUSER 1:1\n"
+    first, second = parse(text)
+    assert (first.base, first.name, second.base) == ("a", "b", "b")
+    assert first.instructions == (Instruction(3, "RUN", {"mount": "type=cache,target=/c"}, "one && two"),)
+
+
+@pytest.mark.parametrize(
+    "text", ["FROM a\nADD x y", "FROM a\nCOPY --chown=1:1 x y", "RUN x", "FROM a\nRUN x \\", "FROM --platform=x a"]
+)
+def test_the_reader_refuses_what_it_does_not_know(text: str) -> None:
+    with pytest.raises(DockerfileError, match="line"):
+        parse(text)

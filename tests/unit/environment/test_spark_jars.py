@@ -1,0 +1,88 @@
+"""The jars are those of the installed Spark, and are used only when all of them are there."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lakehouse_assets.environment import spark_setup
+from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.environment.spark_setup import (
+    coordinates,
+    fetch_jars,
+    jar_folder,
+    jars,
+    put_in_place,
+    scratch_beside,
+)
+
+
+def test_missing_jars_say_what_to_run(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="run `make setup`"):
+        jars(dataclasses.replace(settings, cache=tmp_path))
+
+
+def test_jars_come_in_one_order(fake_jars: Settings) -> None:
+    assert [jar.name for jar in jars(fake_jars)] == ["a.jar", "b.jar"]
+
+
+def test_jars_are_those_of_the_installed_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_setup, "version", lambda package: "3.5.6")
+    assert "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0" in coordinates()
+    monkeypatch.setattr(spark_setup, "version", lambda package: "4.0.1")
+    with pytest.raises(SetupError, match=r"Spark 4\.0 is installed; workers run on Spark 4\.1 or 3\.5"):
+        coordinates()
+
+
+@pytest.mark.spark
+def test_jars_are_resolved_whole_past_a_stray_pom(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A POM without its jar in ~/.m2 makes Ivy fail; ours never looks there. An interrupted set-up leaves nothing."""
+    monkeypatch.setattr(spark_setup, "coordinates", lambda: ("org.xerial:sqlite-jdbc:3.50.3.0",))
+    home = tmp_path / "user"
+    stray = home / ".m2/repository/org/xerial/sqlite-jdbc/3.50.3.0/sqlite-jdbc-3.50.3.0.pom"
+    stray.parent.mkdir(parents=True)
+    stray.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>org.xerial</groupId>"
+        "<artifactId>sqlite-jdbc</artifactId><version>3.50.3.0</version></project>"
+    )
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Duser.home={home}")
+    settings = dataclasses.replace(settings, cache=tmp_path / "cache")
+    fetch_jars(settings)
+    assert [jar.name for jar in jars(settings)] == ["org.xerial_sqlite-jdbc-3.50.3.0.jar"]
+    assert [path.name for path in (tmp_path / "cache" / "jars").iterdir()] == [jar_folder(settings.cache).name]
+
+
+@pytest.mark.spark
+def test_jars_that_cannot_be_had_are_told_with_the_remedy(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_setup, "coordinates", lambda: ("org.example:nothing-of-this-name:1.0",))
+    settings = dataclasses.replace(settings, cache=tmp_path / "cache")
+    with pytest.raises(SetupError, match=r"nothing-of-this-name.*LAKEHOUSE_SPARK__spark__jars__repositories"):
+        fetch_jars(settings)
+    assert not list((tmp_path / "cache" / "jars").iterdir())
+
+
+def test_set_up_that_is_interrupted_leaves_no_half_directory(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), scratch_beside(tmp_path / "jars" / "hash") as scratch:
+        (scratch / "half.jar").touch()
+        raise KeyboardInterrupt
+    assert not list((tmp_path / "jars").iterdir())
+
+
+def test_of_two_set_ups_at_once_the_second_takes_what_the_first_made(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jar").write_text(name)
+        put_in_place(tmp_path / name, tmp_path / "target")
+    assert (tmp_path / "target" / "a.jar").read_text() == "first"
+    shutil.rmtree(tmp_path / "target")
+    with pytest.raises(FileNotFoundError):
+        put_in_place(tmp_path / "absent", tmp_path / "target")
