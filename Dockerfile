@@ -49,9 +49,10 @@ RUN python -B -m lakehouse_assets.cli setup \
     && rm -rf /tmp/* /var/lib/lakehouse/tmp
 COPY deploy deploy
 COPY lakehouse_assets lakehouse_assets
+COPY resources resources
 # Readable whatever the umask of the checkout, and compiled: nobody can write here later.
-RUN chmod -R u=rwX,go=rX deploy lakehouse_assets \
-    && python -m compileall -q lakehouse_assets
+RUN chmod -R u=rwX,go=rX deploy lakehouse_assets resources \
+    && python -m compileall -q lakehouse_assets resources
 
 USER 10001:10001
 # Dagster's commands make their temporary home where they are started.

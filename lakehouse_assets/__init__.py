@@ -1,0 +1,90 @@
+"""Partitioned Dagster assets on Apache Iceberg tables, filled by PySpark workers: the names that a user's code imports.
+
+Each name is loaded when it is first asked for; importing this package loads nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakehouse_assets.build_location import code_location as code_location
+    from lakehouse_assets.declare.arrivals import Arrivals as Arrivals
+    from lakehouse_assets.declare.arrivals import Pace as Pace
+    from lakehouse_assets.declare.care import Level as Level
+    from lakehouse_assets.declare.care import Maintenance as Maintenance
+    from lakehouse_assets.declare.columns import Column as Column
+    from lakehouse_assets.declare.columns import column as column
+    from lakehouse_assets.declare.location import tables_of as tables_of
+    from lakehouse_assets.declare.modes import Append as Append
+    from lakehouse_assets.declare.modes import FullRefresh as FullRefresh
+    from lakehouse_assets.declare.modes import Merge as Merge
+    from lakehouse_assets.declare.modes import Overwrite as Overwrite
+    from lakehouse_assets.declare.modes import Rewrites as Rewrites
+    from lakehouse_assets.declare.table import Table as Table
+    from lakehouse_assets.declare.tuning import Compression as Compression
+    from lakehouse_assets.declare.tuning import Distribution as Distribution
+    from lakehouse_assets.declare.tuning import Planning as Planning
+    from lakehouse_assets.declare.tuning import Tuning as Tuning
+    from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.run.domain import Domain as Domain
+    from lakehouse_assets.run.resource import Lakehouse as Lakehouse
+    from lakehouse_assets.run.updated import when_updated as when_updated
+    from lakehouse_assets.step.dropzone import read_csv as read_csv
+    from lakehouse_assets.step.dropzone import read_parquet as read_parquet
+    from lakehouse_assets.step.window import BadPartitions as BadPartitions
+    from lakehouse_assets.step.window import Window as Window
+    from lakehouse_assets.storage.objects import put_file as put_file
+
+HOMES = {
+    "Append": "declare.modes",
+    "Arrivals": "declare.arrivals",
+    "BadPartitions": "step.window",
+    "Column": "declare.columns",
+    "Compression": "declare.tuning",
+    "Distribution": "declare.tuning",
+    "Domain": "run.domain",
+    "FullRefresh": "declare.modes",
+    "Lakehouse": "run.resource",
+    "Level": "declare.care",
+    "Maintenance": "declare.care",
+    "Merge": "declare.modes",
+    "Overwrite": "declare.modes",
+    "Pace": "declare.arrivals",
+    "Planning": "declare.tuning",
+    "Rewrites": "declare.modes",
+    "Size": "environment.sizes",
+    "Table": "declare.table",
+    "Tuning": "declare.tuning",
+    "Window": "step.window",
+    "code_location": "build_location",
+    "column": "declare.columns",
+    "put_file": "storage.objects",
+    "read_csv": "step.dropzone",
+    "read_parquet": "step.dropzone",
+    "tables_of": "declare.location",
+    "when_updated": "run.updated",
+}
+"""The public names, each with the module of this package that defines it. The same as above, for Python itself."""
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name. Raises SettingsError where PyIceberg can't be imported over its own configuration."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{HOMES[name]}")
+    except Exception:
+        from lakehouse_assets.environment.catalog import catalog_problems, configuration
+        from lakehouse_assets.environment.settings import read_settings
+
+        if configuration()[1]:  # PyIceberg reads it when it is imported, and its own error does not name the file
+            read_settings(check=catalog_problems)
+        raise
+    globals()[name] = found = getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(HOMES)

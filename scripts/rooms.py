@@ -15,7 +15,10 @@ from pathlib import Path
 FLOORS = (
     ("cli",),
     ("definitions",),
-    ("domains", "maintenance", "queue"),
+    ("domains",),
+    ("lakehouse_assets",),
+    ("build_location",),
+    ("maintenance", "queue"),
     ("rewrite",),
     ("health",),
     ("run", "collect"),

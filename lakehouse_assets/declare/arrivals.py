@@ -17,7 +17,14 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace of a table's runs: how soon and how often its partitions are run as messages come."""
+    """The pace of a table's runs: how soon and how often its partitions are run as messages come.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from lakehouse_assets import Arrivals, Pace
+        >>> Arrivals("orders/{day}.csv.gz", Pace(floor=10, latency=timedelta(minutes=5))).pace.floor
+        10
+    """
 
     floor: int = 1
     """The number of partitions that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
@@ -36,7 +43,13 @@ class Pace:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The objects of which a table's partitions are made."""
+    """The objects of which a table's partitions are made.
+
+    Example:
+        >>> from lakehouse_assets import Arrivals
+        >>> Arrivals("orders/{day}.csv.gz").pattern
+        'orders/{day}.csv.gz'
+    """
 
     pattern: str
     """A pattern of keys within the domain's part of the drop zone, such as ``flights/{flight_date}.csv.gz``. Each field

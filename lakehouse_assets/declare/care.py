@@ -13,7 +13,13 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """The kinds of maintenance, by the names that jobs take."""
+    """The kinds of maintenance, by the names that jobs take.
+
+    Example:
+        >>> from lakehouse_assets import Level, Maintenance
+        >>> Maintenance(without=[Level.EXPIRE]).without
+        [<Level.EXPIRE: 'expire'>]
+    """
 
     FRAGMENTS = "fragments"
     UNDERSIZED = "undersized"
@@ -41,7 +47,13 @@ https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 
 @dataclass(frozen=True)
 class Maintenance:
-    """The maintenance that a table is declared with."""
+    """The maintenance that a table is declared with.
+
+    Example:
+        >>> from lakehouse_assets import Maintenance
+        >>> Maintenance(zorder=("origin", "dest"), weight=2).weight
+        2
+    """
 
     weight: float = 1.0
     """How much the table counts where the budget does not suffice for all tables, against 1 of the others."""

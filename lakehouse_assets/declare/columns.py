@@ -45,7 +45,14 @@ it does not see them, but Spark takes them for the same: a merge doubles rows.""
 
 @dataclass(frozen=True)
 class Column:
-    """One declared column."""
+    """One declared column.
+
+    Example:
+        >>> from lakehouse_assets import Column, column
+        >>> prefixed = [Column(f"origin_{c.name}", c.type, c.doc) for c in [column("lat", "double", "Degrees")]]
+        >>> prefixed[0].name
+        'origin_lat'
+    """
 
     name: str
     type: str
@@ -56,7 +63,13 @@ class Column:
 
 
 def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:
-    """Declares a column; ``required`` ones hold no nulls (audited from file statistics)."""
+    """Declares a column; ``required`` ones hold no nulls (audited from file statistics).
+
+    Example:
+        >>> from lakehouse_assets import column
+        >>> column("place", "struct<lat: double, lon: double>", "Where it was measured", required=True).type
+        'struct<lat: double, lon: double>'
+    """
     return Column(name, type, doc, required)
 
 

@@ -19,7 +19,16 @@ from lakehouse_assets.environment.sizes import Size
 
 
 def tables_of(module: ModuleType) -> list[Table]:
-    """Returns the tables declared at a module's top level, in order, so that none needs registration."""
+    """Returns the tables declared at a module's top level, in order, so that none needs registration.
+
+    Example:
+        >>> from types import ModuleType
+        >>> from lakehouse_assets import Table, column, tables_of
+        >>> tables = ModuleType("shop.tables")
+        >>> tables.orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
+        >>> [table.identifier for table in tables_of(tables)]
+        ['shop.orders']
+    """
     return [value for value in vars(module).values() if isinstance(value, Table)]
 
 

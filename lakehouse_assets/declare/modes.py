@@ -90,7 +90,13 @@ class WriteMode(Protocol):
 
 @dataclass(frozen=True)
 class Overwrite:
-    """A run replaces exactly its partitions."""
+    """A run replaces exactly its partitions.
+
+    Example:
+        >>> from lakehouse_assets import Overwrite, Table, column
+        >>> Table("shop.days", [column("day", "date")], "shop.steps:days").write_mode == Overwrite()
+        True
+    """
 
     owns_partitions = replaces = splits = True
     adds_again = False
@@ -103,7 +109,13 @@ class Overwrite:
 
 @dataclass(frozen=True)
 class FullRefresh(Overwrite):
-    """A run replaces the whole table in one commit; earlier snapshots stay readable."""
+    """A run replaces the whole table in one commit; earlier snapshots stay readable.
+
+    Example:
+        >>> from lakehouse_assets import FullRefresh, Table, column
+        >>> Table("shop.rates", [column("euros", "double")], "shop.steps:rates", write_mode=FullRefresh()).write_mode
+        FullRefresh()
+    """
 
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields a problem for a table with Dagster partitions."""
@@ -120,6 +132,12 @@ class Append:
 
     "Re-execute all" of a run that has added them is refused without the tag ``lakehouse/append_again``, whose value is
     that run's id.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from lakehouse_assets import Append
+        >>> Append(dedup_on=["event_id"], within=timedelta(days=14)).dedup_on
+        ['event_id']
     """
 
     dedup_on: Sequence[str] = ()
@@ -157,7 +175,13 @@ class Append:
 
 
 class Rewrites(StrEnum):
-    """The way a merge changes rows of the table (Iceberg's write.merge.mode)."""
+    """The way a merge changes rows of the table (Iceberg's write.merge.mode).
+
+    Example:
+        >>> from lakehouse_assets import Rewrites
+        >>> [*map(str, Rewrites)]
+        ['copy-on-write', 'merge-on-read']
+    """
 
     COPY_ON_WRITE = "copy-on-write"
     """The files of changed rows are written anew: slower to merge, and readers have nothing more to do."""
@@ -170,6 +194,11 @@ class Merge:
     """A run's rows are changes, each of which inserts, updates or deletes the row with its key.
 
     The step may return columns beside the table's if delete_when or order_by names them.
+
+    Example:
+        >>> from lakehouse_assets import Merge, Rewrites
+        >>> Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=Rewrites.MERGE_ON_READ).keys
+        ['id']
     """
 
     keys: Sequence[str]

@@ -78,6 +78,19 @@ class Table:
     """One Iceberg table as one Dagster asset.
 
     Raises DeclarationError, naming the table and its first problem.
+
+    Example:
+        >>> import dagster as dg
+        >>> from lakehouse_assets import Table, column
+        >>> orders = Table(
+        ...     identifier="shop.orders",
+        ...     columns=[column("day", "date", required=True), column("amount", "decimal(9,2)", "Euros")],
+        ...     step="shop.steps:orders",
+        ...     partitions=dg.DailyPartitionsDefinition(start_date="2026-01-01"),
+        ...     partitioned_by=["day"],
+        ... )
+        >>> orders.key.to_user_string()
+        'shop/orders'
     """
 
     identifier: str

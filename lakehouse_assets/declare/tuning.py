@@ -25,7 +25,13 @@ ZSTD_LEVELS = range(1, 23)
 
 
 class Distribution(StrEnum):
-    """The way rows are brought together before they are written (Iceberg's write.distribution-mode)."""
+    """The way rows are brought together before they are written (Iceberg's write.distribution-mode).
+
+    Example:
+        >>> from lakehouse_assets import Distribution, Tuning
+        >>> Tuning(distribution=Distribution.NONE).distribution.value
+        'none'
+    """
 
     NONE = "none"
     """Rows stay as the step has them: for steps whose rows are clustered already."""
@@ -38,7 +44,13 @@ class Distribution(StrEnum):
 
 
 class Planning(StrEnum):
-    """The place where Spark plans scans (Iceberg's read.data-planning-mode)."""
+    """The place where Spark plans scans (Iceberg's read.data-planning-mode).
+
+    Example:
+        >>> from lakehouse_assets import Planning, Tuning
+        >>> Tuning(planning=Planning.DISTRIBUTED).planning.value
+        'distributed'
+    """
 
     AUTO = "auto"
     LOCAL = "local"
@@ -46,7 +58,13 @@ class Planning(StrEnum):
 
 
 class Compression(StrEnum):
-    """Parquet's codecs (write.parquet.compression-codec)."""
+    """Parquet's codecs (write.parquet.compression-codec).
+
+    Example:
+        >>> from lakehouse_assets import Compression, Tuning
+        >>> Tuning(compression=Compression.SNAPPY).compression.value
+        'snappy'
+    """
 
     ZSTD = "zstd"
     SNAPPY = "snappy"
@@ -59,6 +77,11 @@ class Tuning:
     """Table properties by typed names.
 
     None leaves a property as it is: hash distribution and zstd where a run created the table, else Iceberg's default.
+
+    Example:
+        >>> from lakehouse_assets import Tuning
+        >>> Tuning(file_mib=128, metrics={"name": "truncate(32)"}).file_mib
+        128
     """
 
     distribution: Distribution | None = None

@@ -31,7 +31,13 @@ OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a worker that has a machine of its own; None leaves a number to the environment's setting."""
+    """The size of a worker that has a machine of its own; None leaves a number to the environment's setting.
+
+    Example:
+        >>> from lakehouse_assets import Size
+        >>> Size(vcpus=4, memory_gib=16).memory_gib
+        16
+    """
 
     vcpus: float | None = None
     memory_gib: float | None = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeGuard
 
 from lakehouse_assets.environment.package import LIBRARY
 
@@ -93,6 +93,8 @@ class _Reach:
         text = self.imported[name] if name in self.imported else _source(spec)
         if name in sys.modules:
             self.imported[name] = text
+        if name == LIBRARY:
+            text = _lazy_imports(text)
         parent = name.rpartition(".")[0]
         package = parent if spec.submodule_search_locations is None else name
         self.modules[name], self.taken[name] = _statements(text, name, package), set()
@@ -104,7 +106,7 @@ class _Reach:
                 self._take(name, ordinal)
             elif statement.is_import and name == self.root and used.isdisjoint(statement.binds):
                 self.pending += self._modules(statement)
-            elif statement.is_import:
+            elif statement.is_import and name != LIBRARY:
                 for module, _ in self._modules(statement):
                     self._load(module)
         return True
@@ -142,7 +144,7 @@ class _Reach:
         for module, name in statement.imports:
             if is_module := name != "*" and self._spec(f"{module}.{name}") is not None:
                 yield f"{module}.{name}", "*"
-            yield module, name if is_module else "*"
+            yield module, name if is_module or module == LIBRARY else "*"
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,17 @@ def _is_constant(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _is_for_type_checkers(node: ast.stmt) -> bool:
+def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _lazy_imports(text: str) -> str:
+    """Returns the imports by which this library's own package tells type checkers what it loads when it is asked for.
+
+    The rest of that module is no part of anybody's code: it would change with each name that is added.
+    """
+    statements = ast.parse(text).body
+    return "\n".join(ast.unparse(part) for node in statements if _is_for_type_checkers(node) for part in node.body)
 
 
 def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:

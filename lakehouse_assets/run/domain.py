@@ -26,7 +26,14 @@ warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWar
 
 @dataclass(frozen=True)
 class Domain:
-    """Tables and other assets that belong together."""
+    """Tables and other assets that belong together.
+
+    Example:
+        >>> from lakehouse_assets import Domain, Table, column
+        >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
+        >>> [key.to_user_string() for key in Domain("shop", tables=[orders]).keys]
+        ['shop/orders']
+    """
 
     name: str
     """The first part of the keys of all its assets. The domain's part of the drop zone is

@@ -25,7 +25,17 @@ WORKER = "lakehouse_assets.worker"
 class Lakehouse:
     """The settings of the environment, and what follows from them.
 
-    Tests pass another one to ``build_defs(resource_overrides=…)``.
+    Assets of a domain that are no tables take it by name. Tests pass another one to ``code_location(resources=…)``.
+
+    Example:
+        >>> import dagster as dg
+        >>> from lakehouse_assets import Lakehouse
+        >>> @dg.asset
+        ... def orders_landed(lakehouse: dg.ResourceParam[Lakehouse]) -> str:
+        ...     return lakehouse.landing("shop")
+        ...
+        >>> "lakehouse" in orders_landed.required_resource_keys
+        True
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -126,6 +126,12 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     missing or running. A partition that is still outdated after its request, because the run failed or was terminated,
     is requested again at the next tick of ``again`` (cron, UTC), or when ``upstream`` is published again. Needs a
     sensor with ``use_user_code_server``.
+
+    Example:
+        >>> from lakehouse_assets import Table, column, when_updated
+        >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
+        >>> when_updated(orders.key).get_label()
+        'shop/orders updated'
     """
     condition = dg.AutomationCondition
     published = condition.any_deps_match(condition.newly_updated()).allow(dg.AssetSelection.assets(*upstream))

@@ -34,12 +34,20 @@ class DropZoneError(BadPartitions):
 def read_csv(
     spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str], *, null: str = ""
 ) -> DataFrame:
-    """Reads the rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
+    r"""Reads the rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
     schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
     header's order. null: how the files write a missing value.
     Raises DropZoneError at once for all files that are missing, empty or of another header. A row of another length, a
     truncated file and a value of another type raise an error that names the file, when the rows are read.
+
+    Example:
+        >>> import gzip
+        >>> from pathlib import Path
+        >>> from lakehouse_assets import read_csv
+        >>> size = Path(folder, "2026-01-31.csv.gz").write_bytes(gzip.compress(b"id,amount\n1,2.5\n"))
+        >>> read_csv(spark, folder, ["2026-01-31"], {"id": "int", "amount": "double"}).collect()
+        [Row(id=1, amount=2.5)]
     """
     _refuse(_problems(_headers(spark, folder, names), names, list(schema)), f"{folder}/*.csv.gz", len(names))
     # Read as strings first: Spark's own casts either name neither column nor value (FAILFAST) or give null.
@@ -58,6 +66,12 @@ def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema:
     file has its types in its footer, which is read of each file: some 30 ms a file.
     Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types. A file that
     is damaged elsewhere raises an error that names it, when the rows are read.
+
+    Example:
+        >>> from lakehouse_assets import read_parquet
+        >>> spark.range(1).write.parquet(f"{folder}/2026-01-31.parquet")
+        >>> read_parquet(spark, folder, ["2026-01-31"], {"id": "long"}).collect()
+        [Row(id=0)]
     """
     names = [*dict.fromkeys(names)]  # Spark would read a file once for each time that it is named
     wanted = spark.createDataFrame([], ", ".join(f"`{name}` {type_}" for name, type_ in schema.items())).schema

@@ -13,7 +13,15 @@ from datetime import date, datetime
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a table that one call of a step computes."""
+    """The part of a table that one call of a step computes.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from lakehouse_assets import Window
+        >>> day = Window(("2026-01-31",), datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
+        >>> day.end_date.isoformat()
+        '2026-02-01'
+    """
 
     keys: tuple[str, ...] = ()
     """The chunk's Dagster partition keys, in order; empty for a table without partitions."""
@@ -48,6 +56,12 @@ class BadPartitions(ValueError):
     """A step can't compute some partitions of its window.
 
     partitions: keys of the window whose input is missing or can't be read.
+
+    Example:
+        >>> from lakehouse_assets import BadPartitions
+        >>> raise BadPartitions("the shop was closed", ["2026-01-01"])
+        Traceback (most recent call last):
+        lakehouse_assets.step.window.BadPartitions: the shop was closed
     """
 
     def __init__(self, message: str, partitions: Iterable[str] = ()) -> None:

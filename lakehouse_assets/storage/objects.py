@@ -173,10 +173,17 @@ def _raise(error: OSError) -> None:
 
 
 def put_file(path: Path, content: bytes) -> bool:
-    """Writes a file that people and steps read while it is replaced: they see the old one or the new one, never a part.
+    """Writes a file that people and steps read while it is replaced: they see the old or the new one, never a part.
 
     Its folder is made where that is missing, and nothing is written where it has this content. It need not outlive a
     crash of the machine. Returns whether it wrote. Raises OSError.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lakehouse_assets import put_file
+        >>> file = Path(folder, "orders", "2026-01-31.csv")
+        >>> put_file(file, b"id,day"), put_file(file, b"id,day")
+        (True, False)
     """
     if path.exists() and path.read_bytes() == content:
         return False

@@ -31,6 +31,7 @@ with dg.DagsterInstance.ephemeral() as instance:
         ("nyc/flights", "2013-01-01", "2013-01-02"),
         ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
         ("shop/orders", "2026-01-01", "2026-01-02"),
+        ("shop/revenue",),
         ("shop/payments", "2026-01-01", "2026-01-02"),
         ("shop/payment_shares", "2026-01-01", "2026-01-02"),
         ("shop/customers", "2026-01-01", "2026-01-02"),
@@ -94,7 +95,8 @@ def test_measurements_are_chosen_by_name() -> None:
 @pytest.mark.long("Runs all the examples of the pages, a real worker each; for changes of docs and declarations.")
 @pytest.mark.spark
 def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "lakehouse_assets", tmp_path / "lakehouse_assets")
+    for package in ("lakehouse_assets", "resources"):
+        shutil.copytree(ROOT / package, tmp_path / package)
     add_table(tmp_path / "lakehouse_assets" / "domains" / "nyc")
     add_domain(tmp_path / "lakehouse_assets")
     fill_drop_zone(Path(settings.landing, "shop"))
@@ -164,13 +166,14 @@ def add_table(domain: Path) -> None:
 
 
 def add_domain(package: Path) -> None:
-    tables, steps = python_blocks(section(TABLES, "The files of a new domain"))
+    tables, steps, revenue = python_blocks(section(TABLES, "The files of a new domain"))
     domain, names = python_blocks(section(README, "Add a domain"))
     customers, customers_step = python_blocks(section(TABLES, "Write mode"))
     more_steps = [*python_blocks(section(TABLES, "The step")), customers_step]
-    tables, steps = "\n\n".join([tables, PAYMENTS, customers]), "\n\n".join([steps, *more_steps])
+    tables, steps = "\n\n".join([tables, PAYMENTS, customers, revenue]), "\n\n".join([steps, *more_steps])
     folder = package / "domains" / "shop"
     folder.mkdir()
+    domain = domain.replace("tables_of(tables)", "tables_of(tables), assets=[tables.revenue]")
     for name, text in (("__init__", ""), ("tables", tables), ("steps", steps), ("domain", domain)):
         (folder / f"{name}.py").write_text(text)
     definitions = package / "definitions.py"

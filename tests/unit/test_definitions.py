@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.definitions import build_defs
+from tests.support.whole_location import build_defs
 
 SNAPSHOT = Path(__file__).with_name("location.txt")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from lakehouse_assets.declare.location import tables_of
+from lakehouse_assets import Domain, tables_of
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.automation import monthly_schedule
 from lakehouse_assets.domains.nyc.landing import landing
 from lakehouse_assets.domains.nyc.report import monthly_report
-from lakehouse_assets.run.domain import Domain
 
 DOMAIN = Domain(
     name="nyc",

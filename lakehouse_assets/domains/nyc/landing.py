@@ -13,12 +13,11 @@ from datetime import date, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dagster as dg
 
-from lakehouse_assets.environment.aws import bucket_and_key
-from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.objects import put_file
+from lakehouse_assets import Lakehouse, put_file
 
 DIMENSIONS = ("airlines", "airports", "planes")
 Put = Callable[[str, bytes], bool]
@@ -112,10 +111,10 @@ def into_bucket(s3: Any, prefix: str) -> Put:
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    bucket, folder = bucket_and_key(prefix)
+    bucket, folder = urlsplit(prefix).netloc, urlsplit(prefix).path
 
     def put(name: str, content: bytes) -> bool:
-        key = f"{folder}/{name}".lstrip("/")
+        key = f"{folder}/{name}".strip("/")
         try:
             with suppress(s3.exceptions.NoSuchKey):
                 if s3.get_object(Bucket=bucket, Key=key)["Body"].read() == content:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse_assets import Lakehouse, when_updated
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
-from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.updated import when_updated
-from lakehouse_assets.storage.objects import put_file
+from resources.reports import Reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,18 +29,17 @@ NAME = "arrival_delay_by_month_and_carrier"
     automation_condition=when_updated(route_delays_monthly.key, airlines.key),
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
-def monthly_report(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+def monthly_report(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
     """Writes the table and the chart, and shows the table in Dagster as well. Raises as mean_delays() does."""
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
-    folder = lakehouse.settings.home / "reports"
-    put_file(folder / f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
-    put_file(folder / f"{NAME}.png", to_png(delays))
+    markdown = reports.write(f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
+    chart = reports.write(f"{NAME}.png", to_png(delays))
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.md(table),
-            "chart": dg.MetadataValue.path(folder / f"{NAME}.png"),
-            "markdown": dg.MetadataValue.path(folder / f"{NAME}.md"),
+            "chart": dg.MetadataValue.path(chart),
+            "markdown": dg.MetadataValue.path(markdown),
             "flights": int(delays["flights"].sum()),
         }
     )

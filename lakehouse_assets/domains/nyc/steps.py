@@ -10,8 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.step.dropzone import read_csv
-from lakehouse_assets.step.window import Window
+from lakehouse_assets import Window, read_csv
 
 NA = "NA"
 AIRLINES = {"carrier": "string", "name": "string"}

@@ -10,10 +10,7 @@ from functools import partial
 
 import dagster as dg
 
-from lakehouse_assets.declare.arrivals import Arrivals
-from lakehouse_assets.declare.columns import Column, column
-from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.updated import when_updated
+from lakehouse_assets import Arrivals, Column, Table, column, when_updated
 
 OWNERS = ("team:flight-data",)
 LANDING = dg.AssetKey(["nyc", "landing"])

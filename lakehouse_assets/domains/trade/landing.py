@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse_assets import Lakehouse, put_file
 from lakehouse_assets.domains.trade import generated
 from lakehouse_assets.domains.trade.shape import MONTHS, YEARS
 from lakehouse_assets.domains.trade.tables import LANDING, OWNERS
-from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.objects import put_file
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from lakehouse_assets import Lakehouse
 from lakehouse_assets.domains.trade.engines import by_duckdb, by_polars, differences
 from lakehouse_assets.domains.trade.tables import OWNERS, customs
-from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage.objects import put_file
+from resources.reports import Reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +35,7 @@ UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("th
         "compute them from one snapshot of trade.customs; where they differ, this fails and names the months."
     ),
 )
-def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
+def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
     """Writes the CSV and the chart. Raises dg.Failure where there are no exports, or the two engines disagree."""
     figures = lakehouse.catalog().load_table(customs.identifier)
     exports = by_polars(figures)
@@ -47,15 +47,14 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeRe
             "Polars and DuckDB disagree on the exports in one snapshot of trade.customs, so no report was written. "
             f"DuckDB read it through {way}.\n" + "\n".join(different)
         )
-    folder = lakehouse.settings.home / "reports"
-    put_file(folder / f"{NAME}.csv", exports.write_csv().encode())
-    put_file(folder / f"{NAME}.png", to_png(exports))
+    csv = reports.write(f"{NAME}.csv", exports.write_csv().encode())
+    chart = reports.write(f"{NAME}.png", to_png(exports))
     lines = "\n".join(f"| {row['ym']} | {row['Value']:,} |" for row in exports.iter_rows(named=True))
     return dg.MaterializeResult(
         metadata={
             "report": dg.MetadataValue.md(f"| month | thousand yen |\n|---|---:|\n{lines}"),
-            "csv": dg.MetadataValue.path(folder / f"{NAME}.csv"),
-            "chart": dg.MetadataValue.path(folder / f"{NAME}.png"),
+            "csv": dg.MetadataValue.path(csv),
+            "chart": dg.MetadataValue.path(chart),
             "months": exports.height,
             "duckdb_read_through": way,
         }

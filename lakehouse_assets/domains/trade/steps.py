@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets import BadPartitions, Window
 from lakehouse_assets.domains.trade.shape import CORRECTION, KEY, LINE, MONTHS
-from lakehouse_assets.step.window import BadPartitions, Window
 
 CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "hs6": 6, "hs9": 9}
 """The number of digits of each code; leading zeros matter."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Rewrites
-from lakehouse_assets.declare.table import Table
+from lakehouse_assets import Append, FullRefresh, Merge, Rewrites, Table, column
 from lakehouse_assets.domains.trade import shape
 
 OWNERS = ("team:trade-data",)

@@ -9,8 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 import dagster as dg
 import pytest
 
-from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc import automation, tables
+from tests.support.whole_location import build_defs
 
 DAYS = tables.DAYS.get_partition_keys()
 MONTHS = tables.MONTHS.get_partition_keys()

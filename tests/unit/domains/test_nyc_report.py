@@ -16,6 +16,7 @@ from lakehouse_assets.domains.nyc.report import NAME, mean_delays, monthly_repor
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.resource import Lakehouse
+from resources.reports import Reports
 
 JANUARY, FEBRUARY = date(2013, 1, 1), date(2013, 2, 1)
 ROUTES = [
@@ -62,14 +63,14 @@ def test_the_table_has_the_busiest_carrier_first(lake: Settings) -> None:
 
 
 def test_the_report_lies_in_the_home_and_is_the_same_again(lake: Settings) -> None:
-    told = monthly_report(Lakehouse(lake)).metadata
+    told = monthly_report(Lakehouse(lake), Reports(folder=str(lake.home / "reports"))).metadata
     assert told["flights"] == 51
     files = {path.name: path.read_bytes() for path in (lake.home / "reports").iterdir()}
     assert set(files) == {f"{NAME}.md", f"{NAME}.png"}
     assert files[f"{NAME}.png"].startswith(b"\x89PNG")
     assert f"({NAME}.png)" in files[f"{NAME}.md"].decode()
     assert Path(told["chart"].path).read_bytes() == files[f"{NAME}.png"]
-    monthly_report(Lakehouse(lake))
+    monthly_report(Lakehouse(lake), Reports(folder=str(lake.home / "reports")))
     assert {path.name: path.read_bytes() for path in (lake.home / "reports").iterdir()} == files
 
 
@@ -77,4 +78,4 @@ def test_an_empty_table_is_no_report(settings: Settings) -> None:
     for table in (tables.route_delays_monthly, tables.airlines):
         open_target(load_lake(settings), table)
     with pytest.raises(dg.Failure, match=r"nyc\.route_delays_monthly is empty"):
-        monthly_report(Lakehouse(settings))
+        monthly_report(Lakehouse(settings), Reports(folder=str(settings.home / "reports")))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.table import Table
-from lakehouse_assets.definitions import build_defs
-from lakehouse_assets.domains.nyc import domain, tables
+from lakehouse_assets import Domain, Table
+from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.sizes import Size
+from tests.support.whole_location import build_defs
 
 TABLES = DOMAIN.tables
 
@@ -84,27 +84,24 @@ def test_everything_comes_from_the_drop_zone(graph: dg.AssetGraph) -> None:
 
 def test_a_resource_can_be_replaced() -> None:
     mine = object()
-    assert build_defs({"lakehouse": mine}).resources["lakehouse"] is mine
+    assert build_defs(lakehouse=mine).resources["lakehouse"] is mine
 
 
-def replace_tables(monkeypatch: pytest.MonkeyPatch, **replacements: Table) -> None:
-    changed = [replacements.get(table.key.path[-1], table) for table in TABLES]
-    monkeypatch.setattr(domain, "DOMAIN", replace(DOMAIN, tables=changed))
+def changed(**replacements: Table) -> Domain:
+    return replace(DOMAIN, tables=[replacements.get(table.key.path[-1], table) for table in TABLES])
 
 
 def test_a_tables_size_is_refused_beside_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "ecs")
-    replace_tables(monkeypatch, weather=replace(tables.weather, size=Size(3, 8)))
+    nyc = changed(weather=replace(tables.weather, size=Size(3, 8)))
     with pytest.raises(SettingsError, match=r"(?s)LAKEHOUSE_ECS_CLUSTER is not set.*table 'nyc\.weather'.* 3 vCPUs"):
-        build_defs()
+        build_defs(nyc)
 
 
-def test_a_table_that_chose_its_compute_is_named_with_what_that_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_tables(
-        monkeypatch, weather=replace(tables.weather, compute="emr"), planes=replace(tables.planes, compute="emr")
-    )
+def test_a_table_that_chose_its_compute_is_named_with_what_that_needs() -> None:
+    nyc = changed(weather=replace(tables.weather, compute="emr"), planes=replace(tables.planes, compute="emr"))
     with pytest.raises(SettingsError) as refused:
-        build_defs()
+        build_defs(nyc)
     for name in ("LAKEHOUSE_EMR_CLUSTER", "LAKEHOUSE_CODE", "LAKEHOUSE_STAGING"):
         assert f"{name} is not set (emr, chosen by table 'nyc.planes' and 1 more, needs it" in str(refused.value)
     assert "workers on emr (chosen by table 'nyc.planes' and 1 more) can't reach it" in str(refused.value)

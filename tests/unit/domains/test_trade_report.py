@@ -20,6 +20,7 @@ from lakehouse_assets.domains.trade.report import NAME, exports_by_month
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.resource import Lakehouse
+from resources.reports import Reports
 
 MOST = 2**31 - 1
 FIGURES = [
@@ -122,7 +123,7 @@ def test_differences_name_the_month_and_both_values() -> None:
 
 
 def test_the_report_lies_in_the_home_and_says_how_duckdb_read(figures: Table, settings: Settings) -> None:
-    told = exports_by_month(Lakehouse(settings)).metadata
+    told = exports_by_month(Lakehouse(settings), Reports(folder=str(settings.home / "reports"))).metadata
     assert told["months"] == 2
     assert told["duckdb_read_through"] in (ARROW, EXTENSION)
     assert (settings.home / "reports" / f"{NAME}.csv").read_text() == "ym,Value\n201701,4294967297\n201702,7\n"
@@ -145,7 +146,7 @@ def test_the_chart_has_a_unit_that_fits_its_values_and_months_as_dates(most: int
 
 def test_a_table_without_exports_is_no_report(empty: Table, settings: Settings) -> None:
     with pytest.raises(dg.Failure, match=r"trade\.customs has no exports: materialize its months first"):
-        exports_by_month(Lakehouse(settings))
+        exports_by_month(Lakehouse(settings), Reports(folder=str(settings.home / "reports")))
     assert not (settings.home / "reports").exists()
 
 
@@ -154,5 +155,5 @@ def test_engines_that_disagree_are_no_report(
 ) -> None:
     monkeypatch.setattr(report, "by_duckdb", lambda table: ({**EXPORTS, "201702": 8}, ARROW))
     with pytest.raises(dg.Failure, match=r"trade\.customs.*PyIceberg's Arrow scan\.\n201702: Polars has 7, DuckDB 8$"):
-        exports_by_month(Lakehouse(settings))
+        exports_by_month(Lakehouse(settings), Reports(folder=str(settings.home / "reports")))
     assert not (settings.home / "reports").exists()

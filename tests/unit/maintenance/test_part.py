@@ -7,11 +7,11 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.part import maintenance
 from tests.support.tables import numbers
+from tests.support.whole_location import build_defs
 
 
 def test_every_table_of_every_domain_has_the_checks(settings: Settings) -> None:

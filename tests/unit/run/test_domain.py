@@ -7,7 +7,7 @@ from dataclasses import replace
 import dagster as dg
 import pytest
 
-from lakehouse_assets import definitions
+from lakehouse_assets import code_location
 from lakehouse_assets.environment.computes import BUILT_IN
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings
@@ -49,7 +49,7 @@ def test_a_domain_without_conditions_has_no_sensor(settings: Settings) -> None:
     assert not Domain("demo", tables=[whole()]).definitions(settings).sensors
 
 
-def test_a_location_whose_dependencies_do_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_location_whose_dependencies_do_not_fit_is_refused() -> None:
     """Dagster would load it, and run it."""
     shops = numbers(
         identifier="demo.shops",
@@ -57,11 +57,8 @@ def test_a_location_whose_dependencies_do_not_fit_is_refused(monkeypatch: pytest
         partitioned_by=["text"],
         deps=[numbers().key],
     )
-    declared = Domain("demo", tables=[numbers(), shops])
-    monkeypatch.setattr(definitions, "DOMAINS", ("demo",))
-    monkeypatch.setattr(definitions, "_domain", lambda _: declared)
     with pytest.raises(DeclarationError, match="asset 'demo/shops': its partitions"):
-        definitions.build_defs()
+        code_location(Domain("demo", tables=[numbers(), shops]))
 
 
 def test_the_problems_of_all_domains_are_reported_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.commit.owner import TAKE_OVER
-from lakehouse_assets.definitions import build_defs
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.run.in_flight import MAINTENANCE, REDRIVE, RESTORE
 from lakehouse_assets.run.plan_job import PLAN
 from tests.support.tables import numbers
+from tests.support.whole_location import build_defs
 
 QUEUE = QueueSettings("http://127.0.0.1:1/000000000000/q", "http://127.0.0.1:1/000000000000/dead")
 

@@ -1,0 +1,50 @@
+"""Puts a code location together: the domains, maintenance, the queue, the resources and the executor.
+
+Nothing is computed, opened or started here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.declare.location import dependency_problems
+from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.maintenance.part import maintenance
+from lakehouse_assets.queue.queue_definitions import queue_definitions
+from lakehouse_assets.run.domain import Domain, location_settings
+from lakehouse_assets.run.plan_job import plan_job
+from lakehouse_assets.run.resource import Lakehouse
+
+
+def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """Builds the definitions of a code location of these domains, for this environment.
+
+    resources: the Dagster resources of the domains' own assets, by key, beside ``lakehouse``, which all have; one of
+    that key replaces it.
+    Raises SettingsError for an environment, and DeclarationError for declarations, that can't work.
+
+    Example:
+        >>> from lakehouse_assets import Domain, Table, code_location, column
+        >>> orders = Table("shop.orders", [column("id", "int")], step="shop.steps:orders")
+        >>> defs = code_location(Domain("shop", tables=[orders]))
+        >>> sorted(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys())
+        ['shop/orders']
+    """
+    settings = location_settings(domains)
+    tables = [table for domain in domains for table in domain.tables]
+    defs = dg.Definitions.merge(
+        *(domain.definitions(settings) for domain in domains),
+        maintenance(tables, settings),
+        queue_definitions(tables, settings),
+        dg.Definitions(
+            jobs=[plan_job(tables)],
+            resources={"lakehouse": Lakehouse(settings), **(resources or {})},
+            executor=dg.in_process_executor,
+        ),
+    )
+    if problems := dependency_problems(defs):
+        raise DeclarationError(*problems)
+    return defs
