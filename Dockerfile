@@ -23,7 +23,7 @@ COPY pyproject.toml uv.lock ./
 ENV UV_PROJECT_ENVIRONMENT=/opt/lakehouse/venv UV_PYTHON=/usr/bin/python3 UV_LINK_MODE=copy
 # Without the project: its code is a layer of its own, so that a changed step sends kilobytes.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    /opt/uv/bin/uv sync --locked --no-dev --extra production --no-install-project --compile-bytecode \
+    /opt/uv/bin/uv sync --locked --no-dev --extra production --extra demo --no-install-project --compile-bytecode \
     && rm venv/.lock
 
 FROM runtime

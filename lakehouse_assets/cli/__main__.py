@@ -8,8 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lakehouse_assets.cli.home import prepare
+from lakehouse_assets.cli.new_project import make_project
+from lakehouse_assets.cli.project import enter_project
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.disk import full_disk
@@ -33,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings = read_settings()
             build(settings, training="lakehouse_assets.worker.training")
             return 0
+        if chosen.command == "new":
+            print(make_project(chosen.name, Path.cwd()))
+            return 0
+        enter_project()
         settings = read_settings(check=catalog_problems)
         if chosen.command == "ui":
             return serve(settings, chosen.port)
@@ -65,11 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lakehouse_assets.cli", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="lakehouse", description="Iceberg tables as Dagster assets, filled by PySpark workers."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
+    new = commands.add_parser("new", help="make a project: a folder with a code location and its first table")
+    new.add_argument("name")
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
-    run.add_argument("--domain", default="nyc")
+    run.add_argument("--domain", help="its name; not needed where there is only one")
     plan = commands.add_parser("plan", help="show what the declarations would change on the lake")
     plan.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")

@@ -17,8 +17,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import jars
 
-PROJECT = Path(__file__).parents[2]
-WORKSPACE = PROJECT / "workspace.yaml"
+INSTANCE = Path(__file__).with_name("dagster.yaml")
 HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
 # How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
@@ -35,7 +34,7 @@ def prepare(settings: Settings) -> None:
     java_home()
     jars(settings)
     spark_catalogs(catalog_properties(settings))  # refuses a catalog that PyIceberg knows and Spark does not
-    _link(PROJECT / "dagster.yaml", settings.home / "dagster" / "dagster.yaml")
+    _link(INSTANCE, settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
@@ -50,7 +49,7 @@ def check_port(port: int) -> None:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            text = f"port {port} of {HOST} can't be used ({reason}); choose another: make ui PORT=…"
+            text = f"port {port} of {HOST} can't be used ({reason}); choose another by --port"
             raise SetupError(text) from error
 
 
@@ -70,6 +69,6 @@ def _link(source: Path, link: Path) -> None:
     if link.is_symlink() and link.readlink() == source:
         return  # not written again, because another process may be reading it
     if link.is_symlink():
-        link.unlink()  # it points into a checkout that has moved
+        link.unlink()  # it points into a library that has moved
     if not link.exists():  # the user's own file stays
         link.symlink_to(source)

@@ -1,4 +1,4 @@
-"""Runs the jobs of `make plan` and `make maintain`, and prints what their ops have shown as metadata.
+"""Runs the jobs of `lakehouse plan` and `lakehouse maintain`, and prints what their ops have shown as metadata.
 
 What the jobs do is run/'s and maintenance/'s; how text is laid out is terminal.py's.
 """
@@ -14,10 +14,10 @@ import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
-from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.drive.slots import Queue
+from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
@@ -70,7 +70,7 @@ def _run(
     """Runs the job and prints what is told of its result. Returns the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with output_to(settings.home / log) as terminal:
-        result = Pipeline(DEFINITIONS).execute_job(instance, job, config)
+        result = Pipeline().execute_job(instance, job, config)
         if was_interrupted(result):
             raise KeyboardInterrupt
         if texts := [*told(result)]:
@@ -105,9 +105,9 @@ def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[
         yield f"{_looked_at(result)}; nothing to mend{numbers}"
     yield from shown_tables(result)
     if has_plan and config["dry_run"]:
-        yield "nothing was changed; `make maintain APPLY=1` does it"
+        yield f"nothing was changed; `{command('maintain --apply')}` does it"
     elif result.success and measured and not config["force"]:
-        yield "`make maintain FORCE=1` shows what could be done below the limits (LEVELS=, TABLES= to choose)"
+        yield f"`{command('maintain --force')}` shows what could be done below the limits (--levels, --tables)"
 
 
 def _looked_at(result: dg.JobExecutionResult) -> str:

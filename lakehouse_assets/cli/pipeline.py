@@ -1,6 +1,6 @@
 """Finds a code location's assets, and runs them in this process so that the UI shows each run like one of its own.
 
-The only file of `make run` that uses Dagster's private API. What a person sees of a run is run.py's.
+The only file of `lakehouse run` that uses Dagster's private API. What a person sees of a run is run.py's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RemoteRepositoryOrigin
-from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._core.workspace.load_target import PyProjectFileTarget
 
-from lakehouse_assets.cli.home import WORKSPACE
+from lakehouse_assets.cli.project import FILE
 from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 
@@ -46,10 +46,14 @@ class Selection:
 
 
 class Pipeline:
-    """The code location that a module's ``defs`` declares."""
+    """The code location of the project that this process works in."""
 
-    def __init__(self, module: str) -> None:
-        self._repository = ReconstructableRepository.for_module(module, "defs")
+    def __init__(self) -> None:
+        (self._location,) = PyProjectFileTarget(FILE).create_origins()
+        target = self._location.loadable_target_origin
+        if target.module_name is None:  # autoload_defs = true
+            raise LakehouseError(f"{FILE} names no module of definitions: give code_location_target_module")
+        self._repository = ReconstructableRepository.for_module(target.module_name, "defs", target.working_directory)
         self._graph: AssetGraph = self._repository.get_definition().asset_graph
 
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
@@ -71,6 +75,13 @@ class Pipeline:
             if partitions != ():
                 selections.append(Selection(tuple(assets), partitions))
         return selections
+
+    def only_domain(self) -> str:
+        """Returns the one domain of the code location. Raises LakehouseError where it has several, naming them."""
+        domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
+        if len(domains) != 1:
+            raise LakehouseError(f"choose a domain by --domain, one of {', '.join(domains)}")
+        return domains[0]
 
     def tables(self, domain: str) -> list[str]:
         """Returns the identifiers of the domain's declared tables, in topological order."""
@@ -103,8 +114,7 @@ class Pipeline:
         """Runs a job. config: its run config. assets: only these of the job. Does not raise when the run fails."""
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
-        (location,) = WorkspaceFileTarget([str(WORKSPACE)]).create_origins()
-        origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+        origin = RemoteRepositoryOrigin(self._location, SINGLETON_REPOSITORY_NAME)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
             # Names the process from the start, so that the run is reaped even if it is killed before its op begins.

@@ -19,6 +19,7 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.health.findings import by_check, size_text
 from lakehouse_assets.health.health import TableHealth
@@ -87,20 +88,18 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
     return f"health of the lake: {held}; {care or 'nothing to mend'}"
 
 
-DEFINITIONS = "lakehouse_assets.definitions"
-
-
-def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: Sequence[str] = ()) -> int:
+def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()) -> int:
     """Materializes all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
 
-    definitions: the module that holds ``defs``. names: where there are any, only these assets, such as ``nyc.flights``.
-    Expects that home.prepare was called.
+    domain: its name; None where the code location has only one. names: where there are any, only these assets, such as
+    ``nyc.flights``. Expects that home.prepare was called.
     Raises LakehouseError for an unknown domain, KeyboardInterrupt when a signal ended a run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
-        pipeline = Pipeline(definitions)
+        pipeline = Pipeline()
+        domain = domain or pipeline.only_domain()
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
             print(text, file=terminal)
@@ -143,4 +142,4 @@ def run(settings: Settings, domain: str, definitions: str = DEFINITIONS, names: 
 
 def _ui(settings: Settings) -> str:
     elsewhere = "" if settings.home == read_settings({}).home else f"LAKEHOUSE_HOME={shlex.quote(str(settings.home))} "
-    return f"{elsewhere}make ui, then http://127.0.0.1:3000"
+    return f"{elsewhere}{command('ui')}, then http://127.0.0.1:3000"

@@ -1,6 +1,6 @@
 """Serves the Dagster UI with the daemon until a signal ends it; meanwhile reaps dead runs.
 
-The configuration is in dagster.yaml and workspace.yaml.
+The configuration is in dagster.yaml; the code location is the project's.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 from typing import IO
 
-from lakehouse_assets.cli.home import HOST, WORKSPACE, check_port, prepare
+from lakehouse_assets.cli.home import HOST, check_port, prepare
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.settings import Settings
 
@@ -30,10 +29,9 @@ ANSWER_SECONDS = 5.0
 GRACE_SECONDS = 15.0
 
 
-def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
+def serve(settings: Settings, port: int) -> int:
     """Runs `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
 
-    workspace: the file that names the code locations.
     Raises SetupError when the port is taken or this home has a UI already, and what home.prepare raises.
     """
     check_port(port)
@@ -47,7 +45,7 @@ def serve(settings: Settings, port: int, workspace: Path = WORKSPACE) -> int:
         set_worker_limit(instance, settings)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
         print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
-        server = _start(port, workspace)
+        server = _start(port)
         lock.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
@@ -72,8 +70,8 @@ def _lock(settings: Settings) -> IO[str]:
     return lock
 
 
-def _start(port: int, workspace: Path) -> subprocess.Popen[bytes]:
-    command = ["-m", "dagster", "dev", "-w", str(workspace), "-h", HOST, "-p", str(port)]
+def _start(port: int) -> subprocess.Popen[bytes]:
+    command = ["-m", "dagster", "dev", "-h", HOST, "-p", str(port)]
     return subprocess.Popen(
         [sys.executable, *command],
         # Its own process group, so that all its processes can be ended with it.

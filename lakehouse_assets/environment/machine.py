@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
@@ -80,6 +81,21 @@ def java_version(home: Path) -> int:
         raise SetupError(f"{home}/bin/java -version shows no version; {_advice()}")
     numbers = re.findall(r"\d+", match[1])
     return int(numbers[1] if numbers[0] == "1" else numbers[0])
+
+
+def command(arguments: str, folder: Path | None = None) -> str:
+    """Returns what a person types for a command of this library, with a path where the shell would not find it.
+
+    folder: where it is typed, by default the working directory.
+    """
+    script = Path(sys.executable).with_name("lakehouse")
+    if not script.exists():
+        return f"{sys.executable} -m lakehouse_assets.cli {arguments}"
+    found = shutil.which("lakehouse")
+    if found is not None and os.path.samefile(found, script):
+        return f"lakehouse {arguments}"
+    here = folder or Path.cwd()
+    return f"{script.relative_to(here) if script.is_relative_to(here) else script} {arguments}"
 
 
 def memory_bytes() -> int:

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 LIBRARY = "lakehouse_assets"
+VERSION = "0.2.0"
+"""Of the library, for pyproject.toml and for workers: a zip on Python's path has no metadata that would tell it."""
 
 
 def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:

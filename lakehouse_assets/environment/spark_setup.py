@@ -1,7 +1,7 @@
 """Sets Spark up on this machine: its jars, the class-data archive, and all settings of a session but the catalogs.
 
-``make setup`` and the image's build fetch and train; workers only find what is there. Catalogs are set by the worker,
-as they hold secrets (spark_catalog.py).
+``lakehouse setup`` and the image's build fetch and train; workers only find what is there. Catalogs are set by the
+worker, as they hold secrets (spark_catalog.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.machine import (
     WRAPPER,
     SetupError,
+    command,
     cores,
     java_home,
     memory_bytes,
@@ -77,7 +78,7 @@ def spark_home() -> Path:
     """Finds the directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("pyspark is not installed in this environment; run `make setup`")
+        raise SetupError("pyspark is not installed in this environment: `pip install pyspark==4.1.*`")
     return Path(spec.origin).parent
 
 
@@ -112,7 +113,7 @@ def jars(settings: Settings) -> list[Path]:
     """Finds the jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
-        raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `make setup`")
+        raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `{command('setup')}`")
     return sorted(folder.glob("*.jar"))
 
 

@@ -50,7 +50,7 @@ class MaintenanceConfig(dg.Config):
     patient: bool = Field(
         True,
         description="true: leave for later what was written less than 15 minutes ago. false: do it now, as "
-        "`make maintain` does.",
+        "`lakehouse maintain` does.",
     )
     force: bool = Field(
         False,

@@ -37,7 +37,7 @@ class Domain:
 
     name: str
     """The first part of the keys of all its assets. The domain's part of the drop zone is
-    ``<LAKEHOUSE_LANDING>/<name>``, its sensor is ``<name>_automation``, and ``make run DOMAIN=<name>`` runs it."""
+    ``<LAKEHOUSE_LANDING>/<name>``, its sensor ``<name>_automation``, and ``lakehouse run --domain <name>`` runs it."""
     tables: Sequence[Table]
     assets: Sequence[dg.AssetsDefinition] = ()
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()

@@ -15,7 +15,9 @@ import pytest
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
+from tests.conftest import ROOT
 from tests.support.faults import ORDER, TINY, fill, small_disk, wait_for
+from tests.support.projects import make_project
 from tests.support.tables import DAYS, numbers
 from tests.support.twins import twins
 
@@ -23,9 +25,8 @@ pytestmark = pytest.mark.spark  # none starts, but its jars must be there
 # `make run` of one table, filled by one tiny worker; the disk is filled around the commit where that is asked.
 RUN = """
 import sys
-from functools import partial
 from pathlib import Path
-from lakehouse_assets.cli import __main__ as cli, run
+from lakehouse_assets.cli import __main__ as cli
 from lakehouse_assets.run import table_run
 from lakehouse_assets.environment.settings import read_settings
 from tests.support.faults import fill
@@ -41,7 +42,6 @@ def filling(*arguments, **options):
     return published
 
 table_run.publish = filling
-run.run = partial(run.run, definitions="tests.support.faults")
 sys.exit(cli.main(["run", "--domain", "demo"]))
 """
 
@@ -52,11 +52,17 @@ def disk(settings: Settings) -> Iterator[Path]:
         yield disk
 
 
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_project(tmp_path / "project", "tests.support.faults"))
+
+
 def start(fills: str = "") -> subprocess.Popen[str]:
     order = json.dumps({"keys": [], "step": f"{TINY}:stage"})
     command = [sys.executable, "-c", RUN, fills]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env={**os.environ, ORDER: order}, stdout=pipe, stderr=pipe, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), ORDER: order}
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def ended_well(run: subprocess.Popen[str]) -> None:

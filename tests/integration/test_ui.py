@@ -13,8 +13,10 @@ import pytest
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from tests.support.dagster_server import SERVE, DagsterServer, dagster_server, until
+from tests.conftest import ROOT
+from tests.support.dagster_server import DagsterServer, dagster_server, until
 from tests.support.fakes.ecs import ecs_site
+from tests.support.projects import make_project
 from tests.support.servers import SeaweedFS, free_ports
 
 pytestmark = pytest.mark.server
@@ -51,12 +53,11 @@ import dagster as dg
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, Selection
-from lakehouse_assets.cli.run import DEFINITIONS
 from lakehouse_assets.environment.settings import read_settings
 settings = read_settings()
 prepare(settings)
 with opened(settings) as (instance, _):
-    result = Pipeline(DEFINITIONS).execute(instance, Selection((dg.AssetKey(["nyc", "airlines"]),), None))
+    result = Pipeline().execute(instance, Selection((dg.AssetKey(["nyc", "airlines"]),), None))
     print(result.run_id, result.success)
 """
 
@@ -109,9 +110,14 @@ def test_the_address_is_printed_when_it_answers(pool_server: DagsterServer) -> N
 
 
 def test_a_server_that_ends_before_it_answers_gives_its_status_and_no_address(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SERVE, str(free_ports(1)[0]), str(tmp_path / "no_workspace.yaml")]
-    home = {"LAKEHOUSE_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "no_workspace.yaml" in done.stderr
+    project = make_project(tmp_path, "tests.support.pipeline")
+    with (project / "pyproject.toml").open("a") as file:
+        file.write('modules = [{type = "module", name = "and.another"}]\n')
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "ui", "--port", str(free_ports(1)[0])]
+    environment = {"LAKEHOUSE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=project, env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "Only one of 'module_name' or 'modules'" in done.stderr
     assert "http://" not in done.stdout

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.projects import make_project
 from tests.support.servers import free_ports
 
 ROOT = Path(__file__).parent.parent
@@ -27,14 +28,6 @@ START_SECONDS = 120
 END_SECONDS = 30
 ACTIVE = ("NOT_STARTED", "QUEUED", "STARTING", "STARTED", "CANCELING")
 T = TypeVar("T")
-
-SERVE = """
-import sys
-from pathlib import Path
-from lakehouse_assets.cli.ui import serve
-from lakehouse_assets.environment.settings import read_settings
-sys.exit(serve(read_settings(), int(sys.argv[1]), Path(sys.argv[2])))
-"""
 
 
 @dataclass(frozen=True)
@@ -258,7 +251,8 @@ def dagster_server(home: Path, module: str | None = None, **environment: str) ->
     log = home / "ui.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *_command(port, home, module)],
+            [sys.executable, "-m", "lakehouse_assets.cli", "ui", "--port", str(port)],
+            cwd=make_project(home / "project", module) if module else ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -295,14 +289,6 @@ def plain_environment() -> dict[str, str]:
     foreign = ("PYICEBERG_", "LAKEHOUSE_")
     kept = ("LAKEHOUSE_CACHE",)
     return {name: value for name, value in os.environ.items() if name in kept or not name.startswith(foreign)}
-
-
-def _command(port: int, home: Path, module: str | None) -> list[str]:
-    if module is None:
-        return ["-m", "lakehouse_assets.cli", "ui", "--port", str(port)]
-    workspace = home / "workspace.yaml"
-    workspace.write_text(f"load_from: [{{python_module: {{module_name: {module}, location_name: {module}}}}}]")
-    return ["-c", SERVE, str(port), str(workspace)]
 
 
 def _is_ready(server: DagsterServer, process: subprocess.Popen[bytes], log: Path) -> bool:

@@ -29,7 +29,7 @@ def test_a_lake_that_is_well(settings: Settings) -> None:
 
 
 def test_it_is_of_the_domains_declared_tables_and_of_no_other_asset() -> None:
-    found = Pipeline("lakehouse_assets.definitions").tables("nyc")
+    found = Pipeline().tables("nyc")
     assert sorted(found) == sorted(table.identifier for table in DOMAIN.tables)
 
 

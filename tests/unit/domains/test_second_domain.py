@@ -44,13 +44,13 @@ from lakehouse_assets.definitions import defs
 graph, sensors = defs.resolve_asset_graph(), defs.get_repository_def().sensor_defs
 texts = lambda keys: sorted(key.to_user_string() for key in keys)
 with dg.DagsterInstance.ephemeral() as instance:
-    selections = Pipeline("lakehouse_assets.definitions").selections("shop", instance)
+    selections = Pipeline().selections("shop", instance)
 print(json.dumps({
     "assets": texts(graph.get_all_asset_keys()),
     "sensors": {s.name: texts(s.asset_selection.resolve(graph)) for s in sensors if s.asset_selection},
     "checks": sorted(key.name for key in graph.get_check_keys_for_assets({dg.AssetKey(["shop", "orders"])})),
     "landing": defs.resources["lakehouse"].landing("shop"),
-    "make run": [stage.name for stage in selections],
+    "lakehouse run": [stage.name for stage in selections],
 }))
 """
 
@@ -64,6 +64,7 @@ def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_p
     definitions = (package / "definitions.py").read_text()
     (package / "definitions.py").write_text(definitions.replace("trade", "shop"))
 
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     described = subprocess.run(
         [sys.executable, "-c", DESCRIBE], env=environment, cwd=tmp_path, capture_output=True, text=True
@@ -76,5 +77,5 @@ def test_a_domain_beside_nyc_has_everything_of_its_own(settings: Settings, tmp_p
         "sensors": {"nyc_automation": nyc, "shop_automation": shop},
         "checks": ["audit", "files", "history", "storage"],
         "landing": f"{settings.landing}/shop",
-        "make run": ["shop.orders", "shop.latest"],
+        "lakehouse run": ["shop.orders", "shop.latest"],
     }

@@ -22,7 +22,7 @@ from lakehouse_assets.environment.spark_setup import (
 
 
 def test_missing_jars_say_what_to_run(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="run `make setup`"):
+    with pytest.raises(SetupError, match="lakehouse setup`"):
         jars(dataclasses.replace(settings, cache=tmp_path))
 
 

@@ -1,0 +1,60 @@
+"""What `lakehouse new` writes, and which names it refuses; a project is filled in integration/test_installed.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakehouse_assets.cli.new_project import make_project
+from lakehouse_assets.cli.project import enter_project
+from lakehouse_assets.errors import LakehouseError
+from tests.conftest import ROOT
+
+
+def test_its_code_is_as_this_repositorys_own_is(tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    check = [sys.executable, "-m", "ruff", "check", "--config", ROOT / "pyproject.toml", "--ignore", "D,TID", tmp_path]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+    form = [sys.executable, "-m", "ruff", "format", "--check", "--config", ROOT / "pyproject.toml", tmp_path]
+    assert subprocess.run(form, capture_output=True).returncode == 0
+
+
+def test_its_definitions_are_valid(tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    validate = [sys.executable, "-m", "dagster", "definitions", "validate"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DAGSTER_HOME": str(tmp_path)}
+    done = subprocess.run(validate, cwd=tmp_path / "shop", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("name", "told"), [("Shop", "lower case"), ("dagster", "installed"), ("there", "exists")])
+def test_a_name_that_can_not_be_one_is_refused(name: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(LakehouseError, match=told):
+        make_project(name, tmp_path)
+
+
+def test_a_project_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_project("shop", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "shop")
+    monkeypatch.chdir(tmp_path / "shop" / "shop")
+    enter_project()
+    assert Path.cwd() == tmp_path / "shop"
+
+
+def test_elsewhere_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LakehouseError, match="lakehouse new"):
+        enter_project()
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LakehouseError, match=r"pyproject\.toml can't be read"):
+        enter_project()
