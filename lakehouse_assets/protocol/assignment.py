@@ -6,11 +6,13 @@ Plain data. No Dagster, no Spark, no I/O: both sides of the process border impor
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
+from lakehouse_assets.environment.package import LIBRARY, VERSION
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 
@@ -96,8 +98,27 @@ class Strategy(StrEnum):
     """Rows are sorted by the bits of several columns in turn."""
 
 
+class Work(Durable):
+    """What a run asks of a worker. The worker refuses it where its library has another version than the run's."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """Returns a JSON object with the library's version."""
+        return {**super().to_fields(), LIBRARY: VERSION}
+
+    @classmethod
+    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
+        """Reads a JSON object, or its text. Raises ValueError as Durable does, and for another version's."""
+        fields = json.loads(data) if isinstance(data, str) else data
+        if (of_run := fields.get(LIBRARY)) != VERSION:
+            raise ValueError(
+                f"the run has lakehouse-assets {of_run}, its worker {VERSION}: install one version for code location, "
+                "runs and workers, then re-execute from failure"
+            )
+        return super().from_json({name: value for name, value in fields.items() if name != LIBRARY})
+
+
 @dataclass(frozen=True)
-class RewriteAssignment(Durable):
+class RewriteAssignment(Work):
     """Everything that one worker needs to rewrite the files of one fork.
 
     It is written to disk or S3, so it holds no secrets. compute, catalog and spark_conf are as in Assignment.
@@ -181,7 +202,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True)
-class Assignment(Durable):
+class Assignment(Work):
     """Everything that one worker needs to stage one chunk.
 
     It is written to disk or S3, so it holds no secrets.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -11,8 +12,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from lakehouse_assets.environment.package import LIBRARY, VERSION
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.protocol.assignment import Assignment, MergeWork
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.perform import perform
 
 WINDOW = Window(
     keys=("2024-01-01|b",),
@@ -53,6 +57,15 @@ def test_a_window_in_a_time_zone_is_the_same_work_on_the_other_side() -> None:
     assert other.work == assignment.work
     assert other.window.start_date == date(2024, 3, 31)
     assert pickle.loads(pickle.dumps(other.window)) == zoned  # as Spark does with what a function of Python uses
+
+
+@pytest.mark.parametrize("library", ["0.1.9", None])
+def test_work_of_another_version_of_the_library_is_refused_by_name(library: str | None) -> None:
+    payload = {**ASSIGNMENT.to_fields(), LIBRARY: library}
+    with pytest.raises(ValueError, match=rf"the run has lakehouse-assets {library}, its worker {re.escape(VERSION)}"):
+        Assignment.from_json(payload)
+    told = perform(payload, start_session=pytest.fail, settings=read_settings)["error"]
+    assert f"its worker {VERSION}" in told["message"]
 
 
 def test_a_field_that_this_code_does_not_know_is_refused() -> None:
