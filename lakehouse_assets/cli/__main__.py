@@ -39,8 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "new":
             print(make_project(chosen.name, Path.cwd()))
             return 0
+        if chosen.command == "columns" and Path(chosen.source).is_file():
+            from lakehouse_assets.cli.column_lines import lines_for_file  # imports PyArrow
+
+            print(lines_for_file(Path(chosen.source)))
+            return 0
         enter_project()
         settings = read_settings(check=catalog_problems)
+        if chosen.command == "columns":
+            from lakehouse_assets.cli.column_lines import lines_for_table
+
+            print(lines_for_table(chosen.source, settings))
+            return 0
         if chosen.command == "ui":
             return serve(settings, chosen.port)
         prepare(settings)
@@ -79,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
     new = commands.add_parser("new", help="make a project: a folder with a code location and its first table")
     new.add_argument("name")
+    columns = commands.add_parser("columns", help="print the column(…) lines for a file or a table")
+    columns.add_argument("source", metavar="FILE|TABLE")
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
     run.add_argument("--domain", help="its name; not needed where there is only one")
     plan = commands.add_parser("plan", help="show what the declarations would change on the lake")

@@ -126,7 +126,7 @@ GUARDS = {
     "dagster._core.storage.tags.RESUME_RETRY_TAG": (
         "test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts"
     ),
-    "dagster._core.workspace.load_target.WorkspaceFileTarget": (
+    "dagster._core.workspace.load_target.PyProjectFileTarget": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
     ),
     "dagster._serdes.ConfigurableClassData": "test_it_tells_what_dagsters_own_log_tells",
@@ -138,6 +138,7 @@ GUARDS = {
         "test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running"
     ),
     "pyiceberg.expressions.visitors._InclusiveMetricsEvaluator": "test_a_file_counts_only_if_its_bounds_may_hold_a_key",
+    "pyiceberg.io.pyarrow._pyarrow_to_schema_without_ids": "test_a_file_of_parquet_is_told_with_what_it_requires",
     "pyiceberg.table.update._apply_table_update": "test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it",
     "pyiceberg.table.update.snapshot._SnapshotProducer": (
         "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"

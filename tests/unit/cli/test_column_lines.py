@@ -1,0 +1,82 @@
+"""`lakehouse columns`: what it prints for files and tables can be declared as it is."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from lakehouse_assets import Column, column
+from lakehouse_assets.cli.column_lines import lines_for_file, lines_for_table
+from lakehouse_assets.declare.columns import schema_of
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.errors import LakehouseError
+
+CSV = b"""day,id,amount,paid,at,note,nothing
+2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",
+2026-02-01,2,,false,2026-02-01T08:00:00Z,c,
+"""
+
+
+def declared(lines: str) -> list[Column]:
+    return eval(f"[{lines}]", {"column": column})
+
+
+@pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz"])
+def test_types_of_a_csv_are_guessed(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(CSV) if name.endswith(".gz") else CSV)
+    found = declared(lines_for_file(tmp_path / name))
+    assert {one.name: one.type for one in found} == {
+        "day": "date",
+        "id": "long",
+        "amount": "double",
+        "paid": "boolean",
+        "at": "timestamptz",
+        "note": "string",
+        "nothing": "string",
+    }
+
+
+def test_a_file_of_parquet_is_told_with_what_it_requires(tmp_path: Path) -> None:
+    place = pa.struct([pa.field("lat", pa.float64(), nullable=False), pa.field("lon", pa.float64())])
+    fields = [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("at", pa.timestamp("ns", "UTC")),
+        pa.field("price", pa.decimal128(9, 2)),
+        pa.field("places", pa.list_(place)),
+        pa.field("tags", pa.map_(pa.string(), pa.int64())),
+    ]
+    file = tmp_path / "a.parquet"
+    pa.parquet.write_table(pa.schema(fields).empty_table(), file)
+    lines = lines_for_file(file)
+    assert lines.splitlines()[0] == 'column("id", "int", required=True),'
+    assert [one.type for one in declared(lines)] == [
+        *("int", "timestamptz", "decimal(9, 2)", "list<struct<lat: double, lon: double>>"),
+        "map<string, long>",
+    ]
+
+
+def test_a_table_is_told_with_its_docs(settings: Settings) -> None:
+    columns = [
+        column("id", "int", "Number of the order", required=True),
+        column("name", "string", 'Its "name", where it has one'),
+        column("place", "struct<lat: double, lon: double>"),
+    ]
+    lake = load_lake(settings)
+    lake.create_namespace("shop")
+    lake.create_table("shop.orders", schema_of(columns))
+    assert declared(lines_for_table("shop.orders", settings)) == columns
+
+
+def test_what_can_not_be_told_is_said(settings: Settings, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    with pytest.raises(LakehouseError, match=r"empty\.csv"):
+        lines_for_file(empty)
+    for missing in ("no.table", "nothing"):
+        with pytest.raises(LakehouseError, match=f"{missing} is neither a file nor a table"):
+            lines_for_table(missing, settings)
