@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot bench rooms pictures lint fmt clean
+.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot bench rooms pictures wheel lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -83,6 +83,9 @@ rooms: .venv/.synced ## Draw which room of the code imports which, and their siz
 
 pictures: setup ## Remake the pictures of README and docs/ from a run of its own (minutes; needs chromium)
 	$(PYTHON) -m scripts.pictures
+
+wheel: .venv/.synced ## Build the wheel that `pip install` takes, into dist/
+	scripts/uv build --wheel
 
 lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location
 	scripts/uv lock --check

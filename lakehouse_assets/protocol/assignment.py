@@ -99,7 +99,7 @@ class Strategy(StrEnum):
 
 
 class Work(Durable):
-    """What a run asks of a worker. The worker refuses it where its library has another version than the run's."""
+    """Carries what a run asks of a worker, which refuses it where its library has another version than the run's."""
 
     def to_fields(self) -> dict[str, Any]:
         """Returns a JSON object with the library's version."""

@@ -1,4 +1,4 @@
-"""README.md and docs/*.md as text: sections, code blocks, links. No tests here."""
+"""README.md, docs/*.md and the pages beside them as text: sections, code blocks, links. No tests here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [README, *DOCS]
+PAGES = [README, *DOCS, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
 
 
 def section(page: Path, title: str) -> str:
