@@ -72,8 +72,8 @@ durations: setup ## Write down how long the tests of `make test` take, on a mach
 	$(PYTEST) -m "not long" --junitxml=.pytest_cache/durations.xml
 	$(PYTHON) -m tests.durations .pytest_cache/durations.xml
 
-snapshot: .venv/.synced ## Rewrite tests/unit/location.txt, the text of the whole code location, to be reviewed
-	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_definitions.py
+snapshot: .venv/.synced ## Rewrite the texts of the whole code location and of the component's schema, to be reviewed
+	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_definitions.py tests/unit/test_component.py
 
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakehouse_assets.build_location import code_location as code_location
+    from lakehouse_assets.component import LakehouseTables as LakehouseTables
     from lakehouse_assets.declare.arrivals import Arrivals as Arrivals
     from lakehouse_assets.declare.arrivals import Pace as Pace
     from lakehouse_assets.declare.care import Level as Level
@@ -47,6 +48,7 @@ HOMES = {
     "Domain": "run.domain",
     "FullRefresh": "declare.modes",
     "Lakehouse": "run.resource",
+    "LakehouseTables": "component",
     "Level": "declare.care",
     "Maintenance": "declare.care",
     "Merge": "declare.modes",

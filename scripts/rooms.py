@@ -17,6 +17,7 @@ FLOORS = (
     ("definitions",),
     ("domains",),
     ("lakehouse_assets",),
+    ("component",),
     ("build_location",),
     ("maintenance", "queue"),
     ("rewrite",),
@@ -26,7 +27,7 @@ FLOORS = (
     ("declare",),
     ("protocol", "storage"),
     ("step",),
-    ("errors", "keys_text"),
+    ("errors", "keys_text", "first_table"),
     ("environment",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.first_table import STEPS, TABLES
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 FILES: Mapping[str, str] = {
@@ -40,44 +41,8 @@ from {package} import tables
 
 defs = code_location(Domain("{package}", tables=tables_of(tables)))
 """,
-    "{package}/tables.py": '''\
-"""The declarations of the tables; their rows are computed in steps.py."""
-
-import dagster as dg
-
-from lakehouse_assets import Table, column
-
-orders = Table(
-    identifier="{package}.orders",
-    columns=[
-        column("day", "date", "Day of the order", required=True),
-        column("order_id", "int", "Number of the order, by day", required=True),
-        column("amount", "decimal(9,2)", "Euros"),
-    ],
-    step="{package}.steps:orders",
-    partitions=dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-08"),
-    partitioned_by=["day"],
-    unique=["order_id"],
-)
-''',
-    "{package}/steps.py": '''\
-"""The steps: each computes the rows of its table for the partitions that its window names."""
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from lakehouse_assets import Window
-
-
-def orders(spark: SparkSession, window: Window) -> DataFrame:
-    """Ten made-up orders a day. Real ones are read by read_csv(), from files in window.landing."""
-    days = spark.createDataFrame([(day,) for day in window.keys], "day string")
-    return days.select(
-        F.to_date("day").alias("day"),
-        F.explode(F.sequence(F.lit(1), F.lit(10))).alias("order_id"),
-        F.lit("9.90").cast("decimal(9,2)").alias("amount"),
-    )
-''',
+    "{package}/tables.py": TABLES,
+    "{package}/steps.py": STEPS,
 }
 
 

@@ -29,6 +29,7 @@ class Pace:
     floor: int = 1
     """The number of partitions that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
     latency: timedelta = timedelta(seconds=60)
+    """How long the oldest of fewer waits at most."""
     ceiling: int = 400
     """The most partitions of one run."""
     runs: int = 1

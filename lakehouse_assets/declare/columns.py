@@ -55,11 +55,14 @@ class Column:
     """
 
     name: str
+    """The column's name, as the step returns it."""
     type: str
     """An Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``, ``list<string>``,
     ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
     doc: str = ""
+    """The column's documentation, in the catalog and in the UI."""
     required: bool = False
+    """Whether it holds no nulls; the audit looks."""
 
 
 def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:

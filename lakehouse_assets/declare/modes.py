@@ -208,6 +208,7 @@ class Merge:
     order_by: str = ""
     """The step's column by which the latest of several changes with one key is taken; without it they fail the run."""
     rewrites: Rewrites = Rewrites.COPY_ON_WRITE
+    """Whether data files are written anew, or delete files beside them."""
     by_partition: bool = False
     """Whether a run's changes all lie in the run's own partitions, so that workers can share it. If not, Dagster's
     partitions are those of the changes, such as the days on which they came, and one worker merges them all."""

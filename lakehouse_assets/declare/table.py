@@ -133,8 +133,11 @@ class Table:
     deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
     """Upstream asset keys or AssetDep (with a partition mapping where the partitions differ)."""
     description: str = ""
+    """Text for the UI, in Markdown."""
     owners: Sequence[str] = ()
+    """Dagster's owners, such as ``team:flight-data``."""
     kinds: Set[str] | Sequence[str] = frozenset()
+    """Dagster's kinds, beside ``iceberg`` and ``pyspark``."""
     compute: str | None = None
     """Where the table's workers run, in place of LAKEHOUSE_COMPUTE."""
     size: Size = field(default_factory=Size)

@@ -40,8 +40,11 @@ class Size:
     """
 
     vcpus: float | None = None
+    """Processors, as the service counts them."""
     memory_gib: float | None = None
+    """Memory in GiB, heap and all else."""
     disk_gib: int | None = None
+    """Scratch space in GiB; on EMR the cluster decides."""
 
 
 def fargate_problem(size: Size) -> str | None:

@@ -20,7 +20,7 @@ def test_the_code_location_is_what_was_reviewed(monkeypatch: pytest.MonkeyPatch)
     for name in list(os.environ):
         if name.startswith(("LAKEHOUSE_", "PYICEBERG_")):
             monkeypatch.delenv(name)
-    found = "\n".join(_lines(build_defs())) + "\n"
+    found = "\n".join(location_lines(build_defs())) + "\n"
     if os.environ.get("UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(found)
     reviewed = SNAPSHOT.read_text()
@@ -28,7 +28,7 @@ def test_the_code_location_is_what_was_reviewed(monkeypatch: pytest.MonkeyPatch)
         pytest.fail("\n".join([*diff, "", "If the change is intended: make snapshot"]), pytrace=False)
 
 
-def _lines(defs: dg.Definitions) -> Iterator[str]:
+def location_lines(defs: dg.Definitions) -> Iterator[str]:
     graph, repository = defs.resolve_asset_graph(), defs.get_repository_def()
     yield f"executor: {defs.executor.name if defs.executor else None}"
     yield f"resources: {', '.join(sorted(defs.resources or {}))}"

@@ -1,0 +1,239 @@
+"""Declares tables in YAML: Dagster's way of components. What an attribute means is what the class it stands for says.
+
+Nothing is declared here that Python can't: attributes are the fields of Table, and become one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, cast
+
+import dagster as dg
+from dagster.components.component_scaffolding import scaffold_component
+from dagster.components.resolved.core_models import (
+    DailyPartitionsDefinitionModel,
+    HourlyPartitionsDefinitionModel,
+    StaticPartitionsDefinitionModel,
+    TimeWindowPartitionsDefinitionModel,
+    WeeklyPartitionsDefinitionModel,
+    resolve_partitions_def,
+)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+
+from lakehouse_assets import first_table
+from lakehouse_assets.build_location import code_location
+from lakehouse_assets.declare.field_docs import field_docs
+from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.domain import Domain
+from lakehouse_assets.run.updated import when_updated
+
+MAPPINGS: Mapping[str, Callable[[], dg.PartitionMapping]] = {
+    "all": dg.AllPartitionMapping,
+    "last": dg.LastPartitionMapping,
+}
+
+
+class Attributes(BaseModel):
+    """The attributes of one object. Those that are not given keep the defaults of the class that it stands for."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    def build(self) -> Any:
+        """Returns the object."""
+        raise NotImplementedError
+
+    def given(self) -> dict[str, Any]:
+        """Returns the attributes that were given, by name, nested ones as the objects that they stand for."""
+        return {name: _built(getattr(self, name)) for name in self.model_fields_set}
+
+
+Key = Annotated[str, AfterValidator(dg.AssetKey.from_user_string), Field(examples=["nyc/flights"])]
+"""An asset's key, its parts with slashes between them."""
+
+
+class Dependency(Attributes):
+    """Names a dependency whose partitions are of another kind."""
+
+    asset: Key
+    """The asset."""
+    partition_mapping: Literal["all", "last"]
+    """Which of its partitions each partition reads."""
+
+    def build(self) -> dg.AssetDep:
+        """Returns Dagster's own."""
+        return dg.AssetDep(self.asset, partition_mapping=MAPPINGS[self.partition_mapping]())
+
+
+class Automation(Attributes):
+    """Says when a table is materialized by itself."""
+
+    when_updated: Sequence[Key]
+    """The assets whose updates it follows."""
+
+    def build(self) -> dg.AutomationCondition[dg.AssetKey]:
+        """Returns the condition."""
+        return when_updated(*cast("Sequence[dg.AssetKey]", self.when_updated))
+
+
+class Retries(Attributes):
+    """Says how often a failed run is tried again."""
+
+    max_retries: int
+    """How many further runs there are at most."""
+    delay: float | None = None
+    """Seconds between two tries."""
+
+    def build(self) -> dg.RetryPolicy:
+        """Returns Dagster's policy."""
+        return dg.RetryPolicy(**self.given())
+
+
+@cache
+def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
+    """Makes the attributes of a dataclass: a field for each of its own, with its documentation.
+
+    kind: where several classes are possible, the value of ``type`` that means this one.
+    """
+    hints, docs = typing.get_type_hints(cls), field_docs(cls)
+    made: dict[str, Any] = {"type": (Literal[kind], kind)} if kind else {}
+    for field in dataclasses.fields(cls):
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        hint = OF_TABLE.get(field.name) if cls is Table else None
+        told = Field(... if is_required else None, description=docs.get(field.name))
+        made[field.name] = (hint or _attribute(hints[field.name]), told)
+
+    def build(self: Attributes) -> Any:
+        return cls(**{name: value for name, value in self.given().items() if name in hints})
+
+    doc = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExample:")[0]
+    model = create_model(f"{cls.__name__}Attributes", __base__=Attributes, __doc__=doc, **made)
+    model.build = build  # type: ignore[method-assign]
+    return model
+
+
+def _attribute(hint: Any) -> Any:
+    """Returns the type of an attribute for a field's type: dataclasses become their attributes."""
+    if dataclasses.is_dataclass(hint):
+        return attributes_of(cast("type", hint))
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is UnionType:
+        return typing.Union[tuple(map(_attribute, arguments))]  # noqa: UP007  made at run time
+    if typing.get_origin(hint) is Collection:  # pydantic knows none; YAML has lists
+        return Sequence[arguments]  # type: ignore[valid-type]
+    if arguments and typing.get_origin(hint) is not Annotated:
+        return typing.get_origin(hint)[tuple(map(_attribute, arguments))]
+    return hint
+
+
+def _built(value: Any) -> Any:
+    if isinstance(value, Attributes):
+        return value.build()
+    if isinstance(value, dg.Model):  # Dagster's own, of partitions
+        return resolve_partitions_def(None, value)  # type: ignore[arg-type]  # it does not look at its context
+    if type(value) in (list, tuple):  # keys of assets are tuples, too
+        return [_built(one) for one in value]
+    return value
+
+
+PARTITIONS = (
+    DailyPartitionsDefinitionModel
+    | HourlyPartitionsDefinitionModel
+    | StaticPartitionsDefinitionModel
+    | TimeWindowPartitionsDefinitionModel
+    | WeeklyPartitionsDefinitionModel
+)
+OF_TABLE: Mapping[str, Any] = {
+    "partitions": Annotated[PARTITIONS, Field(discriminator="type")],
+    "write_mode": Annotated[
+        attributes_of(Overwrite, "overwrite")
+        | attributes_of(FullRefresh, "full_refresh")
+        | attributes_of(Append, "append")
+        | attributes_of(Merge, "merge"),
+        Field(discriminator="type"),
+    ],
+    "deps": Sequence[Key | Dependency],
+    "kinds": Sequence[str],
+    "automation": Automation,
+    "retry_policy": Retries,
+    "worker_timeout": timedelta,
+}
+"""The attributes of Table whose form in YAML is another one than the field's."""
+TableAttributes = attributes_of(Table)
+
+
+class DomainAttributes(dg.Model):
+    """The attributes of a component."""
+
+    domain: str = Field(description=field_docs(Domain)["name"], examples=["shop"])
+    tables: list[TableAttributes] = Field(  # type: ignore[valid-type]  # made at run time
+        description="The tables; their identifiers begin with the domain.",
+        examples=[first_table.attributes("shop", "my_project.defs.shop.steps")["tables"]],
+    )
+
+
+class TablesScaffolder(dg.Scaffolder):
+    """Writes a component of one table: defs.yaml, and the steps beside it."""
+
+    def scaffold(self, request: dg.ScaffoldRequest) -> None:
+        """Writes both files. Raises ValueError where it is asked for one in Python, which is code_location()."""
+        if request.scaffold_format != "yaml":
+            raise ValueError("LakehouseTables is declared in YAML; in Python, call lakehouse_assets.code_location()")
+        folder, root = request.target_path, request.project_root or request.target_path.parent
+        sources = root / "src" if folder.is_relative_to(root / "src") else root
+        module = ".".join(folder.relative_to(sources).parts)
+        scaffold_component(request, first_table.attributes(folder.name, f"{module}.steps"))
+        (folder / "steps.py").write_text(first_table.STEPS)
+
+
+@dg.scaffold_with(TablesScaffolder)
+class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
+    """Declares a domain's Iceberg tables, each an asset that PySpark workers fill.
+
+    All components of this kind in a project are one code location: the first of them brings what its tables share.
+
+    Example:
+        >>> from lakehouse_assets import LakehouseTables
+        >>> yaml = '''
+        ... domain: shop
+        ... tables:
+        ...   - identifier: shop.orders
+        ...     columns: [{name: id, type: int, required: true}]
+        ...     step: shop.steps:orders
+        ... '''
+        >>> LakehouseTables.resolve_from_yaml(yaml).as_domain().tables[0].identifier
+        'shop.orders'
+    """
+
+    domain: str
+    tables: Annotated[Sequence[Any], dg.Resolver(lambda _, tables: tables)]
+
+    @classmethod
+    def model(cls) -> type[BaseModel]:
+        """Returns a model of our own: Dagster's would take any text for each attribute, and name no unknown one."""
+        return DomainAttributes
+
+    def as_domain(self) -> Domain:
+        """Returns the domain that it declares. Raises DeclarationError for a table that can't work."""
+        return Domain(self.domain, tables=[*map(_built, self.tables)])
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Returns the whole code location for the project's first component of this kind, nothing for the others.
+
+        Raises SettingsError and DeclarationError as code_location() does.
+        """
+        together = context.component_tree.get_all_components(of_type=LakehouseTables)
+        if self.domain != together[0].domain:
+            return dg.Definitions()
+        return code_location(*(component.as_domain() for component in together))
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """Returns what `dg list components` and the UI show of the kind."""
+        return dg.ComponentTypeSpec(description=(cls.__doc__ or "").partition("\n")[0], tags=["iceberg", "pyspark"])
