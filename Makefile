@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot bench rooms pictures wheel lint fmt clean
+.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -77,6 +77,9 @@ snapshot: .venv/.synced ## Rewrite the texts of the whole code location and of t
 
 bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)
+
+options: .venv/.synced ## Rewrite docs/options.md, the reference of all options, from the docstrings
+	$(PYTHON) -m scripts.options
 
 rooms: .venv/.synced ## Draw which room of the code imports which, and their sizes (CHECKOUTS="… …" for others)
 	@$(PYTHON) -m scripts.rooms $(CHECKOUTS)

@@ -1,6 +1,6 @@
 """Makes a project: a folder with a code location of one domain, whose one table `lakehouse run` fills.
 
-Which folder is a project is project.py's; what may be declared in one, docs/tables.md tells.
+Which folder is a project is project.py's; what may be declared in one, docs/options.md tells.
 """
 
 from __future__ import annotations

@@ -22,12 +22,19 @@ class Level(StrEnum):
     """
 
     FRAGMENTS = "fragments"
+    """Files of at most an eighth of the target size are put together."""
     UNDERSIZED = "undersized"
+    """Files of at most three quarters of it are."""
     SORT = "sort"
+    """Files are laid out by the sort order, or by ``zorder``."""
     DELETES = "deletes"
+    """Delete files are applied to the rows that they name."""
     MANIFESTS = "manifests"
+    """Small manifests are merged."""
     EXPIRE = "expire"
+    """Snapshots that are past their time are forgotten."""
     COLLECT = "collect"
+    """Files that nobody needs go to the trash."""
 
 
 class RowProof(StrEnum):

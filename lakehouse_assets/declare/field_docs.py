@@ -14,13 +14,14 @@ from itertools import pairwise
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns the documentation of each field that has one, by the field's name, on one line."""
+    """Returns the documentation of each field, or member of an enum, that has one: by its name, on one line."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     docs = {}
     for field, text in pairwise(node.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (doc := _text(text)):
-            docs[field.target.id] = " ".join(doc.split())
+        targets = [field.target] if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [])
+        if (doc := _text(text)) and targets and isinstance(targets[0], ast.Name):
+            docs[targets[0].id] = " ".join(doc.split())
     return docs
 
 

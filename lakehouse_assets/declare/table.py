@@ -96,12 +96,12 @@ class Table:
     identifier: str
     """``namespace.table`` in the catalog ``lake``; also the asset key."""
     columns: Sequence[Column]
-    """The columns in order; field ids start at 1."""
+    """Its columns, a ``column(…)`` each, in order."""
     step: str
-    """``module:function`` with the signature ``(spark, window) -> DataFrame`` (protocol/steps.py)."""
+    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame."""
     partitions: dg.PartitionsDefinition | None = None
-    """The Dagster partitions, or None. Where a run owns its partitions (Overwrite, Merge by partition), each must be a
-    whole number of Iceberg partitions; else they only select what the step reads."""
+    """Dagster's partitions; None: the whole table is one unit. Where a run owns its partitions (Overwrite, Merge by
+    partition), each must be a whole number of Iceberg partitions; else they only select what the step reads."""
     partitioned_by: Sequence[str] = ()
     """Terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``."""
     sorted_by: Sequence[str] = ()
@@ -109,12 +109,11 @@ class Table:
     partitions_per_worker: int | None = None
     """The most partitions that one worker gets; None for all of a run."""
     write_mode: WriteMode = field(default_factory=Overwrite)
-    """How a run changes the table (declare/modes.py)."""
+    """What a run does to the table."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
     """What a run does where the table in the catalog has other columns than declared."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
-    """What a run does where the table in the catalog has other partitions, sort order, properties or docs than declared
-   ."""
+    """The same where it has other partitions, sort order, properties or docs."""
     unique: Sequence[str] = ()
     """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
@@ -125,11 +124,11 @@ class Table:
     publish_others: bool = False
     """Whether a run's good partitions are published when others failed."""
     tuning: Tuning = field(default_factory=Tuning)
-    """How files are written and planned (declare/tuning.py)."""
+    """How files are written and planned."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Other Iceberg table properties."""
+    """Other Iceberg table properties; values that Iceberg could not read are refused for its usual ones."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    """Spark settings for this table's workers only."""
+    """Spark settings for this table's workers only; no secrets."""
     deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
     """Upstream asset keys or AssetDep (with a partition mapping where the partitions differ)."""
     description: str = ""
@@ -147,11 +146,11 @@ class Table:
     retry_policy: dg.RetryPolicy | None = None
     """How often a failed run is tried again, each time only for the chunks without a receipt."""
     worker_timeout: timedelta | None = None
-    """How long one worker may run, without its wait for a machine; None for LONGEST_WORKER."""
+    """How long one worker may run, without its wait for a machine; at most 7 days, which None stands for."""
     maintenance: Maintenance = field(default_factory=Maintenance)
-    """How the table is kept fast (declare/care.py)."""
+    """How the table is kept fast."""
     arrivals: Arrivals | None = None
-    """The objects whose arrival asks for the table's partitions (declare/arrivals.py); None: no object does."""
+    """The objects whose arrival asks for the table's partitions; None: no object does."""
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
         """Raises DeclarationError for options that don't exist, or that are missing.

@@ -53,8 +53,11 @@ class Planning(StrEnum):
     """
 
     AUTO = "auto"
+    """By the size of the metadata, as Iceberg decides."""
     LOCAL = "local"
+    """On the driver."""
     DISTRIBUTED = "distributed"
+    """On the executors, where the driver's memory does not suffice."""
 
 
 class Compression(StrEnum):
@@ -67,9 +70,13 @@ class Compression(StrEnum):
     """
 
     ZSTD = "zstd"
+    """Small, and read fast."""
     SNAPPY = "snappy"
+    """Larger, and read faster."""
     GZIP = "gzip"
+    """Small, and read slowly; Spark's choice where a table has none."""
     UNCOMPRESSED = "uncompressed"
+    """As it is, for values that are compressed already."""
 
 
 @dataclass(frozen=True)

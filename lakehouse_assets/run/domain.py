@@ -39,7 +39,9 @@ class Domain:
     """The first part of the keys of all its assets. The domain's part of the drop zone is
     ``<LAKEHOUSE_LANDING>/<name>``, its sensor ``<name>_automation``, and ``lakehouse run --domain <name>`` runs it."""
     tables: Sequence[Table]
+    """Its tables; their identifiers begin with its name."""
     assets: Sequence[dg.AssetsDefinition] = ()
+    """Its other assets, such as reports."""
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
     """Functions from a schedule's initial status in this environment to the schedule."""
 

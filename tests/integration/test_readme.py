@@ -20,7 +20,8 @@ from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
 
 OPERATE = ROOT / "docs" / "operate.md"
-TABLES = ROOT / "docs" / "tables.md"
+FIRST_TABLE = ROOT / "docs" / "first-table.md"
+MERGE = ROOT / "docs" / "merge-and-append.md"
 MATERIALIZE = """
 import dagster as dg
 from lakehouse_assets.definitions import defs
@@ -166,10 +167,10 @@ def add_table(domain: Path) -> None:
 
 
 def add_domain(package: Path) -> None:
-    tables, steps, revenue = python_blocks(section(TABLES, "The files of a new domain"))
+    tables, steps, revenue = python_blocks(section(FIRST_TABLE, "The files of a new domain"))
     domain, names = python_blocks(section(README, "Add a domain"))
-    customers, customers_step = python_blocks(section(TABLES, "Write mode"))
-    more_steps = [*python_blocks(section(TABLES, "The step")), customers_step]
+    customers, customers_step = python_blocks(section(MERGE, "Write mode"))
+    more_steps = [*python_blocks(section(FIRST_TABLE, "The step")), customers_step]
     tables, steps = "\n\n".join([tables, PAYMENTS, customers, revenue]), "\n\n".join([steps, *more_steps])
     folder = package / "domains" / "shop"
     folder.mkdir()
