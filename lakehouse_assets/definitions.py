@@ -3,8 +3,8 @@
 from lakehouse_assets import code_location
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.trade.domain import DOMAIN as TRADE
-from resources.reports import REPORTS
+from resources.reports import reports_at_home
 
 DOMAINS = (NYC, TRADE)
 
-defs = code_location(*DOMAINS, resources={"reports": REPORTS})
+defs = code_location(*DOMAINS, resources={"reports": reports_at_home()})

@@ -26,4 +26,6 @@ class Reports(dg.ConfigurableResource[None]):
         return path
 
 
-REPORTS = Reports(folder=str(read_home() / "reports"))
+def reports_at_home() -> Reports:
+    """Returns the reports' folder of this environment, ``<LAKEHOUSE_HOME>/reports``."""
+    return Reports(folder=str(read_home() / "reports"))

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.in_flight import reap
-from tests.conftest import ROOT
 from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
 from tests.support.twins import twins
 
@@ -34,7 +34,7 @@ BATCH = 100
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
     """As `make run` opens it, with batches of BATCH events."""
     (tmp_path / "dagster").mkdir()
-    (tmp_path / "dagster" / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    (tmp_path / "dagster" / "dagster.yaml").symlink_to(INSTANCE)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", str(BATCH))
     with dg.DagsterInstance.get() as instance:

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import dagster as dg
 
-from lakehouse_assets.cli.home import EVENT_BATCH
+from lakehouse_assets.cli.home import EVENT_BATCH, INSTANCE
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
 from lakehouse_assets.environment.settings import read_settings
@@ -167,7 +167,7 @@ def queue_services(home: Path, module: str = MODULE, **env: str) -> Iterator[Que
     """Services with a LAKEHOUSE_HOME of their own; at the end nothing of them is left. env: for all of them."""
     for folder in (home, home / "dagster", home / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    (home / "dagster" / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    (home / "dagster" / "dagster.yaml").symlink_to(INSTANCE)
     with ExitStack() as stack:
         fake = FakeSqs(QUEUE, DEAD)
         service, of_queue = stack.enter_context(sqs_on_loopback(fake))

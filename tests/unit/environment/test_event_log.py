@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
+from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from tests.conftest import ROOT
@@ -67,7 +68,7 @@ def test_it_tells_what_dagsters_own_log_tells(home: Path, monkeypatch: pytest.Mo
         expected = stored(plain)
     shutil.rmtree(home)
     home.mkdir()
-    shutil.copy(ROOT / "dagster.yaml", home)
+    shutil.copy(INSTANCE, home)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
     batches: list[int] = []
     store = BatchedSqliteEventLog.store_event_batch
@@ -93,7 +94,7 @@ def test_where_it_lies_is_known_whatever_else_is_wrong(monkeypatch: pytest.Monke
 def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.DagsterInstance.get() as plain:
         stored(plain)
-    shutil.copy(ROOT / "dagster.yaml", home)
+    shutil.copy(INSTANCE, home)
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "1000")
     with dg.DagsterInstance.get() as batched:
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 10
@@ -106,7 +107,7 @@ def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: 
 def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path) -> None:
     for folder in ("holders", "ready"):
         (home / folder).mkdir()
-    (home / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    (home / "dagster.yaml").symlink_to(INSTANCE)
     with dg.DagsterInstance.get() as instance:
         instance.event_log_storage.set_concurrency_slots(POOL, 2)
     command = [sys.executable, "-m", "tests.support.claimant"]

@@ -4,6 +4,7 @@ That it is done so: integration/test_faults.py."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,7 @@ from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.run.reporting import advice_after, audit_failure
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
+from tests.support.projects import make_project
 from tests.support.tables import numbers
 
 FIRST, LAST = "2024-01-01", "2024-01-03"
@@ -102,11 +104,12 @@ def test_of_a_run_that_the_ui_can_not_re_execute_a_person_reads_what_to_do_inste
 
 
 def test_of_a_run_of_make_run_a_person_reads_only_what_the_ui_can_do(
-    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+    lake: FaultyLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Signs(lake).fail(LAST)
     monkeypatch.delitem(sys.modules, "tests.support.tiny_location", raising=False)  # it has another test's settings
-    pipeline = Pipeline("tests.support.tiny_location")
+    monkeypatch.chdir(make_project(tmp_path / "project", "tests.support.tiny_location"))
+    pipeline = Pipeline()
     (selection,) = pipeline.selections("demo", lake.instance)
     with dg.instance_for_test() as instance:  # on disk, as its run loads the location by its name
         result = pipeline.execute(instance, selection)

@@ -9,9 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from lakehouse_assets.run import reporting
-from tests.conftest import ROOT
 
 KEY = dg.AssetKey("reported")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
@@ -122,7 +122,7 @@ def test_the_range_s_keys_are_looked_up_as_often_however_many_they_are(instance,
 def test_what_is_logged_is_stored_in_batches(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "3")
-    (tmp_path / "dagster.yaml").symlink_to(ROOT / "dagster.yaml")
+    (tmp_path / "dagster.yaml").symlink_to(INSTANCE)
     batches: list[int] = []
     store = BatchedSqliteEventLog.store_event_batch
 
