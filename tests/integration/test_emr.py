@@ -182,7 +182,7 @@ def test_a_worker_lost_while_nobody_looked_is_made_again_once(run: Run, site: Si
 def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) -> None:
     s3 = s3_of(weed)
     prefix = f"{weed.plain}/{tmp_path.name}/code"
-    shipped = ship(s3, prefix, WORKER)
+    shipped = ship(s3, prefix, WORKER, ())
     assert shipped.package == f"{prefix}/{content_hash()}/code.zip"
 
     def state() -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
     before = state()
     assert len(before) == 2
     time.sleep(1.1)  # S3's times are in whole seconds
-    assert ship(s3, prefix, WORKER) == shipped
+    assert ship(s3, prefix, WORKER, ()) == shipped
     assert state() == before
 
 

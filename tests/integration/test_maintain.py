@@ -63,7 +63,7 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     assert header.split() == ["table", "deletes", "undersized", "fragments", "manifests", "expire"]
     assert row.startswith("nyc.airlines ")
     assert "  0 of 12  " in row
-    assert "FORCE=1" in hint
+    assert "--force" in hint
 
     forced = maintain("--force", "--levels", "expire")
     assert "13 snapshots" in forced.stdout

@@ -4,6 +4,7 @@ No Dagster here: these run in the worker."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,6 +37,6 @@ def place_of_own(n: int) -> str:
 def place(n: int) -> str:
     import os
 
-    from lakehouse_assets.environment.package import ROOT
+    from lakehouse_assets.environment import package
 
-    return f"{os.getppid()} {ROOT}"
+    return f"{os.getppid()} {Path(package.__file__).parents[2]}"

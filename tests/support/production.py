@@ -26,7 +26,7 @@ DAEMON_TASK = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/0123456789abcde
 SUBNET = "subnet-0a1b2c3d"
 TASK_DEFINITION = f"arn:aws:ecs:{REGION}:123456789012:task-definition/lakehouse-run:7"
 BUCKET = "logs"
-# Of the container `run`, as docs/operate.md asks for it: the most that Fargate gives.
+# Of the container `run`, as docs/aws.md asks for it: the most that Fargate gives.
 STOP_TIMEOUT = 120
 
 

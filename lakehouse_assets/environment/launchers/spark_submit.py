@@ -9,6 +9,7 @@ import io
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from dagster_pipes import (
@@ -65,10 +66,17 @@ def entry_point(worker: str) -> bytes:
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Packs the files, (path, content), into a zip that Python can import from."""
-    buffer = io.BytesIO()
+    """Packs the files, (path, content), into a zip that Python can import from.
+
+    Folders have entries of their own: without one Python finds no package there that has no ``__init__.py``.
+    """
+    buffer, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files:
+            for folder in accumulate(name.split("/")[:-1], "{}/{}".format):
+                if folder not in folders:
+                    folders.add(folder)
+                    archive.writestr(zipfile.ZipInfo(f"{folder}/", EPOCH), b"")
             archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 

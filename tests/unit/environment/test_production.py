@@ -32,6 +32,7 @@ from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
 from pyiceberg.catalog import glue
 
+from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties
 from lakehouse_assets.environment.catalog_translation import translate
 from lakehouse_assets.environment.secrets import public
@@ -49,6 +50,7 @@ from tests.support.production import STOP_TIMEOUT, RunTasks
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 OPERATE = ROOT / "docs" / "operate.md"
+AWS = ROOT / "docs" / "aws.md"
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_RunTask.html (overrides)
 RUN_TASK_OVERRIDES = 8192
 # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticmapreduce.html and
@@ -101,7 +103,7 @@ def test_its_sizes_are_ones_fargate_has(location: Location) -> None:
 
 def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> None:
     config, _ = dagster_instance_config(str(DEPLOY))
-    embedded, _ = dagster_instance_config(str(ROOT))
+    embedded, _ = dagster_instance_config(str(INSTANCE.parent))
     assert config["concurrency"]["pools"]["granularity"] == embedded["concurrency"]["pools"]["granularity"]
     slots = "free_slots_after_run_end_seconds"
     assert config["run_monitoring"][slots] == embedded["run_monitoring"][slots]
@@ -111,7 +113,7 @@ def test_the_instance_is_valid_and_keeps_what_the_embedded_one_promises() -> Non
 
 
 def test_a_run_that_ends_its_workers_is_given_up_only_when_its_container_is_gone() -> None:
-    (stop,) = re.findall(r"`stopTimeout: (\d+)`", OPERATE.read_text())
+    (stop,) = re.findall(r"`stopTimeout: (\d+)`", AWS.read_text())
     assert int(stop) == STOP_TIMEOUT
     monitoring = dagster_instance_config(str(DEPLOY))[0]["run_monitoring"]
     assert monitoring["cancel_timeout_seconds"] >= STOP_TIMEOUT + monitoring["poll_interval_seconds"]
@@ -139,7 +141,7 @@ def test_the_rights_to_glue_in_the_docs_are_pyicebergs_calls() -> None:
     """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
     called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
     others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
-    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", OPERATE.read_text())
+    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", AWS.read_text())
     assert {xform_name(action) for action in found.split("`, `")} == called - others
 
 
@@ -171,7 +173,7 @@ def test_the_docs_ask_for_the_rights_to_what_is_called(role: str, fakes: Mapping
     for service, fake in fakes.items():
         model = botocore.session.get_session().get_service_model({"elasticmapreduce": "emr"}.get(service, service))
         needed |= {f"{service}:{name}" for name in model.operation_names if hasattr(fake, xform_name(name))}
-    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", OPERATE.read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| {re.escape(role)} \| (.*) \|$", AWS.read_text(), re.MULTILINE)
     found, service = set(), ""
     for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
         service = named or service

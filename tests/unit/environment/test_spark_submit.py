@@ -11,7 +11,11 @@ import pytest
 from lakehouse_assets.environment.launchers.spark_submit import entry_point, zipped
 from lakehouse_assets.environment.package import content_hash, sources
 
-WHERE = "from lakehouse_assets.protocol import assignment; import mine, own; print(assignment.__file__, own.__file__)"
+WHERE = """
+from lakehouse_assets.protocol import assignment
+import mine, own.without.init
+print(assignment.__file__, own.__file__)
+"""
 
 
 @pytest.fixture
@@ -21,6 +25,8 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own" / "__init__.py").touch()
     (tmp_path / "own" / "steps.py").write_text("1")
     (tmp_path / "mine.py").write_text("2")
+    (tmp_path / "own" / "without").mkdir()
+    (tmp_path / "own" / "without" / "init.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
