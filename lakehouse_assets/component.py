@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -24,7 +25,7 @@ from dagster.components.resolved.core_models import (
     WeeklyPartitionsDefinitionModel,
     resolve_partitions_def,
 )
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 
 from lakehouse_assets import first_table
 from lakehouse_assets.build_location import code_location
@@ -54,7 +55,17 @@ class Attributes(BaseModel):
         return {name: _built(getattr(self, name)) for name in self.model_fields_set}
 
 
-Key = Annotated[str, AfterValidator(dg.AssetKey.from_user_string), Field(examples=["nyc/flights"])]
+def _key(text: Any) -> dg.AssetKey:
+    if not isinstance(text, str):
+        raise ValueError("an asset's key is a text, its parts with slashes between them")
+    return dg.AssetKey.from_user_string(text)
+
+
+Key = Annotated[
+    Any,
+    BeforeValidator(_key),
+    WithJsonSchema({"type": "string", "examples": ["nyc/flights"]}),
+]
 """An asset's key, its parts with slashes between them."""
 
 
@@ -79,7 +90,7 @@ class Automation(Attributes):
 
     def build(self) -> dg.AutomationCondition[dg.AssetKey]:
         """Returns the condition."""
-        return when_updated(*cast("Sequence[dg.AssetKey]", self.when_updated))
+        return when_updated(*self.when_updated)
 
 
 class Retries(Attributes):
@@ -178,13 +189,19 @@ class DomainAttributes(dg.Model):
     )
 
 
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""A folder's name that is a domain, a namespace and a package as well."""
+
+
 class TablesScaffolder(dg.Scaffolder):
     """Writes a component of one table: defs.yaml, and the steps beside it."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes both files. Raises ValueError where it is asked for one in Python, which is code_location()."""
+        """Writes both files. Raises ValueError for a folder's name that is no domain's, and for Python."""
         if request.scaffold_format != "yaml":
             raise ValueError("LakehouseTables is declared in YAML; in Python, call lakehouse_assets.code_location()")
+        if not NAME.fullmatch(request.target_path.name):
+            raise ValueError(f"{request.target_path.name} can't be a domain's name: lower case, digits and _ only")
         folder, root = request.target_path, request.project_root or request.target_path.parent
         sources = root / "src" if folder.is_relative_to(root / "src") else root
         module = ".".join(folder.relative_to(sources).parts)

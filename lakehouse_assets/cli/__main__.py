@@ -18,6 +18,7 @@ from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.package import VERSION
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_setup import build
 from lakehouse_assets.errors import LakehouseError
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(lines_for_file(Path(chosen.source)))
             return 0
+        if chosen.command == "columns" and ("/" in chosen.source or chosen.source.count(".") != 1):
+            raise LakehouseError(f"there is no file {chosen.source}, and a table is named as namespace.table")
         enter_project()
         settings = read_settings(check=catalog_problems)
         if chosen.command == "columns":
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return show_plan(settings, chosen.tables)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
-        return run(settings, chosen.domain)
+        return run(settings, chosen.domain, chosen.tables)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -85,14 +88,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lakehouse", description="Iceberg tables as Dagster assets, filled by PySpark workers."
     )
+    parser.add_argument("--version", action="version", version=f"lakehouse-assets {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("setup", help="fetch Spark's jars and train the class-data archive")
+    commands.add_parser("setup", help="fetch Spark's jars into LAKEHOUSE_CACHE and train the class-data archive")
     new = commands.add_parser("new", help="make a project: a folder with a code location and its first table")
-    new.add_argument("name")
+    new.add_argument("name", help="of the folder; with _ for - also of its package, its domain and its namespace")
     columns = commands.add_parser("columns", help="print the column(…) lines for a file or a table")
     columns.add_argument("source", metavar="FILE|TABLE")
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
     run.add_argument("--domain", help="its name; not needed where there is only one")
+    run.add_argument("--tables", nargs="*", default=[], help="only these of its assets, such as shop.orders")
     plan = commands.add_parser("plan", help="show what the declarations would change on the lake")
     plan.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")
@@ -102,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     maintain.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain.add_argument("--allow-large", action="store_true", help="let the trash take over 20 %% of a table's bytes")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
-    ui.add_argument("--port", type=int, default=3000)
+    ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser
 
 

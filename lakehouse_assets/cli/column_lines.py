@@ -34,7 +34,7 @@ def lines_for_file(path: Path) -> str:
     try:
         arrow = parquet.read_schema(path) if is_parquet else _of_csv(path)
         return _lines(_pyarrow_to_schema_without_ids(arrow, downcast_ns_timestamp_to_us=True))
-    except (pa.ArrowInvalid, UnsupportedPyArrowTypeException) as error:
+    except (ValueError, UnsupportedPyArrowTypeException) as error:  # ArrowInvalid is one, as is a repeated name
         raise LakehouseError(f"{path}: {error}") from error
 
 
@@ -49,8 +49,13 @@ def lines_for_table(identifier: str, settings: Settings) -> str:
 def _of_csv(path: Path) -> pa.Schema:
     with csv.open_csv(path) as reader:
         found = reader.schema
-    # A column without any value has a type of its own, which no table can have.
-    return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in found])
+    # Types that no table can have: of a column without any value, and times of day, which Spark does not know.
+    return pa.schema(
+        [
+            field.with_type(pa.string()) if pa.types.is_null(field.type) or pa.types.is_time(field.type) else field
+            for field in found
+        ]
+    )
 
 
 def _lines(schema: Schema) -> str:

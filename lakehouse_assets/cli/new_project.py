@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.first_table import STEPS, TABLES
 
-NAME = re.compile(r"[a-z][a-z0-9_-]*")
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 FILES: Mapping[str, str] = {
     "pyproject.toml": """\
 [project]
@@ -28,6 +29,7 @@ directory_type = "project"
 
 [tool.dg.project]
 root_module = "{package}"
+code_location_name = "{package}"
 """,
     ".gitignore": """\
 .lakehouse/
@@ -52,8 +54,11 @@ def make_project(name: str, parent: Path) -> str:
     The Python package, the domain and the Iceberg namespace have the name as well, with ``_`` for ``-``. Raises
     LakehouseError for a name that can't be one, or that is taken, and OSError.
     """
-    if not NAME.fullmatch(name):
-        raise LakehouseError(f"{name!r} can't be a project's name: lower case, digits, - and _, a letter first")
+    if not NAME.fullmatch(name) or iskeyword(name):
+        raise LakehouseError(
+            f"{name!r} can't be a project's name: lower case, digits, - and _, a letter first, at most 40 of them, "
+            "and no word of Python"
+        )
     package, folder = name.replace("-", "_"), parent / name
     if find_spec(package) is not None:
         raise LakehouseError(f"{package} is the name of a Python package that is installed; choose another name")

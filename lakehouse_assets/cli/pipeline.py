@@ -5,8 +5,10 @@ The only file of `lakehouse run` that uses Dagster's private API. What a person 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -20,6 +22,7 @@ from dagster._core.workspace.load_target import PyProjectFileTarget
 
 from lakehouse_assets.cli.project import FILE
 from lakehouse_assets.drive.this_run import process_tag
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 
 TABLE_NAME = "dagster/table_name"
@@ -54,7 +57,10 @@ class Pipeline:
         if target.module_name is None:  # autoload_defs = true
             raise LakehouseError(f"{FILE} names no module of definitions: give code_location_target_module")
         self._repository = ReconstructableRepository.for_module(target.module_name, "defs", target.working_directory)
-        self._graph: AssetGraph = self._repository.get_definition().asset_graph
+        try:
+            self._graph: AssetGraph = self._repository.get_definition().asset_graph
+        except Exception as error:  # whatever a person's own modules raise
+            raise LakehouseError(_cause(error, target.module_name)) from error
 
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
         """Returns the selections of one domain in topological order, without those that have no partition yet.
@@ -80,7 +86,9 @@ class Pipeline:
         """Returns the one domain of the code location. Raises LakehouseError where it has several, naming them."""
         domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
         if len(domains) != 1:
-            raise LakehouseError(f"choose a domain by --domain, one of {', '.join(domains)}")
+            raise LakehouseError(
+                f"choose a domain by --domain, one of {', '.join(domains)}; --tables chooses some of its tables"
+            )
         return domains[0]
 
     def tables(self, domain: str) -> list[str]:
@@ -132,6 +140,21 @@ class Pipeline:
         if domain not in known:
             raise LakehouseError(f"there is no domain {domain!r}; known are {', '.join(sorted(known))}")
         return {key for key in materializable if key.path[0] == domain}
+
+
+def _cause(error: BaseException, module: str) -> str:
+    """Says what was raised first, and where in the project, without the errors and frames that others put around it."""
+    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        if isinstance(error, LakehouseError | SettingsError):
+            break
+        error = inner
+    if isinstance(error, LakehouseError | SettingsError):
+        return str(error)
+    here = Path.cwd()
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(here)]
+    place = f"{Path(own[-1].filename).relative_to(here)}:{own[-1].lineno}: " if own else ""
+    return f"{module} can't be loaded: {place}{type(error).__name__}: {error}"
 
 
 def was_interrupted(result: dg.JobExecutionResult) -> bool:

@@ -21,6 +21,7 @@ from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.findings import by_check, size_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import look, summary_cache
@@ -99,11 +100,13 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
         pipeline = Pipeline()
-        domain = domain or pipeline.only_domain()
+        domain = domain or (names[0].partition(".")[0] if names else pipeline.only_domain())
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
             print(text, file=terminal)
         selections = [one for one in pipeline.selections(domain, instance) if not names or one.name in names]
+        if unknown := {*names} - {one.name for one in selections}:
+            raise LakehouseError(f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         before = snapshots(settings, [selection.name for selection in selections])

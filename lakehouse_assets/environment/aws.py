@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.environment.env_reader import SettingsError
@@ -82,7 +83,9 @@ def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | No
 
 
 def region_problems() -> list[str]:
-    """Says why client() would find no valid region; empty where it finds one."""
+    """Says why client() would find no valid region, or none can be made; empty where one can."""
+    if find_spec("boto3") is None:
+        return ["boto3 is not installed, which AWS needs: install lakehouse-assets with its extra aws"]
     import botocore.session
     from botocore.exceptions import BotoCoreError, InvalidRegionError
     from botocore.utils import validate_region_name

@@ -32,6 +32,13 @@ def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
             yield from _files(Path(folder), package)
 
 
+def folders(packages: Iterable[str]) -> list[str]:
+    """Returns the folders on Python's path that the packages lie in, each once."""
+    specs = filter(None, map(find_spec, packages))
+    places = (place for spec in specs for place in spec.submodule_search_locations or [str(spec.origin)])
+    return [*dict.fromkeys(str(Path(place).parent) for place in places)]
+
+
 @cache
 def content_hash(packages: tuple[str, ...] = ()) -> str:
     """Returns 16 hex digits over the names and contents of sources()."""

@@ -98,6 +98,10 @@ class Strategy(StrEnum):
     """Rows are sorted by the bits of several columns in turn."""
 
 
+class OtherLibrary(ValueError):
+    """A run and its worker have two versions of this library."""
+
+
 class Work(Durable):
     """Carries what a run asks of a worker, which refuses it where its library has another version than the run's."""
 
@@ -107,10 +111,10 @@ class Work(Durable):
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Reads a JSON object, or its text. Raises ValueError as Durable does, and for another version's."""
+        """Reads a JSON object, or its text. Raises ValueError as Durable does, OtherLibrary for another version's."""
         fields = json.loads(data) if isinstance(data, str) else data
         if (of_run := fields.get(LIBRARY)) != VERSION:
-            raise ValueError(
+            raise OtherLibrary(
                 f"the run has lakehouse-assets {of_run}, its worker {VERSION}: install one version for code location, "
                 "runs and workers, then re-execute from failure"
             )

@@ -36,8 +36,8 @@ def read_csv(
 ) -> DataFrame:
     r"""Reads the rows of ``<folder>/<name>.csv.gz`` for all names, as one DataFrame.
 
-    schema: column name → Spark type (``string``, ``int``, ``double`` or ``timestamp``, ISO 8601 with a zone), in the
-    header's order. null: how the files write a missing value.
+    schema: column name → type (``string``, ``int``, ``double``, ``timestamptz``, ISO 8601 with a zone, …) as
+    `lakehouse columns` tells it, in the header's order. null: how the files write a missing value.
     Raises DropZoneError at once for all files that are missing, empty or of another header. A row of another length, a
     truncated file and a value of another type raise an error that names the file, when the rows are read.
 
@@ -56,7 +56,7 @@ def read_csv(
         .options(header=True, mode="FAILFAST", nullValue=null, escape='"', pathGlobFilter=_glob(names))
         .csv(_escaped(folder))
     )
-    return raw.select(*(_typed(name, type_).alias(name) for name, type_ in schema.items()))
+    return raw.select(*(_typed(name, _spark_type(type_)).alias(name) for name, type_ in schema.items()))
 
 
 def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema: Mapping[str, str]) -> DataFrame:
@@ -74,7 +74,9 @@ def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema:
         [Row(id=0)]
     """
     names = [*dict.fromkeys(names)]  # Spark would read a file once for each time that it is named
-    wanted = spark.createDataFrame([], ", ".join(f"`{name}` {type_}" for name, type_ in schema.items())).schema
+    wanted = spark.createDataFrame(
+        [], ", ".join(f"`{name}` {_spark_type(type_)}" for name, type_ in schema.items())
+    ).schema
     paths = [_escaped(f"{folder}/{name}.parquet") for name in names]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         found = [*pool.map(lambda path: _parquet_problem(spark, path, wanted), paths)]
@@ -175,6 +177,11 @@ def _glob(names: Sequence[str]) -> str:
 def _escaped(path: str) -> str:
     """Escapes what Hadoop's patterns give a meaning (GlobPattern): a partition key may have such characters."""
     return PATTERN.sub(r"\\\g<0>", path)
+
+
+def _spark_type(type_: str) -> str:
+    """Returns Spark's name of a type that Iceberg calls otherwise."""
+    return "timestamp" if type_ == "timestamptz" else type_
 
 
 def _typed(name: str, type_: str) -> Column:

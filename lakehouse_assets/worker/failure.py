@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.protocol.assignment import Cause
+from lakehouse_assets.protocol.assignment import Cause, OtherLibrary
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.code_check import OtherCode
 
@@ -59,7 +59,7 @@ class CheckError(RuntimeError):
     """A condition of a declaration can't be evaluated on the rows that it is declared for."""
 
 
-NOT_THE_STEPS = (CredentialsExpired, OtherCode, SettingsError)
+NOT_THE_STEPS = (CredentialsExpired, OtherCode, OtherLibrary, SettingsError)
 """Errors of what a worker was given: keys, code, settings."""
 
 

@@ -21,6 +21,7 @@ from dagster_pipes import PipesDefaultMessageWriter
 
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from lakehouse_assets.environment.machine import java_home, scratch
+from lakehouse_assets.environment.package import folders
 from lakehouse_assets.environment.settings import read_home
 
 if TYPE_CHECKING:
@@ -87,9 +88,11 @@ class LocalLauncher(Launcher):
         """Starts the command in a session of its own. Raises SetupError first where there is no suitable Java."""
         java_home()  # without Java it raises, before anything is started
         ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
+        # Dagster may have put the code location's folder on this process's path alone.
+        path = os.pathsep.join([*folders(attempt.packages), *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             self._command,
-            env={**os.environ, **environment, **ours},
+            env={**os.environ, **environment, **ours, **({"PYTHONPATH": path} if path else {})},
             # The worker ends when this pipe closes: only a death of this process can close it from here.
             stdin=subprocess.PIPE,
             start_new_session=True,

@@ -16,9 +16,9 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 
-CSV = b"""day,id,amount,paid,at,note,nothing
-2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",
-2026-02-01,2,,false,2026-02-01T08:00:00Z,c,
+CSV = b"""day,id,amount,paid,at,note,hour,nothing
+2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",08:00:00,
+2026-02-01,2,,false,2026-02-01T08:00:00Z,c,09:00:00,
 """
 
 
@@ -37,6 +37,7 @@ def test_types_of_a_csv_are_guessed(name: str, tmp_path: Path) -> None:
         "paid": "boolean",
         "at": "timestamptz",
         "note": "string",
+        "hour": "string",
         "nothing": "string",
     }
 

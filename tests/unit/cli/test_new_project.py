@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,10 @@ def test_its_definitions_are_valid(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("name", "told"), [("Shop", "lower case"), ("dagster", "installed"), ("there", "exists")])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Shop", "lower case"), ("dagster", "installed"), ("class", "no word of Python"), ("there", "exists")],
+)
 def test_a_name_that_can_not_be_one_is_refused(name: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(LakehouseError, match=told):
@@ -58,3 +62,31 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LakehouseError, match=r"pyproject\.toml can't be read"):
         enter_project()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        (
+            "tables",
+            "from lakehouse_assets import Tabel\n",
+            r"shop/tables\.py:1: ImportError: cannot import name 'Tabel'",
+        ),
+        ("tables", "orders = (\n", r"SyntaxError"),
+        ("definitions", "x = 1\n", r"shop\.definitions can't be loaded"),
+        (
+            "tables",
+            "from lakehouse_assets import Table\nt = Table('shop.t', [], 'x:y')\n",
+            r"error: table 'shop\.t': it has no columns",
+        ),
+    ],
+)
+def test_what_a_persons_modules_raise_is_said_in_a_line(file: str, text: str, told: str, tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    (tmp_path / "shop" / "shop" / f"{file}.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "plan"]
+    done = subprocess.run(command, cwd=tmp_path / "shop", env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.search(told, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr

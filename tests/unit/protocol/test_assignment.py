@@ -14,7 +14,7 @@ import pytest
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.protocol.assignment import Assignment, MergeWork
+from lakehouse_assets.protocol.assignment import CAUSE, Assignment, Cause, MergeWork
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.perform import perform
 
@@ -66,6 +66,7 @@ def test_work_of_another_version_of_the_library_is_refused_by_name(library: str 
         Assignment.from_json(payload)
     told = perform(payload, start_session=pytest.fail, settings=read_settings)["error"]
     assert f"its worker {VERSION}" in told["message"]
+    assert told[CAUSE] == Cause.WORKER, "not the step's fault"
 
 
 def test_a_field_that_this_code_does_not_know_is_refused() -> None:
