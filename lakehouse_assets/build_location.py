@@ -5,12 +5,13 @@ Nothing is computed, opened or started here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from lakehouse_assets.declare.location import dependency_problems
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.queue_definitions import queue_definitions
@@ -34,9 +35,19 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
         ['shop/orders']
     """
     settings = location_settings(domains)
+    parts = [domain.definitions(settings) for domain in domains]
+    defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources))
+    if problems := dependency_problems(defs):
+        raise DeclarationError(*problems)
+    return defs
+
+
+def shared_definitions(
+    domains: Sequence[Domain], settings: Settings, resources: Mapping[str, Any] | None = None
+) -> dg.Definitions:
+    """Returns what a code location of these domains has once: maintenance, the queue, the plan, the resources."""
     tables = [table for domain in domains for table in domain.tables]
-    defs = dg.Definitions.merge(
-        *(domain.definitions(settings) for domain in domains),
+    return dg.Definitions.merge(
         maintenance(tables, settings),
         queue_definitions(tables, settings),
         dg.Definitions(
@@ -45,6 +56,3 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
             executor=dg.in_process_executor,
         ),
     )
-    if problems := dependency_problems(defs):
-        raise DeclarationError(*problems)
-    return defs

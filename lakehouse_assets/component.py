@@ -28,11 +28,11 @@ from dagster.components.resolved.core_models import (
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model
 
 from lakehouse_assets import first_table
-from lakehouse_assets.build_location import code_location
+from lakehouse_assets.build_location import shared_definitions
 from lakehouse_assets.declare.field_docs import field_docs
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.domain import Domain
+from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
 
 MAPPINGS: Mapping[str, Callable[[], dg.PartitionMapping]] = {
@@ -179,6 +179,17 @@ OF_TABLE: Mapping[str, Any] = {
 TableAttributes = attributes_of(Table)
 
 
+def filled_in(context: dg.ResolutionContext, value: Any) -> Any:
+    """Returns attributes with the templates in their texts, such as ``{{ env.HOST }}``, filled in."""
+    if type(value) is str:  # not a member of an enum, which is one as well
+        return context.resolve_value(value)
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={n: filled_in(context, getattr(value, n)) for n in value.model_fields_set})
+    if isinstance(value, Mapping):
+        return {name: filled_in(context, one) for name, one in value.items()}
+    return [filled_in(context, one) for one in value] if type(value) in (list, tuple) else value
+
+
 class DomainAttributes(dg.Model):
     """The attributes of a component."""
 
@@ -213,7 +224,7 @@ class TablesScaffolder(dg.Scaffolder):
 class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
     """Declares a domain's Iceberg tables, each an asset that PySpark workers fill.
 
-    All components of this kind in a project are one code location: the first of them brings what its tables share.
+    All components of this kind in a project are one code location: the first of them brings what their tables share.
 
     Example:
         >>> from lakehouse_assets import LakehouseTables
@@ -229,7 +240,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
     """
 
     domain: str
-    tables: Annotated[Sequence[Any], dg.Resolver(lambda _, tables: tables)]
+    tables: Annotated[Sequence[Any], dg.Resolver(filled_in)]
 
     @classmethod
     def model(cls) -> type[BaseModel]:
@@ -241,14 +252,16 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         return Domain(self.domain, tables=[*map(_built, self.tables)])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Returns the whole code location for the project's first component of this kind, nothing for the others.
+        """Returns the domain's definitions; the project's first component adds what all of this kind share.
 
-        Raises SettingsError and DeclarationError as code_location() does.
+        Raises SettingsError and DeclarationError as code_location() does; whether a dep exists is Dagster's to say.
         """
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
-        if self.domain != together[0].domain:
-            return dg.Definitions()
-        return code_location(*(component.as_domain() for component in together))
+        domains = [component.as_domain() for component in together]
+        settings = location_settings(domains, has_others=True)
+        own = self.as_domain().definitions(settings)
+        is_first = self.domain == domains[0].name
+        return dg.Definitions.merge(own, shared_definitions(domains, settings)) if is_first else own
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:

@@ -38,17 +38,20 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
     return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
 
-def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]) -> list[str]:
+def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
     """Returns a sentence for each identifier that several tables have, and for each dep that is no asset's key.
 
-    known: the keys of all assets of the code location. Dagster takes any other key for an asset of another location:
-    the order of the tables and their automation would be wrong without any message.
+    known: the keys of all assets of the code location; None where they are not known, and deps are not looked at.
+    Dagster takes any other key for an asset of another location: the order of the tables and their automation would be
+    wrong without any message.
     """
     problems = [
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
         for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
     ]
+    if known is None:
+        return problems
     by_name = {key.to_user_string(): key for key in sorted(known)}
     for table in tables:
         for dep in table.deps:

@@ -73,14 +73,16 @@ class Domain:
         )
 
 
-def location_settings(domains: Sequence[Domain]) -> Settings:
+def location_settings(domains: Sequence[Domain], *, has_others: bool = False) -> Settings:
     """Reads the settings of a code location of these domains.
+
+    has_others: whether it has assets of no domain, too, so that a dep may be one of them.
 
     Raises SettingsError for an environment that can't work, with the problems of the declarations as well, and
     DeclarationError if there are only such problems.
     """
     tables = [table for domain in domains for table in domain.tables]
-    problems = _problems(domains, tables)
+    problems = _problems(domains, tables, has_others)
     try:
         settings = read_settings(
             also=computes_of(tables),
@@ -93,7 +95,7 @@ def location_settings(domains: Sequence[Domain]) -> Settings:
     return settings
 
 
-def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
+def _problems(domains: Sequence[Domain], tables: Sequence[Table], has_others: bool) -> list[str]:
     """Returns the problems of the domains' declarations, a sentence each."""
     problems = [
         f"domain {name!r}: declared {times} times; each domain needs a name of its own"
@@ -106,4 +108,5 @@ def _problems(domains: Sequence[Domain], tables: Sequence[Table]) -> list[str]:
         for key in domain.keys
         if key.path[0] != domain.name
     ]
-    return problems + declaration_problems(tables, {key for domain in domains for key in domain.keys})
+    known = {key for domain in domains for key in domain.keys}
+    return problems + declaration_problems(tables, None if has_others else known)

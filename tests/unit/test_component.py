@@ -180,6 +180,31 @@ def test_several_components_are_one_code_location(project: Path) -> None:
     assert len([job for job in defs.get_repository_def().get_all_jobs() if job.name == "lakehouse_maintenance"]) == 1
 
 
+def test_a_table_depends_on_what_else_the_project_has_and_is_post_processed_alone(project: Path) -> None:
+    (project / "defs" / "raw.py").write_text("import dagster as dg\n\n\n@dg.asset\ndef raw(): ...\n")
+    table = "- {identifier: NAME.t, columns: [{name: n, type: int}], step: STEP, deps: [raw]}".replace("STEP", STEP)
+    declare(project, "shop", table.replace("NAME", "shop"))
+    file = declare(project, "web", table.replace("NAME", "web"))
+    with file.open("a") as end:
+        end.write('post_processing:\n  assets:\n    - {target: "*", attributes: {tags: {of: web}}}\n')
+    graph = loaded(project).resolve_asset_graph()
+    for name, tags in (("shop", {}), ("web", {"of": "web"})):
+        node = graph.get(dg.AssetKey([name, "t"]))
+        assert node.parent_keys == {dg.AssetKey("raw")}
+        assert {key: value for key, value in node.tags.items() if key == "of"} == tags
+
+
+def test_templates_in_texts_are_filled_in(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_HEAP", "3g")
+    table = (
+        "- {identifier: shop.t, columns: [{name: n, type: int}], step: STEP, spark_conf: {a.b: '{{ env.SHOP_HEAP }}'}}"
+    )
+    declare(project, "shop", table.replace("STEP", STEP))
+    tree = dg.ComponentTree.for_project(project.parents[1])
+    (component,) = tree.get_all_components(of_type=LakehouseTables)
+    assert component.as_domain().tables[0].spark_conf == {"a.b": "3g"}
+
+
 def test_an_unknown_key_is_told_with_file_and_line(project: Path) -> None:
     file = declare(project, "shop", IN_YAML.replace("  sorted_by: [n]", "  sortd_by: [n]"))
     line = 1 + next(n for n, text in enumerate(file.read_text().splitlines()) if "sortd_by" in text)
