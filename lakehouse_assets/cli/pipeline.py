@@ -144,12 +144,12 @@ class Pipeline:
 
 def _cause(error: BaseException, module: str) -> str:
     """Says what was raised first, and where in the project, without the errors and frames that others put around it."""
-    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        if isinstance(error, LakehouseError | SettingsError):
-            break
+    inner: BaseException | None = error
+    while inner:
         error = inner
-    if isinstance(error, LakehouseError | SettingsError):
-        return str(error)
+        if isinstance(error, LakehouseError | SettingsError):
+            return str(error)
+        inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     here = Path.cwd()
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(here)]

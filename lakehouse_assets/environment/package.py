@@ -6,12 +6,15 @@ They are uploaded by launchers/spark_submit.py. Which packages a step's code is 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
 LIBRARY = "lakehouse_assets"
+INSTALLED = ("site-packages", "dist-packages")
 VERSION = "0.2.0"
 """Of the library, for pyproject.toml and for workers: a zip on Python's path has no metadata that would tell it."""
 
@@ -32,11 +35,19 @@ def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
             yield from _files(Path(folder), package)
 
 
-def folders(packages: Iterable[str]) -> list[str]:
-    """Returns the folders on Python's path that the packages lie in, each once."""
-    specs = filter(None, map(find_spec, packages))
-    places = (place for spec in specs for place in spec.submodule_search_locations or [str(spec.origin)])
-    return [*dict.fromkeys(str(Path(place).parent) for place in places)]
+def project_folders(specs: Iterable[ModuleSpec | None]) -> list[str]:
+    """Returns the folders, or zips, that top-level modules lie in, each once, but those of installed packages.
+
+    specs: of the modules; None for one that there is not.
+    """
+    found = (folder for spec in specs if spec for folder in _folders(spec))
+    return [folder for folder in dict.fromkeys(found) if os.path.basename(folder) not in INSTALLED]
+
+
+def _folders(spec: ModuleSpec) -> Iterator[str]:
+    """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
+    places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
+    yield from map(os.path.dirname, places)
 
 
 @cache

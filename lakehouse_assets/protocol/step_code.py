@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence, Set
@@ -19,9 +18,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import Any, TypeGuard
 
-from lakehouse_assets.environment.package import LIBRARY
+from lakehouse_assets.environment.package import LIBRARY, project_folders
 
-INSTALLED = ("site-packages", "dist-packages")
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
 """Code that names one of these, or looks it up, may use any name of its module."""
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
@@ -63,8 +61,7 @@ class _Reach:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
         self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], LIBRARY)}
-        folders = dict.fromkeys(folder for spec in self.specs.values() for folder in _folders(spec))
-        self.folders = [folder for folder in folders if os.path.basename(folder) not in INSTALLED]
+        self.folders = project_folders(self.specs.values())
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()
@@ -282,13 +279,6 @@ def _top_level(name: str) -> ModuleSpec | None:
     with suppress(ImportError, ValueError):  # a finder that refuses it, a module without a spec
         return importlib.util.find_spec(name)  # not PathFinder's: editable installs have finders of their own
     return None
-
-
-def _folders(spec: ModuleSpec | None) -> Iterator[str]:
-    """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
-    if spec:
-        places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
-        yield from map(os.path.dirname, places)
 
 
 def _source(spec: ModuleSpec) -> str:

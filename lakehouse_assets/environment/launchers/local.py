@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,7 +22,7 @@ from dagster_pipes import PipesDefaultMessageWriter
 
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from lakehouse_assets.environment.machine import java_home, scratch
-from lakehouse_assets.environment.package import folders
+from lakehouse_assets.environment.package import project_folders
 from lakehouse_assets.environment.settings import read_home
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ class LocalLauncher(Launcher):
         java_home()  # without Java it raises, before anything is started
         ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
         # Dagster may have put the code location's folder on this process's path alone.
-        path = os.pathsep.join([*folders(attempt.packages), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = project_folders(map(find_spec, attempt.packages))
+        if path:
+            ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             self._command,
-            env={**os.environ, **environment, **ours, **({"PYTHONPATH": path} if path else {})},
+            env={**os.environ, **environment, **ours},
             # The worker ends when this pipe closes: only a death of this process can close it from here.
             stdin=subprocess.PIPE,
             start_new_session=True,
