@@ -11,7 +11,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Annotated, Any, Literal, cast
 
@@ -117,7 +117,12 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
     for field in dataclasses.fields(cls):
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         hint = OF_TABLE.get(field.name) if cls is Table else None
-        told = Field(... if is_required else None, description=docs.get(field.name))
+        is_plain = isinstance(field.default, bool | int | float | str)
+        told = Field(
+            ... if is_required else field.default if is_plain else None,
+            description=docs.get(field.name),
+            json_schema_extra=None if is_plain else _without_default,
+        )
         made[field.name] = (hint or _attribute(hints[field.name]), told)
 
     def build(self: Attributes) -> Any:
@@ -127,6 +132,11 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
     model = create_model(f"{cls.__name__}Attributes", __base__=Attributes, __doc__=doc, **made)
     model.build = build  # type: ignore[method-assign]
     return model
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    """Takes the default out of an attribute's schema: None stands for one that YAML can't spell."""
+    schema.pop("default", None)
 
 
 def _attribute(hint: Any) -> Any:
@@ -235,7 +245,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         ...     columns: [{name: id, type: int, required: true}]
         ...     step: shop.steps:orders
         ... '''
-        >>> LakehouseTables.resolve_from_yaml(yaml).as_domain().tables[0].identifier
+        >>> LakehouseTables.resolve_from_yaml(yaml).declared_domain.tables[0].identifier
         'shop.orders'
     """
 
@@ -247,8 +257,9 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         """Returns a model of our own: Dagster's would take any text for each attribute, and name no unknown one."""
         return DomainAttributes
 
-    def as_domain(self) -> Domain:
-        """Returns the domain that it declares. Raises DeclarationError for a table that can't work."""
+    @cached_property
+    def declared_domain(self) -> Domain:
+        """The domain that it declares, made once: each of a project's components asks all. Raises DeclarationError."""
         return Domain(self.domain, tables=[*map(_built, self.tables)])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -257,7 +268,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         Raises SettingsError and DeclarationError as code_location() does; whether a dep exists is Dagster's to say.
         """
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
-        domains = [component.as_domain() for component in together]
+        domains = [component.declared_domain for component in together]
         settings = location_settings(domains, has_others=True)
         (own,) = (domain.definitions(settings) for domain in domains if domain.name == self.domain)
         is_first = self.domain == domains[0].name

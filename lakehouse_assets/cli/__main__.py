@@ -29,7 +29,7 @@ EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disk
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted."""
-    chosen = _parser().parse_args(arguments)
+    chosen = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
     settings = None
     try:
         if chosen.command == "setup":
@@ -40,20 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "new":
             print(make_project(chosen.name, Path.cwd()))
             return 0
-        if chosen.command == "columns" and Path(chosen.source).is_file():
-            from lakehouse_assets.cli.column_lines import lines_for_file  # imports PyArrow
+        if chosen.command == "columns":
+            from lakehouse_assets.cli.column_lines import lines_for  # imports PyArrow
 
-            print(lines_for_file(Path(chosen.source)))
+            print(lines_for(chosen.source))
             return 0
-        if chosen.command == "columns" and ("/" in chosen.source or chosen.source.count(".") != 1):
-            raise LakehouseError(f"there is no file {chosen.source}, and a table is named as namespace.table")
         enter_project()
         settings = read_settings(check=catalog_problems)
-        if chosen.command == "columns":
-            from lakehouse_assets.cli.column_lines import lines_for_table
-
-            print(lines_for_table(chosen.source, settings))
-            return 0
         if chosen.command == "ui":
             return serve(settings, chosen.port)
         prepare(settings)

@@ -38,8 +38,9 @@ def show_plan(settings: Settings, tables: Sequence[str]) -> int:
     def told(result: dg.JobExecutionResult) -> Iterable[str]:
         if not result.success:
             return ()
-        same = f"{shown_values(result)[plan_job.LOOKED_AT].value} tables are on the lake as they are declared"
-        return shown_tables(result) or [same]
+        count = shown_values(result)[plan_job.LOOKED_AT].value
+        same = "1 table is on the lake as it is" if count == 1 else f"{count} tables are on the lake as they are"
+        return shown_tables(result) or [f"{same} declared"]
 
     with opened(settings) as (instance, _):
         return _run(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+from lakehouse_assets.cli.project import project_of
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.first_table import STEPS, TABLES
@@ -52,7 +53,7 @@ def make_project(name: str, parent: Path) -> str:
     """Writes the project into a new folder of that name, and returns what to type next.
 
     The Python package, the domain and the Iceberg namespace have the name as well, with ``_`` for ``-``. Raises
-    LakehouseError for a name that can't be one, or that is taken, and OSError.
+    LakehouseError for a name that can't be one, or that is taken, and inside of a project; OSError.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise LakehouseError(
@@ -62,6 +63,8 @@ def make_project(name: str, parent: Path) -> str:
     package, folder = name.replace("-", "_"), parent / name
     if find_spec(package) is not None:
         raise LakehouseError(f"{package} is the name of a Python package that is installed; choose another name")
+    if (outer := project_of(parent)) is not None:
+        raise LakehouseError(f"{outer} is a project already; a further domain there is a further Domain(…)")
     if folder.exists():
         raise LakehouseError(f"{folder} exists already")
     for path, text in FILES.items():

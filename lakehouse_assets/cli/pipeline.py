@@ -14,11 +14,11 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
-from dagster._core.definitions.reconstruct import ReconstructableRepository
-from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.execution.api import execute_run
+from dagster._core.origin import DEFAULT_DAGSTER_ENTRY_POINT
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 from dagster._core.workspace.load_target import PyProjectFileTarget
+from dagster._grpc.server import LoadedRepositories
 
 from lakehouse_assets.cli.project import FILE
 from lakehouse_assets.drive.this_run import process_tag
@@ -52,15 +52,17 @@ class Pipeline:
     """The code location of the project that this process works in."""
 
     def __init__(self) -> None:
-        (self._location,) = PyProjectFileTarget(FILE).create_origins()
+        locations = PyProjectFileTarget(FILE).create_origins()
+        if len(locations) != 1:
+            raise LakehouseError(f"{FILE} names {len(locations)} code locations; this command works on one")
+        (self._location,) = locations
         target = self._location.loadable_target_origin
-        if target.module_name is None:  # autoload_defs = true
-            raise LakehouseError(f"{FILE} names no module of definitions: give code_location_target_module")
-        self._repository = ReconstructableRepository.for_module(target.module_name, "defs", target.working_directory)
-        try:
-            self._graph: AssetGraph = self._repository.get_definition().asset_graph
+        try:  # as the UI's code server loads it, from whatever it finds there
+            loaded = LoadedRepositories(target, None, DEFAULT_DAGSTER_ENTRY_POINT, None)
         except Exception as error:  # whatever a person's own modules raise
-            raise LakehouseError(_cause(error, target.module_name)) from error
+            raise LakehouseError(_cause(error, str(target.module_name or target.autoload_defs_module_name))) from error
+        ((self._name, self._repository),) = loaded.reconstructables_by_name.items()
+        self._graph: AssetGraph = loaded.definitions_by_name[self._name].asset_graph
 
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
         """Returns the selections of one domain in topological order, without those that have no partition yet.
@@ -122,7 +124,7 @@ class Pipeline:
         """Runs a job. config: its run config. assets: only these of the job. Does not raise when the run fails."""
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
-        origin = RemoteRepositoryOrigin(self._location, SINGLETON_REPOSITORY_NAME)
+        origin = RemoteRepositoryOrigin(self._location, self._name)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
             # Names the process from the start, so that the run is reaped even if it is killed before its op begins.

@@ -22,7 +22,7 @@ def enter_project() -> None:
     neither the working directory nor a folder above is a project.
     """
     here = Path.cwd()
-    folder = next((place for place in (here, *here.parents) if _is_project(place)), None)
+    folder = project_of(here)
     if folder is None:
         raise LakehouseError(
             f"{here} and the folders above have no {FILE} with a table [tool.dg.project], which names a code location; "
@@ -33,6 +33,11 @@ def enter_project() -> None:
         sys.path.insert(0, str(folder))
 
 
+def project_of(place: Path) -> Path | None:
+    """Returns the nearest folder, the place or one above it, that is a project. Raises as enter_project() does."""
+    return next((folder for folder in (place, *place.parents) if _is_project(folder)), None)
+
+
 def _is_project(folder: Path) -> bool:
     """Tells whether a folder has a pyproject.toml in which Dagster finds a code location."""
     if not (folder / FILE).is_file():
@@ -41,4 +46,4 @@ def _is_project(folder: Path) -> bool:
         tool = tomllib.loads((folder / FILE).read_text()).get("tool", {})
     except tomllib.TOMLDecodeError as error:
         raise LakehouseError(f"{folder / FILE} can't be read: {error}") from error
-    return "module_name" in tool.get("dagster", {}) or "project" in tool.get("dg", {})
+    return not {"module_name", "modules"}.isdisjoint(tool.get("dagster", {})) or "project" in tool.get("dg", {})

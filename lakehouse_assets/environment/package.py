@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def _folders(spec: ModuleSpec) -> Iterator[str]:
     """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
     places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
     yield from map(os.path.dirname, places)
+
+
+@cache
+def installed_with(module: str) -> frozenset[str]:
+    """Returns the top-level modules of the distributions that a module is from; none where pip has not installed it."""
+    owners = packages_distributions()
+    return frozenset(name for name, names in owners.items() if not {*names}.isdisjoint(owners.get(module, ())))
 
 
 @cache

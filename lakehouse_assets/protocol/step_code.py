@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import Any, TypeGuard
 
-from lakehouse_assets.environment.package import LIBRARY, project_folders
+from lakehouse_assets.environment.package import LIBRARY, installed_with, project_folders
 
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
 """Code that names one of these, or looks it up, may use any name of its module."""
@@ -34,7 +34,8 @@ def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     nothing in the module uses. The project's modules that these import count as a whole, with all that they import.
     Modules that its other statements import count by what may have an effect at their import.
 
-    To this project belong ``lakehouse_assets``, the function's top-level package, and what lies in the same folders.
+    To this project belong ``lakehouse_assets``, the function's top-level package, and what lies in the same folders; of
+    a package that pip has installed, what its distribution installs.
     Left out are docstrings, comments on lines of their own, what only type checkers import, installed packages, modules
     that are imported by a computed name or named by an ``__all__`` alone, files that are not Python, and side effects
     of an assignment.
@@ -115,7 +116,10 @@ class _Reach:
             if parent := name.rpartition(".")[0]:
                 package = self._spec(parent)
                 folders = (package and package.submodule_search_locations) or []
-            self.specs[name] = PathFinder.find_spec(name.rpartition(".")[2], folders)
+            found = PathFinder.find_spec(name.rpartition(".")[2], folders)
+            if found is None and not parent and name in installed_with(self.root.partition(".")[0]):
+                found = _top_level(name)
+            self.specs[name] = found
         return self.specs[name]
 
     def _follow(self, module: str, name: str) -> None:

@@ -66,9 +66,9 @@ NOT_THE_STEPS = (CredentialsExpired, OtherCode, OtherLibrary, SettingsError)
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
     """Returns the ``type``, ``message`` and ``traceback`` of an error, and the ``partitions`` that a step named.
 
-    Java's stack is left out and, if there are frames of the user's, those of libraries too.
-    jvm_exit: the return code of the session's JVM, None while it runs. PySpark's messages about a dead JVM are many and
-    unclear, so they are left out.
+    The message ends with the line of the user's that raised, where one did. Java's stack is left out and, if there are
+    frames of the user's, those of libraries too. jvm_exit: the return code of the session's JVM, None while it runs.
+    PySpark's messages about a dead JVM are many and unclear, so they are left out.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
@@ -81,9 +81,10 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     if jvm_exit is not None:
         raised = "" if _is_pysparks(error) else f"; the step then raised {kind}: {message}"
         kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{raised}"
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return {
         "type": kind,
-        "message": message[:MESSAGE_LENGTH],
+        "message": f"{message[:MESSAGE_LENGTH]}{place}",
         "traceback": "".join(traceback.format_list(own or frames)),
         "partitions": list(error.partitions) if isinstance(error, BadPartitions) else [],
     }

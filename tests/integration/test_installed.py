@@ -3,6 +3,7 @@ What a project holds, and what is refused, is in tests/unit/cli/test_new_project
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.dagster_server import plain_environment
+from tests.support.pages import python_blocks, section
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow("The only test of what `pip install` gives."),
 ]
 UV = str(ROOT / "scripts" / "uv")
+START = ROOT / "docs" / "start.md"
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -30,14 +33,28 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(shown: str, table: str) -> list[str]:
+    """The numbers of partitions and of rows that a run has shown of a table."""
+    (line,) = (line for line in shown.splitlines() if line.startswith(f"{table} "))
+    return line.split()[1:3]
+
+
+OLDEST = pytest.param(
+    "oldest", marks=pytest.mark.long("The oldest versions that it allows; for changes of what it requires.")
+)
+
+
+@pytest.fixture(scope="module", params=["newest", OLDEST])
+def installed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of the commands of an environment with the wheel and what it requires, no extras."""
     folder = tmp_path_factory.mktemp("installed")
     run(UV, "build", "--quiet", "--wheel", "--out-dir", folder, ROOT, cwd=folder)
     run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv", cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    run(UV, "pip", "install", "--quiet", "--python", folder / "venv", wheel, cwd=folder)
+    install = (UV, "pip", "install", "--quiet", "--python", folder / "venv")
+    if request.param == "oldest":
+        run(*install, "--resolution", "lowest-direct", "--requirement", ROOT / "pyproject.toml", cwd=folder)
+    run(*install, wheel, cwd=folder)
     return folder / "venv" / "bin"
 
 
@@ -59,9 +76,22 @@ def test_a_new_project_fills_its_table(installed: Path, tmp_path: Path) -> None:
     project = tmp_path / "web-shop"
     below = project / "web_shop"  # commands work from anywhere below
     shown = run(installed / "lakehouse", "run", cwd=below)
-    assert [line.split()[:3] for line in shown.splitlines() if line.startswith("web_shop.orders")] == [
-        ["web_shop.orders", "7", "70"]
-    ]
+    assert filled(shown, "web_shop.orders") == ["7", "70"]
     assert (project / ".lakehouse" / "catalog.db").exists()
-    assert "1 tables are on the lake as they are declared" in run(installed / "lakehouse", "plan", cwd=project)
+    assert "1 table is on the lake as it is declared" in run(installed / "lakehouse", "plan", cwd=project)
     assert os.listdir(project / ".lakehouse" / "warehouse") == ["web_shop"]
+
+
+def test_it_reads_its_own_files_as_the_page_shows(installed: Path, tmp_path: Path) -> None:
+    run(installed / "lakehouse", "new", "shop", cwd=tmp_path)
+    (step,) = python_blocks(section(START, "Read your own files"))
+    (tmp_path / "shop" / "shop" / "steps.py").write_text(step)
+    folder = tmp_path / "shop" / ".lakehouse" / "landing" / "shop" / "orders"
+    folder.mkdir(parents=True)
+    for day in range(1, 8):
+        lines = f"day,order_id,amount\n2026-01-0{day},{day},9.50\n"
+        (folder / f"2026-01-0{day}.csv.gz").write_bytes(gzip.compress(lines.encode()))
+    declared = run(installed / "lakehouse", "columns", folder / "2026-01-01.csv.gz", cwd=tmp_path)
+    assert 'column("amount", "double")' in declared
+    shown = run(installed / "lakehouse", "run", cwd=tmp_path / "shop")
+    assert filled(shown, "shop.orders") == ["7", "7"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -36,6 +37,7 @@ from lakehouse_assets import (
 )
 from lakehouse_assets.errors import DeclarationError
 from tests.conftest import ROOT
+from tests.support.pages import section
 from tests.unit.test_definitions import location_lines
 
 SCHEMA = Path(__file__).with_name("component.json")
@@ -155,7 +157,7 @@ log = Table("shop.log", [column("n", "int")], STEP, write_mode=Append(dedup_on=[
 
 def test_each_attribute_is_what_it_is_in_python() -> None:
     made = LakehouseTables.resolve_from_yaml(yaml.dump({"domain": "shop", "tables": yaml.safe_load(IN_YAML)}))
-    for found, expected in zip(made.as_domain().tables, [orders, latest, rates, log], strict=True):
+    for found, expected in zip(made.declared_domain.tables, [orders, latest, rates, log], strict=True):
         for name, value in vars(expected).items():
             if name not in ("automation", "partitions"):
                 assert getattr(found, name) == value, f"{expected.identifier}: {name}"
@@ -194,6 +196,17 @@ def test_a_table_depends_on_what_else_the_project_has_and_is_post_processed_alon
         assert {key: value for key, value in node.tags.items() if key == "of"} == tags
 
 
+def test_the_pages_example_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", section(ROOT / "docs" / "start.md", "Or in YAML, with `dg`"), re.DOTALL)
+    steps = tmp_path / "shop" / "defs" / "web" / "steps.py"
+    steps.parent.mkdir(parents=True)
+    steps.write_text("def customers(spark, window):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (table,) = LakehouseTables.resolve_from_yaml(yaml.dump(yaml.safe_load(text)["attributes"])).declared_domain.tables
+    assert table.write_mode == Merge(keys=["customer_id"], order_by="at")
+    assert table.worker_timeout == timedelta(hours=2)
+
+
 def test_templates_in_texts_are_filled_in(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_HEAP", "3g")
     table = (
@@ -202,7 +215,7 @@ def test_templates_in_texts_are_filled_in(project: Path, monkeypatch: pytest.Mon
     declare(project, "shop", table.replace("STEP", STEP))
     tree = dg.ComponentTree.for_project(project.parents[1])
     (component,) = tree.get_all_components(of_type=LakehouseTables)
-    assert component.as_domain().tables[0].spark_conf == {"a.b": "3g"}
+    assert component.declared_domain.tables[0].spark_conf == {"a.b": "3g"}
 
 
 def test_an_unknown_key_is_told_with_file_and_line(project: Path) -> None:
@@ -218,7 +231,7 @@ def test_a_table_that_can_not_work_is_told_by_name() -> None:
     declared = {"identifier": "shop.t", "columns": [{"name": "n", "type": "integer"}], "step": STEP}
     component = LakehouseTables.resolve_from_yaml(yaml.dump({"domain": "shop", "tables": [declared]}))
     with pytest.raises(DeclarationError, match=r"table 'shop\.t'.*integer"):
-        component.as_domain()
+        _ = component.declared_domain
 
 
 def test_scaffolded_files_are_valid_and_no_code_of_python_is(project: Path) -> None:

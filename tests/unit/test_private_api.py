@@ -69,12 +69,6 @@ GUARDS = {
     "dagster._core.definitions.reconstruct.ReconstructableJob": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),
-    "dagster._core.definitions.reconstruct.ReconstructableRepository": (
-        "test_run_materializes_everything_in_order_and_sums_up"
-    ),
-    "dagster._core.definitions.repository_definition.SINGLETON_REPOSITORY_NAME": (
-        "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
-    ),
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
     "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
@@ -99,6 +93,7 @@ GUARDS = {
     "dagster._core.instance.utils.RUNLESS_RUN_ID": (
         "test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure"
     ),
+    "dagster._core.origin.DEFAULT_DAGSTER_ENTRY_POINT": "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui",
     "dagster._core.pipes.context.PipesMessageHandler": "test_every_chunk_that_reports_has_its_receipt",
     "dagster._core.remote_origin.RemoteRepositoryOrigin": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
@@ -129,6 +124,7 @@ GUARDS = {
     "dagster._core.workspace.load_target.PyProjectFileTarget": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
     ),
+    "dagster._grpc.server.LoadedRepositories": "test_run_materializes_everything_in_order_and_sums_up",
     "dagster._serdes.ConfigurableClassData": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._utils.concurrency.ConcurrencyClaimStatus": (
         "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are"

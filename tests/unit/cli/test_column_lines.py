@@ -16,9 +16,9 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 
-CSV = b"""day,id,amount,paid,at,note,hour,nothing
-2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",08:00:00,
-2026-02-01,2,,false,2026-02-01T08:00:00Z,c,09:00:00,
+CSV = b"""day,id,amount,paid,at,note,hour,nothing,code
+2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",08:00:00,,10115
+2026-02-01,2,,false,2026-02-01T08:00:00Z,c,09:00:00,,01067
 """
 
 
@@ -39,7 +39,19 @@ def test_types_of_a_csv_are_guessed(name: str, tmp_path: Path) -> None:
         "note": "string",
         "hour": "string",
         "nothing": "string",
+        "code": "string",
     }
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"a;b\n1;2\n", "';'"), ("name,city\nBo,Malmö\n".encode("latin-1"), r"city .* not UTF-8"), (b"a,b\n1\n", "")],
+    ids=["other separator", "latin-1", "fewer values"],
+)
+def test_a_csv_that_read_csv_would_refuse_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(LakehouseError, match=rf"a\.csv: .*{told}"):
+        lines_for_file(tmp_path / "a.csv")
 
 
 def test_a_file_of_parquet_is_told_with_what_it_requires(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ def test_a_name_that_can_not_be_one_is_refused(name: str, told: str, tmp_path: P
         make_project(name, tmp_path)
 
 
+def test_none_is_made_inside_of_another(tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    with pytest.raises(LakehouseError, match=f"{tmp_path / 'shop'} is a project already"):
+        make_project("other", tmp_path / "shop" / "shop")
+
+
 def test_a_project_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_project("shop", tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "shop")
@@ -62,6 +68,39 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LakehouseError, match=r"pyproject\.toml can't be read"):
         enter_project()
+
+
+AUTOLOADED = """
+import dagster as dg
+from lakehouse_assets import Domain, code_location, tables_of
+from shop import tables
+
+@dg.definitions
+def all_of_it():
+    return code_location(Domain("shop", tables=tables_of(tables)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("project", "file"),
+    [
+        ('[tool.dagster]\nmodule_name = "shop.definitions"\n', "definitions.py"),
+        ('[[tool.dagster.modules]]\ntype = "module"\nname = "shop.definitions"\n', "definitions.py"),
+        ('[tool.dg.project]\nroot_module = "shop"\nautoload_defs = true\n', "defs/all.py"),
+    ],
+    ids=["module", "modules", "autoload"],
+)
+def test_a_code_location_is_found_wherever_dagster_finds_it(project: str, file: str, tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    folder = tmp_path / "shop"
+    (folder / "shop" / "definitions.py").unlink()
+    (folder / "pyproject.toml").write_text(project)
+    (folder / "shop" / file).parent.mkdir(exist_ok=True)
+    (folder / "shop" / file).write_text(AUTOLOADED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "plan"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert "shop.orders" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

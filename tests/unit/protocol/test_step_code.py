@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.protocol.step_code import reached_code
+from lakehouse_assets.environment.package import installed_with
+from lakehouse_assets.protocol.step_code import reached_code, reached_packages
 from lakehouse_assets.protocol.steps import worker_code
 
 STEP = "shop.steps:orders"
@@ -264,6 +265,25 @@ def test_a_package_that_another_finder_finds_is_read_where_it_lies(
     before = reached_code("renamed.steps:step")
     project.edit("lib/helpers.py", "1", "2")
     assert reached_code("renamed.steps:step") != before
+
+
+def test_what_pip_installed_with_the_package_is_read_and_what_it_installed_beside_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    step = "from common import C\nfrom other import D\ndef step():\n    return C + D\n"
+    for name, text in (("web/__init__", ""), ("web/steps", step), ("common", "C = 1\n"), ("other", "D = 1\n")):
+        (site / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
+        (site / f"{name}.py").write_text(text)
+    for distribution, files in (("web", ["web/__init__.py", "web/steps.py", "common.py"]), ("others", ["other.py"])):
+        (info := site / f"{distribution}-1.dist-info").mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1\n")
+        (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    monkeypatch.syspath_prepend(site)
+    installed_with.cache_clear()
+    assert "C = 1" in reached_code("web.steps:step")
+    assert "D = 1" not in reached_code("web.steps:step")
+    assert reached_packages("web.steps:step") == {"web", "common"}
 
 
 def test_every_statement_is_followed_however_long_the_chain(project: Project) -> None:
