@@ -69,6 +69,7 @@ GUARDS = {
     "dagster._core.definitions.reconstruct.ReconstructableJob": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),
+    "dagster._core.definitions.reconstruct.ReconstructableRepository": ("test_every_part_of_the_bench_works"),
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
     "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
