@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,11 +27,14 @@ from lakehouse_assets.drive.this_run import ThisRun
 from lakehouse_assets.environment.launchers.base import Patience
 
 if TYPE_CHECKING:
+    from dagster._core.storage.event_log import EventLogStorage
     from dagster._utils.concurrency import ConcurrencyKeyInfo
 
 logger = logging.getLogger(__name__)
 
 POOL = "lake_workers"
+# Of another process's claim, which takes some 20 ms.
+CLAIM_TIMEOUT = "5s"
 # Each refused claim is a write to the instance's storage.
 CLAIM_INTERVAL_SECONDS = 1.0
 # How long Dagster's storage may be out of reach: a database that fails over is back in a minute or two.
@@ -66,8 +71,9 @@ class Slots:
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
         self._free_pending()
         self._claims.add(chunk)
-        claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
-        claimed = not self._bounded() or claim(POOL, self._run_id, name).is_claimed
+        with _no_other_claims(self._storage):
+            claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
+            claimed = not self._bounded() or claim(POOL, self._run_id, name).is_claimed
         if claimed:
             self._next_try = 0.0
         return claimed
@@ -108,6 +114,26 @@ class Slots:
 
     def _name(self, chunk: int) -> str:
         return f"{self._step}[{chunk}]"
+
+
+@contextmanager
+def _no_other_claims(storage: EventLogStorage) -> Iterator[None]:
+    """Keeps other processes from claiming meanwhile, which Dagster (1.13.27) does not do on PostgreSQL.
+
+    It locks the row of a free slot and takes it in two statements, each of which commits by itself: two claims at once
+    take one slot, and a third worker gets the other one. On SQLite environment/event_log.py keeps them apart, and
+    Dagster+ has a storage of its own. Raises the database's error where the others take longer than CLAIM_TIMEOUT.
+    """
+    postgres = sys.modules.get("dagster_postgres")  # imported where the storage is one of its own
+    if postgres is None or not isinstance(storage, postgres.PostgresEventLogStorage):
+        yield
+        return
+    from sqlalchemy import text  # half a second: not needed to load definitions
+
+    with storage.index_connection() as connection:  # the lock goes with it
+        connection.execute(text(f"SET lock_timeout = '{CLAIM_TIMEOUT}'"))
+        connection.execute(text("SELECT pg_advisory_lock(hashtext(:pool))"), {"pool": POOL})
+        yield
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +20,8 @@ from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NA
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator
+from dagster._core.storage.event_log.schema import ConcurrencySlotsTable
+from sqlalchemy import Update
 
 from lakehouse_assets.drive.slots import POOL, Slots
 from lakehouse_assets.drive.this_run import start_time
@@ -102,6 +106,26 @@ def test_what_a_step_prints_is_kept_in_the_bucket(instance: dg.DagsterInstance) 
     stored = [found["Key"] for found in boto3.client("s3").list_objects_v2(Bucket=BUCKET)["Contents"]]
     assert f"dagster/storage/{run}/compute_logs/step.out" in stored
     assert "said by a step" in (instance.compute_log_manager.get_log_data(key).stdout or b"").decode()
+
+
+def test_two_claims_at_once_take_two_slots(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look for a free slot and its taking lies time, here half a second."""
+    really = ConcurrencySlotsTable.update
+
+    def late() -> Update:
+        time.sleep(0.5)
+        return really()
+
+    storage = instance.event_log_storage
+    storage.set_concurrency_slots(POOL, LIMIT)
+    runs = [str(uuid4()) for _ in range(LIMIT)]
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setattr(ConcurrencySlotsTable, "update", late)
+        assert all(pool.map(lambda run: until(lambda: Slots(instance, run, "step").claim(0)), runs))
+    held = storage.get_concurrency_info(POOL).claimed_slots
+    for run in runs:
+        storage.free_concurrency_slots_for_run(run)
+    assert {slot.run_id for slot in held} == {*runs}
 
 
 @pytest.mark.long("Two runs of real processes; unit/drive holds the limit within a process.")

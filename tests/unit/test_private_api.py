@@ -99,6 +99,7 @@ GUARDS = {
     "dagster._core.remote_origin.RemoteRepositoryOrigin": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
     ),
+    "dagster._core.storage.event_log.EventLogStorage": "test_two_claims_at_once_take_two_slots",
     "dagster._core.storage.event_log.SqliteEventLogStorage": "test_a_home_written_by_dagsters_own_log_is_read_on",
     "dagster._core.storage.event_log.base.AssetEventSummaryRecord": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
