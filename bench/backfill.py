@@ -101,7 +101,7 @@ def _bare_settings(bench: Bench, name: str, lacks: Iterable[re.Pattern[str]]) ->
     file = settings.home / "spark.json"
     if not file.exists():
         open_target(load_lake(settings), flights)
-        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings), writable=True)
+        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings), live=True)
         for options in lacks:
             conf["spark.driver.defaultJavaOptions"] = options.sub("", conf["spark.driver.defaultJavaOptions"])
         file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing / "nyc")}))

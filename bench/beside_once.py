@@ -148,7 +148,7 @@ def _stock() -> list[Callable[[str], tuple[int, int]]]:
 
     settings = read_settings()
     properties = catalog_properties(settings)
-    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, writable=True))
+    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, live=True))
 
     def call(text: str) -> Callable[[str], tuple[int, int]]:
         def run(table: str) -> tuple[int, int]:

@@ -76,7 +76,7 @@ class Mending:
         self.properties = properties(home)
         self.catalog: Catalog = load_catalog("lake", **self.properties)
         session = build_session(spark_conf(read_settings(), {}))
-        self.spark = configure(session, spark_catalogs(self.properties, writable=True))
+        self.spark = configure(session, spark_catalogs(self.properties, live=True))
         self.found: dict[str, Any] = {}
 
     @property

@@ -72,7 +72,7 @@ def _by_spark(home: Path) -> Sweep:
     jvm = build_session(spark_conf(read_settings({"LAKEHOUSE_HOME": str(home / "spark-home")}), {}))
 
     def sweep(site: TestSite, lake: GeneratedLake, found: Counter[str]) -> None:
-        spark = configure(jvm.newSession(), spark_catalogs(dict(site.catalog.properties), writable=True))
+        spark = configure(jvm.newSession(), spark_catalogs(dict(site.catalog.properties), live=True))
         for table in lake.tables:
             found["refused"] += not _removed(spark, table.identifier)
 

@@ -72,7 +72,7 @@ def main(turns: int) -> None:
 
     settings = read_settings()
     properties = catalog_properties(settings)
-    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, writable=True))
+    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, live=True))
     catalog = load_lake(settings)
     contestants = {STAGED: _staged, ALONE: _alone}
     for turn in range(-1, turns):  # the first turn warms up and is not reported

@@ -47,6 +47,7 @@ AUDIT = "audit"
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+READ = re.compile(r"\w+(\.\w+)+?(\.(tag|branch)_.+)?")
 
 
 class OnSchemaChange(StrEnum):
@@ -131,6 +132,9 @@ class Table:
     """Spark settings for this table's workers only; no secrets."""
     deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
     """Upstream asset keys or AssetDep (with a partition mapping where the partitions differ)."""
+    reads: Sequence[str] = ()
+    """Iceberg tables that the step reads beside those among ``deps``, such as tables of others: ``finance.rates``, or
+    ``finance.rates.tag_2026`` and ``finance.rates.branch_audit`` for a tag or branch."""
     description: str = ""
     """Text for the UI, in Markdown."""
     owners: Sequence[str] = ()
@@ -198,6 +202,12 @@ class Table:
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
+        for name in self.reads:
+            if not READ.fullmatch(name):
+                raise ValueError(
+                    f"reads names {name!r}, which is not of the form namespace.table, or .tag_<name> or .branch_<name> "
+                    "behind it"
+                )
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
@@ -269,6 +279,11 @@ class Table:
     def domain(self) -> str:
         """The name of the table's domain."""
         return self.identifier.partition(".")[0]
+
+    @property
+    def dep_names(self) -> list[str]:
+        """What the table depends on, as identifiers; some may be assets that are no tables."""
+        return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]
 
     @cached_property
     def schema(self) -> Schema:

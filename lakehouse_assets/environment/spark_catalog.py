@@ -37,14 +37,13 @@ ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 # A provider of keys for S3FileIO that asks the catalog for new ones before they expire.
 PROVIDER = "client.credentials-provider"
 VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
-SQLITE_OPEN_READONLY = "1"
-"""SQLite's flag for a read-only connection (https://www.sqlite.org/c3ref/c_open_autoproxy.html)."""
-POSTGRESQL_READ_ONLY = "-c default_transaction_read_only=on"
+NOWHERE = "file:/dev/null/inputs-are-read-only"
+"""A location at which nobody can make a folder, for a catalog in which no table is made."""
 # clients=1: each connection to :memory: is a database of its own.
-STAGE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
+PRIVATE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
 # Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, which only
 # listing namespaces needs.
-STAGE_DERBY = {"uri": "jdbc:derby:memory:stage;create=true"}
+PRIVATE_DERBY = {"uri": "jdbc:derby:memory:{name};create=true"}
 
 
 def spark_catalogs(
@@ -52,37 +51,40 @@ def spark_catalogs(
     table_io: Mapping[str, str] | None = None,
     *,
     derby: bool = False,
-    writable: bool = False,
+    live: bool = False,
 ) -> dict[str, str]:
-    """Returns Spark's settings for the catalogs ``lake`` (the real one) and ``stage`` (one worker's own, in memory).
+    """Returns Spark's settings for the catalogs ``lake`` and ``stage``, both one session's own, in memory.
 
-    Where the catalog is a database, ``lake`` is read-only, as only a run publishes. With Glue and REST catalogs only
-    the credentials can limit that.
+    In the first the worker registers what its step may read, in the second what it writes.
 
     properties: PyIceberg's. table_io: the properties of the staged table's own FileIO (``table.io.properties``), where
-    the catalog vends credentials. derby: keep ``stage`` in Derby, which Spark itself brings, for a JVM without SQLite's
-    driver (EMR's). writable: let ``lake`` be written to, for sessions that are not a worker's.
+    the catalog vends credentials. derby: keep both in Derby, which Spark itself brings, for a JVM without SQLite's
+    driver (EMR's). live: have the real catalog as ``lake``, for sessions that are not a worker's, and where its tables
+    can be read by what it vends only.
     Raises SettingsError naming everything that has no Spark counterpart.
     """
     lake, problems = translate(properties)
     if problems:
         raise SettingsError("; ".join(problems))
-    if lake.get("type") == "jdbc" and not writable:
-        lake = _read_only(lake)
-    stage = {
+    private = {
         "type": "jdbc",
-        **(STAGE_DERBY if derby else STAGE_SQLITE),
-        # Never written to: every table in `stage` is registered with a location of its own.
-        "warehouse": "file:/nonexistent",
-        **_stage_io(properties, table_io or properties),
+        **(PRIVATE_DERBY if derby else PRIVATE_SQLITE),
+        # Never written to: every table is registered with a location of its own.
+        "warehouse": NOWHERE,
+        **_private_io(properties, table_io or properties),
     }
     # cache-enabled=false: a session that several workers use (inline) must see what others commit meanwhile.
     conf: dict[str, str] = {}
-    for name, catalog in ((LAKE, lake), (STAGE, stage)):
+    for name, catalog in ((LAKE, lake if live else _named(private, LAKE)), (STAGE, _named(private, STAGE))):
         prefix = f"spark.sql.catalog.{name}"
         conf |= {prefix: SPARK_CATALOG, f"{prefix}.cache-enabled": "false"}
         conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}
     return conf
+
+
+def _named(private: Mapping[str, str], name: str) -> dict[str, str]:
+    """Returns the properties with a database of the catalog's own: Derby's are the whole JVM's, by their names."""
+    return {**private, "uri": private["uri"].format(name=name)}
 
 
 def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
@@ -101,8 +103,11 @@ def refuse_signing(table_io: Mapping[str, str]) -> None:
         raise SettingsError(f"the catalog {LAKE!r} signs requests to S3 itself: {SIGNING}")
 
 
-def _stage_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties of ``stage``'s FileIO. io: a FileIO's properties, and others that are left out."""
+def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties of the private catalogs' FileIO.
+
+    io: a FileIO's properties, and others that are left out.
+    """
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
@@ -134,11 +139,3 @@ def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapp
         REFRESH_ENDPOINT: endpoint,
         REFRESH_ENABLED: "false",
     }
-
-
-def _read_only(java: Mapping[str, str]) -> dict[str, str]:
-    """Has the JDBC catalog use connections that can't write, and so can't create its tables or update them to V1."""
-    read_only = {n: v for n, v in java.items() if n != "jdbc.schema-version"} | {"jdbc.init-catalog-tables": "false"}
-    if java["uri"].startswith("jdbc:sqlite:"):
-        return read_only | {"jdbc.open_mode": SQLITE_OPEN_READONLY}
-    return read_only | {"jdbc.options": f"{java.get('jdbc.options', '')} {POSTGRESQL_READ_ONLY}".strip()}

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
+from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 
@@ -241,6 +242,8 @@ class Assignment(Work):
     """Columns that the step returns and the table lacks."""
     undeclared: tuple[str, ...] = ()
     """Columns of the table that the step does not return. They get nulls; rows that a merge updates keep theirs."""
+    inputs: tuple[Pin, ...] = ()
+    """The versions of the tables that the step reads."""
     compute: str = "local"
     """Where the worker runs, as LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -265,6 +268,7 @@ class Assignment(Work):
             "Spark settings": sorted(self.spark_conf.items()),
             "partitions or drop zone": (window.keys, bounds, sorted(window.dimensions.items()), window.landing),
             "table": (self.table, self.fork_base, self.base_snapshot_id),
+            "inputs": sorted(pin.version for pin in self.inputs),
         }
         return {name: _digest(part) for name, part in parts.items()}
 

@@ -64,6 +64,7 @@ def first_attempts(
             merge=merge,
             left_out=tuple(left_out),
             undeclared=tuple(undeclared),
+            inputs=plan.inputs or (),
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,

@@ -23,6 +23,7 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers
 from lakehouse_assets.keys_text import keys_text, parts_of
+from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
@@ -57,6 +58,8 @@ class RunPlan(Durable):
     """What of the inbox the run is for, by partition: what waited when the plan was made."""
     chunks: tuple[Chunk, ...]
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
+    inputs: tuple[Pin, ...] | None = None
+    """The versions of the tables that all its workers read; None in a plan of code that pinned none."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -128,18 +131,22 @@ class Plans:
         keys: Sequence[str],
         metadata: TableMetadata,
         waiting: Callable[[], Mapping[str, Covered]] = dict,
+        pins: Callable[[], tuple[Pin, ...]] = tuple,
     ) -> tuple[RunPlan, bool]:
         """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
 
         run_id: of the attempt. keys: its partition keys. metadata: the table's. waiting: returns what waits in the
-        inbox for these keys; it is called after the table was read, if the run resumes no other. Raises PublishRefused
-        where an earlier attempt has planned something else, or has published parts of a plan that is gone; and as
-        find() and write().
+        inbox for these keys; it is called after the table was read, if the run resumes no other. pins: pins what the
+        run reads; it is called after waiting: what came before is in what is read. Raises PublishRefused where an
+        earlier attempt has planned something else, or has published parts of a plan that is gone; and as find() and
+        write().
         """
         if found := self.find(token):
             found.refuse_other(table.identifier, keys, metadata.table_uuid)
             return found, True
         refuse_unplanned_parts(table.identifier, metadata, token)
+        # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
+        covers = waiting() if token == run_id else {}
         made = RunPlan(
             token=token,
             run_id=run_id,
@@ -149,9 +156,9 @@ class Plans:
             columns=tuple(metadata.schema().column_names),
             write_mode=repr(table.write_mode),
             code_version=table.code_version,
-            # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
-            covers=waiting() if token == run_id else {},
+            covers=covers,
             chunks=tuple(plan_chunks(table, keys)),
+            inputs=pins(),
         )
         self.write(made)
         return made, False

@@ -21,8 +21,10 @@ CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTIL
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# How SQLite and PostgreSQL refuse a write by a worker's catalog ``lake`` (environment/spark_catalog.py).
-READ_ONLY = re.compile(r"\[SQLITE_READONLY\]|cannot execute [A-Z ]+ in a read-only transaction")
+# How storage refuses a write to an input, whose location is none (commit/pins.py, environment/spark_catalog.py).
+READ_ONLY = re.compile(r"inputs-are-read-only|not a directory: file:/dev/null")
+# How Spark says that the catalog ``lake`` has no such table.
+NO_INPUT = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\][^`]*`lake`\.((?:`[^`]+`\.?)+)")
 # Frames in these folders are not the user's step.
 MACHINERY = (
     "site-packages/pyspark/",
@@ -76,7 +78,14 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     if READ_ONLY.search(message):
         message = (
             "the step wrote to the catalog lake, which workers may only read: return the rows, the run publishes them "
-            f"(the catalog's database refused it: {message})"
+            f"({message})"
+        )
+    if unknown := NO_INPUT.search(message):
+        name = unknown[1].replace("`", "")
+        message = (
+            f"the step reads lake.{name}, which is none of this run's inputs: add it to the table's deps where it is "
+            f"an asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run "
+            "begins. Then materialize anew: a re-execution from failure reads what was there when the run was planned"
         )
     if jvm_exit is not None:
         raised = "" if _is_pysparks(error) else f"; the step then raised {kind}: {message}"

@@ -111,6 +111,6 @@ def _prepare(
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)
-    catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark)
+    catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark, live=credentials.vended)
     configure(spark, secrets | catalogs | hadoop_s3(properties))
     return spark, properties, credentials

@@ -26,6 +26,7 @@ from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.inputs import register_inputs
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import committed_metadata, register
@@ -58,6 +59,8 @@ def stage(
         begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
+        if not (credentials and credentials.vended):
+            register_inputs(spark, assignment.inputs)
         rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
         merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table

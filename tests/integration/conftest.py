@@ -75,7 +75,7 @@ def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[]
     """Sessions such as workers have, with a ``lake`` (the test's catalog) that takes writes; each has its ``stage``."""
     from lakehouse_assets.worker.session import configure
 
-    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties, writable=True))
+    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties, live=True))
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFac
     """A session on a lake with the year's flights, weather and dimensions, written by the steps."""
     home = read_settings({"LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("home"))})
     load_lake(home).create_namespace("nyc")
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(home), writable=True))
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(home), live=True))
     for name in ("airlines", "airports", "planes"):
         getattr(steps, name)(spark, Window(landing=str(landing))).writeTo(f"lake.nyc.{name}").create()
     steps.flights(spark, window(landing, *YEAR)).coalesce(1).writeTo("lake.nyc.flights").create()

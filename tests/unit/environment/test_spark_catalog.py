@@ -15,7 +15,7 @@ S3TABLES = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
 def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
     """The properties of one of Spark's catalogs."""
     prefix = f"spark.sql.catalog.{catalog}."
-    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties).items() if n.startswith(prefix)}
+    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties, live=True).items() if n.startswith(prefix)}
 
 
 # SQL
@@ -42,9 +42,7 @@ def test_workers_can_not_write_to_a_catalog_that_is_a_database() -> None:
         assert "jdbc.schema-version" not in of("lake", properties)
         assert not {"jdbc.open_mode", "jdbc.options"} & of("stage", properties).keys()
         own = {
-            n: v
-            for n, v in spark_catalogs(properties, writable=True).items()
-            if n.startswith("spark.sql.catalog.lake.")
+            n: v for n, v in spark_catalogs(properties, live=True).items() if n.startswith("spark.sql.catalog.lake.")
         }
         assert "spark.sql.catalog.lake.jdbc.schema-version" in own
         assert "read_only" not in str(own)

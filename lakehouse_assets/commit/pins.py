@@ -1,0 +1,127 @@
+"""Pins the versions of the tables that a run reads: finds them, and writes a copy of each one's metadata for workers.
+
+Which tables a run reads is declare/'s. A copy lies where the input's own runs have theirs, in a folder of the reading
+run's token: by it expiry and the collector know that somebody still reads this version (collect/leases.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+
+from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.inputs import Pin
+
+NAME = "input-of-"
+"""How the name of a copy begins, before the table that reads it and the snapshot."""
+READ_ONLY = "file:/dev/null/inputs-are-read-only"
+"""The location of the table in a copy. Nobody can make a folder there, so whoever writes to an input fails; the files
+of the input itself are named by absolute paths. A scheme that Hadoop does not know would keep Spark from reading."""
+PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+"""Properties that would lead a writer elsewhere than to the location
+(https://iceberg.apache.org/docs/latest/configuration/#write-properties)."""
+REFS = ("branch_", "tag_")
+"""How Spark names a branch or tag, as the last part of a table's name
+(https://iceberg.apache.org/docs/latest/spark-queries/#time-travel)."""
+
+
+def pin_inputs(
+    catalog: Catalog, reader: str, deps: Collection[str], reads: Collection[str], io: FileIO, staging: str, token: str
+) -> tuple[Pin, ...]:
+    """Pins each table that a run reads at its head, or at the branch or tag that is named, and writes the copies.
+
+    reader: the identifier of the run's table. deps: names of what it depends on; those that are no table in the catalog
+    are left out. reads: names of further tables, each with ``.branch_<name>`` or ``.tag_<name>`` behind it where that
+    is meant. io, staging: of the staging prefix. token: the run's. Raises PublishRefused for a table, branch or tag of
+    reads that there is not, and what catalogs and storages raise.
+    """
+
+    def pinned(name: str) -> Pin | None:
+        identifier, ref = _parts(name)
+        table = None
+        with suppress(NoSuchTableError, NoSuchNamespaceError):
+            table = catalog.load_table(identifier)
+        if table is not None and (ref == MAIN_BRANCH or ref in table.metadata.refs):
+            return _write(table, identifier, ref, io, f"{staging}/{identifier}/{token}/{NAME}{reader}")
+        if name not in reads:
+            return None
+        missing = f"the table has no branch or tag {ref}" if table else f"the catalog has no table {identifier}"
+        raise PublishRefused(f"table {reader}: reads names {name}, but {missing}. Nothing was staged or published")
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="inputs") as pool:
+        found = pool.map(pinned, dict.fromkeys([*deps, *reads]))
+        return tuple(pin for pin in found if pin is not None)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Returns the identifier of a table, and the branch or tag that its name ends with; main where there is none."""
+    identifier, _, last = name.rpartition(".")
+    for prefix in REFS:
+        if last.startswith(prefix) and "." in identifier:
+            return identifier, last.removeprefix(prefix)
+    return name, MAIN_BRANCH
+
+
+def _write(table: IcebergTable, identifier: str, ref: str, io: FileIO, location: str) -> Pin:
+    """Writes the copy of a table's metadata, and returns the pin. location: that of the copy, without its end."""
+    metadata = table.metadata
+    named = metadata.refs.get(ref)
+    snapshot = metadata.snapshot_by_id(named.snapshot_id) if named else None
+    snapshot_id = snapshot.snapshot_id if snapshot else None
+    copy = f"{location}-{snapshot_id or 0}.metadata.json"
+    ToOutputFile.table_metadata(_unwritable(metadata), io.new_output(copy), overwrite=True)
+    summary = snapshot.summary if snapshot else None
+    at_ms = snapshot.timestamp_ms if snapshot else None
+    return Pin(
+        table=identifier,
+        uuid=metadata.table_uuid,
+        snapshot_id=snapshot_id,
+        # A tag is read by the columns that its snapshot was written with, a branch by the table's
+        # (https://iceberg.apache.org/docs/latest/branching/#schema-selection-with-branches-and-tags).
+        schema_id=_schema_id(metadata, named, snapshot.schema_id if snapshot else None),
+        metadata=copy,
+        committed_at=datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms is not None else None,
+        run_id=summary["lakehouse.run-id"] if summary else None,
+        ref=ref,
+    )
+
+
+def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: int | None) -> int:
+    is_tag = ref is not None and ref.snapshot_ref_type is SnapshotRefType.TAG
+    return of_snapshot if is_tag and of_snapshot is not None else metadata.current_schema_id
+
+
+def _unwritable(metadata: TableMetadata) -> TableMetadata:
+    """Returns a copy of the metadata with all snapshots, branches and tags, whose table can't be written to."""
+    properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
+    return metadata.model_copy(
+        update={"location": READ_ONLY, "properties": {**properties, **HARMLESS}, "metadata_log": []}
+    )
+
+
+def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
+    """Says of each pin whose version can't be read any more why not, in half a sentence."""
+    found = []
+    for pin in pins:
+        try:
+            metadata = catalog.load_table(pin.table).metadata
+        except (NoSuchTableError, NoSuchNamespaceError):
+            found.append(f"{pin.table} is no longer in the catalog")
+            continue
+        if metadata.table_uuid != pin.uuid:
+            found.append(f"{pin.table} was created again")
+        elif pin.snapshot_id is not None and metadata.snapshot_by_id(pin.snapshot_id) is None:
+            found.append(f"snapshot {pin.snapshot_id} of {pin.table} has expired")
+    return found

@@ -1,0 +1,45 @@
+"""Steps that read other tables, and what the tests have others do to these meanwhile.
+The tests are in tests/integration/test_inputs.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse_assets.step.window import Window
+
+MEANWHILE: list[Callable[[str], None]] = []
+"""Called by each step with its first key, before it reads."""
+
+
+def copied(spark: SparkSession, window: Window) -> DataFrame:
+    """The rows of demo.source, on each day of the window."""
+    return _days(spark, window).crossJoin(spark.table("lake.demo.source").select("n"))
+
+
+def meanwhile(spark: SparkSession, window: Window) -> DataFrame:
+    """As copied, after others have done something."""
+    for act in MEANWHILE:
+        act(window.keys[0])
+    return copied(spark, window)
+
+
+def told(spark: SparkSession, window: Window) -> DataFrame:
+    """The result of the SQL in <home>/statement, which may be about any table, on each day of the window."""
+    text = Path(os.environ["LAKEHOUSE_HOME"], "statement").read_text()
+    return _days(spark, window).crossJoin(spark.sql(text).select(F.col("n").cast("long")))
+
+
+def writing(spark: SparkSession, window: Window) -> DataFrame:
+    """As copied, after the SQL in <home>/statement."""
+    spark.sql(Path(os.environ["LAKEHOUSE_HOME"], "statement").read_text()).collect()
+    return copied(spark, window)
+
+
+def _days(spark: SparkSession, window: Window) -> DataFrame:
+    days = ",".join(f"DATE'{key}'" for key in window.keys)
+    return spark.sql(f"SELECT explode(array({days})) AS day")
