@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from pyiceberg.serializers import FromInputFile
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings, digest
 from lakehouse_assets.commit.fork import FORK_NAME
+from lakehouse_assets.commit.pins import NAME as PIN_NAME
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.errors import UnreadableMetadata
@@ -31,6 +32,8 @@ from lakehouse_assets.storage.place import Place, crc_owner
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
+PIN = re.compile(r"-(?P<snapshot>\d+)\.metadata\.json$")
+"""The end of the name of a pinned input's copy (commit/pins.py) has the snapshot."""
 METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
 """A text in JSON that ends as the names of metadata files do."""
 
@@ -161,6 +164,27 @@ class Leavings:
         }
 
 
+def pinned_snapshots(
+    leavings: Leavings,
+    chains_of: Callable[[Collection[str]], Mapping[str, Chain]],
+    now_ms: int,
+    periods: Periods | None = None,
+) -> set[int]:
+    """Returns the snapshots of a table that runs which are alive, or may be resumed, have pinned to read them.
+
+    leavings: of the table's own folder, in which the runs that read it leave their copies of its metadata. chains_of:
+    what Dagster knows of runs. now_ms: by the storage's clock.
+    """
+    pins: dict[str, set[int]] = defaultdict(set)
+    for token, files in leavings.receipts.items():
+        for file in files:
+            if (name := file.place.key.rpartition("/")[2]).startswith(PIN_NAME) and (found := PIN.search(name)):
+                pins[token].add(int(found["snapshot"]))
+    known, newest = chains_of(pins.keys()), leavings.newest_ms
+    states = {one: state_of(known.get(one), newest[one], now_ms, periods or Periods()) for one in pins}
+    return set[int]().union(*(pins[token] for token, state in states.items() if state in HELD))
+
+
 @dataclass
 class StagedFiles:
     """The files that runs name."""
@@ -209,6 +233,8 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
     """Returns the metadata files that a receipt names, of whatever kind of work it is."""
+    if receipt.place.key.rpartition("/")[2].startswith(PIN_NAME):
+        return set()  # of what it names, the table keeps the pinned snapshot; the rest is nobody's business
     try:
         with io.new_input(receipt.place.location).open() as stream:
             return {json.loads(text) for text in METADATA_TEXT.findall(stream.read().decode())}

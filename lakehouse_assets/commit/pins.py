@@ -24,6 +24,8 @@ from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.inputs import Pin
 
+INPUTS = "lakehouse.inputs"
+"""The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""
 NAME = "input-of-"
 """How the name of a copy begins, before the table that reads it and the snapshot."""
 READ_ONLY = "file:/dev/null/inputs-are-read-only"

@@ -60,13 +60,18 @@ class ExpireLevel(MaintenanceLevel):
 
     def carry_out(self, means: Means, action: Action) -> Result:
         """Expires what nothing keeps, in one commit."""
+        from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
         from lakehouse_assets.commit.expire_commit import expire
         from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 
         plans: list[ExpiryPlan] = []
+        site = means.site
 
         def expiry(metadata: TableMetadata) -> Expiry:
-            plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000)))
+            # Looked up for each version of the table: a run pins its head, and leaves its copy, in this order.
+            leavings = Leavings.of(site.receipts_of(action.table), site.list_receipts(action.table))
+            pinned = pinned_snapshots(leavings, site.chains, site.now_ms())
+            plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
             return plans[-1].expiry
 
         expired = expire(means.catalog, action.table, expiry)

@@ -37,7 +37,7 @@ class Why(StrEnum):
     NEWEST = "among the newest of a branch"
     YOUNG = "younger than the age, or a descendant of one that is"
     UNREAD = "not read yet by a reader"
-    BASE = "base of a fork in flight"
+    PINNED = "read by a run that is alive or may be resumed"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Retention:
     def reasons(self, outlived: Collection[str], protected: Collection[int]) -> Iterator[tuple[int, Reason]]:
         """Yields each snapshot that is kept, with a reason; some several times, with different reasons.
 
-        outlived: refs that keep nothing any more. protected: the snapshots that forks in flight began with.
+        outlived: refs that keep nothing any more. protected: the snapshots that runs have pinned.
         """
         refs = {name: ref for name, ref in self.metadata.refs.items() if name not in outlived}
         for name, ref in refs.items():
@@ -150,7 +150,7 @@ class Retention:
                 yield ref.snapshot_id, Reason(Why.TAG, name)
             if name.startswith(READER):
                 yield from self._of_reader(name, ref, refs)
-        yield from ((snapshot_id, Reason(Why.BASE)) for snapshot_id in protected if snapshot_id in self._snapshots)
+        yield from ((snapshot_id, Reason(Why.PINNED)) for snapshot_id in protected if snapshot_id in self._snapshots)
         on_branches = {s.snapshot_id for name in refs for s in self._lines.get(name, ())}
         for snapshot in self.metadata.snapshots:  # what was rolled back, or was on a branch that is gone
             if snapshot.snapshot_id not in on_branches and self._is_young(snapshot, self.policy.age):
@@ -201,7 +201,7 @@ def plan_expiry(
     """Plans what may expire: all that has no reason to stay, and beyond the policy's maximum what only its age keeps.
 
     table: its name, for messages. now_ms: milliseconds since 1970.
-    protected: the snapshots that forks in flight began with.
+    protected: the snapshots that runs have pinned to read them.
     Raises MaintenanceRefused for a table whose snapshots must not expire, or whose properties can't be read.
     """
     _refuse(table, metadata)

@@ -21,7 +21,6 @@ from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.paths import check_paths
-from lakehouse_assets.commit.pins import gone, pin_inputs
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
 from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
@@ -34,12 +33,12 @@ from lakehouse_assets.drive.drive import Drive, driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.run.assignments import first_attempts
+from lakehouse_assets.run.inputs import pins_of, refuse_unpinned, shown, summary_of
 from lakehouse_assets.run.metadata import previews, run_metadata
-from lakehouse_assets.run.plan import ANEW, Plans, RunPlan, plans_of, publish_token, published_chunks
+from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.reporting import (
@@ -81,7 +80,7 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
         plans = plans_of(lakehouse, table.identifier)
         evolution = evolved(lakehouse, table, region)
         metadata, run_id = evolution.found.metadata, context.run.run_id
-        pins = partial(_pins, lakehouse, table, token.text)
+        pins = partial(pins_of, lakehouse, table, token.text)
         plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins)
         if resumes:
             refuse_unpinned(lakehouse, table, plan)
@@ -91,27 +90,6 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
     except Exception as error:
         queue.failed(context, bad_keys(results.failures, findings), error)
         raise
-
-
-def _pins(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
-    """Pins what a run of the table reads. Raises as pin_inputs()."""
-    catalog, staging = with_retries(lakehouse.catalog), lakehouse.settings.staging
-    io = lakehouse.staging_io()
-    return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, io, staging, token)
-
-
-def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
-    """Raises PublishRefused where a run can't read any more what its plan has pinned, before its workers start."""
-    problems = (
-        ["it was planned by an earlier version of this library, which pinned no inputs"]
-        if plan.inputs is None and (table.deps or table.reads)
-        else gone(plan.inputs or (), with_retries(lakehouse.catalog))
-    )
-    if problems:
-        raise PublishRefused(
-            f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
-            f"were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
-        )
 
 
 def _keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
@@ -340,6 +318,7 @@ class TableRun:
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
+        summary |= summary_of(self.plan.inputs or (), staged.table)
         summary |= {CHANGES[name]: text for name, text in evolution_texts(staging.evolution.applied).items()}
         published = publish(
             self.lakehouse.catalog(),
@@ -387,16 +366,17 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
+            of_run |= shown(self.plan.inputs or ())
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])
-            stats, shown = partition_stats(region, forks), previews(region, forks)
+            stats, first_rows = partition_stats(region, forks), previews(region, forks)
             messages = self.queue.metadata()
             rows = "dagster/row_count" if self.table.partitions is None else "dagster/partition_row_count"
             return of_run, {
                 key: dict(zip((rows, "files", "bytes"), stat, strict=True))
                 | dict(messages.get(key, {}))
-                | ({"preview": shown[key]} if key in shown else {})
+                | ({"preview": first_rows[key]} if key in first_rows else {})
                 for key, stat in stats.items()
             }
         except Exception as error:

@@ -3,8 +3,11 @@ Which versions are recorded and shown is in test_trace.py."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import LongType, NestedField
 
+from lakehouse_assets.collect.leases import Leavings, chains, pinned_snapshots
+from lakehouse_assets.collect.reachable import Reader
+from lakehouse_assets.collect.site import Site
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
@@ -64,12 +70,12 @@ def quiet() -> Iterator[None]:
     input_steps.MEANWHILE.clear()
 
 
-def found(lake: Lake, table: Table | None = None) -> dict[str, list[int]]:
-    """The rows by day."""
+def found(lake: Lake, table: Table | None = None) -> dict[str, str]:
+    """The rows by day, as text."""
     by_day: dict[str, list[int]] = {}
     for row in lake.rows(table or copy()).to_pylist():
         by_day.setdefault(str(row["day"]), []).append(row["n"])
-    return {day: sorted(numbers) for day, numbers in sorted(by_day.items())}
+    return {day: str(sorted(numbers)) for day, numbers in sorted(by_day.items())}
 
 
 def say(lake: Lake, statement: str) -> None:
@@ -95,7 +101,7 @@ def test_all_chunks_read_one_version_whoever_publishes_meanwhile(lake: Lake, sou
     result = lake.run(copy("meanwhile", partitions_per_worker=1), "2024-01-01", "2024-01-03")
     assert result.success, failure_text(result)
     assert len(calls) == 3
-    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02", "2024-01-03"], [1, 2])
+    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02", "2024-01-03"], "[1, 2]")
 
 
 def test_a_re_execution_from_failure_reads_what_the_run_read_and_one_of_all_reads_anew(
@@ -113,9 +119,9 @@ def test_a_re_execution_from_failure_reads_what_the_run_read_and_one_of_all_read
     input_steps.MEANWHILE.clear()
     resumed = lake.run(table, "2024-01-01", "2024-01-02", tags=from_failure(failed.run_id))
     assert resumed.success, failure_text(resumed)
-    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02"], [1, 2])
+    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02"], "[1, 2]")
     assert lake.run(table, "2024-01-01", "2024-01-02").success
-    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02"], [3])
+    assert found(lake) == dict.fromkeys(["2024-01-01", "2024-01-02"], "[3]")
 
 
 def failed_once(lake: Lake) -> tuple[Table, dict[str, str]]:
@@ -169,9 +175,7 @@ def roll_back(lake: Lake) -> None:
     table = reload(lake)
     first = table.current_snapshot().snapshot_id
     table.overwrite(rows(3))
-    table.manage_snapshots().rollback_to_snapshot(first).commit() if hasattr(
-        table.manage_snapshots(), "rollback_to_snapshot"
-    ) else table.manage_snapshots().set_current_snapshot(first).commit()
+    table.manage_snapshots().set_current_snapshot(first).commit()
 
 
 def prune(lake: Lake) -> None:
@@ -182,14 +186,12 @@ def prune(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("act", [rename, roll_back, prune])
-def test_what_becomes_of_the_table_is_nothing_to_its_pinned_version(
-    lake: Lake, source: IcebergTable, act: Any
-) -> None:
+def test_what_becomes_of_the_table_is_nothing_to_its_pinned_version(lake: Lake, source: IcebergTable, act: Any) -> None:
     table, tags = failed_once(lake)
     act(lake)
     resumed = lake.run(table, "2024-01-01", tags=tags)
     assert resumed.success, failure_text(resumed)
-    assert found(lake) == {"2024-01-01": [1, 2]}
+    assert found(lake) == {"2024-01-01": "[1, 2]"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_a_table_that_is_no_input_is_refused_with_what_adds_it(
     assert "none of this run's inputs" in text
     declared = lake.run(copy("told", reads=["demo.other"]), "2024-01-01")
     assert declared.success, failure_text(declared)
-    assert found(lake) == {"2024-01-01": [9 if "snapshots" not in statement else 1]}
+    assert found(lake) == {"2024-01-01": "[1]" if "snapshots" in statement else "[9]"}
 
 
 def test_a_branch_and_a_tag_are_read_as_they_were_when_the_run_was_planned(lake: Lake, source: IcebergTable) -> None:
@@ -247,7 +249,7 @@ def test_a_branch_and_a_tag_are_read_as_they_were_when_the_run_was_planned(lake:
         say(lake, f"SELECT n FROM lake.demo.source.{ref}")
         result = lake.run(copy("told", deps=[], reads=[f"demo.source.{ref}"]), "2024-01-01")
         assert result.success, failure_text(result)
-        assert found(lake) == {"2024-01-01": [1, 2]}
+        assert found(lake) == {"2024-01-01": "[1, 2]"}
     move("")
     gone = lake.run(copy("told", deps=[], reads=["demo.source.tag_month"]), "2024-01-01")
     assert "no branch or tag month" in failure_text(gone)
@@ -256,3 +258,56 @@ def test_a_branch_and_a_tag_are_read_as_they_were_when_the_run_was_planned(lake:
 def test_a_table_of_others_that_is_not_there_is_told(lake: Lake, source: IcebergTable) -> None:
     text = failure_text(lake.run(copy(reads=["finance.rates"]), "2024-01-01"))
     assert "reads names finance.rates, but the catalog has no table" in text
+
+
+def summary(lake: Lake) -> dict[str, str]:
+    return dict(lake.table(copy()).current_snapshot().summary.additional_properties)
+
+
+def test_the_commit_names_what_it_was_made_from_and_the_ui_shows_it(lake: Lake, source: IcebergTable) -> None:
+    result = lake.run(copy(reads=["demo.other"]), "2024-01-01")
+    assert "reads names demo.other" in failure_text(result)
+    load_lake(lake.settings).create_table("demo.other", SCHEMA)
+    result = lake.run(copy(reads=["demo.other"]), "2024-01-01")
+    assert result.success, failure_text(result)
+    head = source.current_snapshot().snapshot_id
+    assert json.loads(summary(lake)["lakehouse.inputs"]) == {
+        SOURCE: f"{head}@{source.metadata.table_uuid}",
+        "demo.other": f"None@{lake.table(replace(copy(), identifier='demo.other')).metadata.table_uuid}",
+    }
+    (event,) = result.get_asset_materialization_events()
+    assert str(head) in event.materialization.metadata["inputs"].value
+
+
+@pytest.mark.slow("As many inputs as a report of a whole company has.")
+def test_200_inputs_are_pinned_recorded_beside_and_kept_by_the_collector(lake: Lake, source: IcebergTable) -> None:
+    catalog = load_lake(lake.settings)
+    names = [f"demo.table_of_a_long_name_{n}" for n in range(200)]
+    for name in names:
+        catalog.create_table(name, SCHEMA)
+    result = lake.run(copy(reads=names), "2024-01-01")
+    assert result.success, failure_text(result)
+    location = summary(lake)["lakehouse.inputs"]
+    assert len(json.loads(Path(location.removeprefix("file://")).read_text())) == 201
+    needed: list[str] = []
+    target = lake.table(copy())
+    Reader(target.io, needed.append).read(target.metadata_location, target.metadata)
+    assert location in needed
+
+
+def test_what_a_run_that_may_be_resumed_has_pinned_does_not_expire(lake: Lake, source: IcebergTable) -> None:
+    table, tags = failed_once(lake)
+    first = source.current_snapshot().snapshot_id
+    for n in range(3):
+        reload(lake).overwrite(rows(n))
+    assert pinned(lake) == {first}
+    resumed = lake.run(table, "2024-01-01", tags=tags)
+    assert resumed.success, failure_text(resumed)
+    assert pinned(lake) == set()
+
+
+def pinned(lake: Lake) -> set[int]:
+    """What expiry spares of demo.source."""
+    site = Site(load_lake(lake.settings), lake.settings.staging, partial(chains, lake.instance))
+    leavings = Leavings.of(site.receipts_of(SOURCE), site.list_receipts(SOURCE))
+    return pinned_snapshots(leavings, site.chains, site.now_ms())

@@ -186,7 +186,7 @@ def test_the_base_of_a_fork_in_flight_stays() -> None:
     history.commits(4, youngest=20)
     found = plan(history, protected=[2, 99])
     assert found.expiry.snapshot_ids == (1, 3)
-    assert found.kept[2] == (Reason(Why.BASE),)
+    assert found.kept[2] == (Reason(Why.PINNED),)
 
 
 def test_a_ref_to_a_snapshot_that_is_gone_is_left_alone() -> None:

@@ -1,0 +1,96 @@
+"""What a run reads, as it is planned, refused, recorded in its commit and shown in the UI.
+
+How a version is pinned is commit/pins.py's; what a worker reads of it, worker/inputs.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.plan import ANEW, RunPlan
+from lakehouse_assets.run.resource import Lakehouse
+
+LONGEST = 4096
+"""Characters of a snapshot's summary: what is longer lies in a file beside the table's metadata, as each load of the
+table reads the summaries of all its snapshots."""
+SHOWN = 50
+"""The most inputs that the UI shows of a run."""
+
+
+def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
+    """Pins what a run of the table reads; nothing is opened where that is nothing. Raises as pin_inputs()."""
+    if not (table.dep_names or table.reads):
+        return ()
+    catalog, staging = with_retries(lakehouse.catalog), lakehouse.settings.staging
+    io = lakehouse.staging_io()
+    return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, io, staging, token)
+
+
+def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
+    """Raises PublishRefused where a run can't read any more what its plan has pinned, before its workers start."""
+    if plan.inputs is None and (table.deps or table.reads):
+        problems = ["it was planned by an earlier version of this library, which pinned no inputs"]
+    else:
+        problems = gone(plan.inputs, with_retries(lakehouse.catalog)) if plan.inputs else []
+    if problems:
+        raise PublishRefused(
+            f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
+            f"were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
+        )
+
+
+def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
+    """Returns the entry of a snapshot's summary that names what its rows were made from; none for a run of no inputs.
+
+    It is ``{"nyc.flights": "<snapshot id>@<uuid>"}`` as JSON, or where that is longer than LONGEST the location of a
+    file with it, which is written here, named by its content. table: the one that is published. Raises what storages
+    raise.
+    """
+    if not pins:
+        return {}
+    text = json.dumps({name_of(pin): f"{pin.snapshot_id}@{pin.uuid}" for pin in pins}, separators=(",", ":"))
+    if len(text) <= LONGEST:
+        return {INPUTS: text}
+    content = text.encode()
+    location = table.location_provider().new_metadata_location(
+        f"inputs-{hashlib.sha256(content).hexdigest()[:16]}.json"
+    )
+    with table.io.new_output(location).create(overwrite=True) as stream:
+        stream.write(content)
+    return {INPUTS: location}
+
+
+def name_of(pin: Pin) -> str:
+    """Returns the name by which Spark reads what is pinned."""
+    if pin.ref == MAIN_BRANCH:
+        return pin.table
+    return f"{pin.table}.{pin.ref}"
+
+
+def shown(pins: Sequence[Pin]) -> Mapping[str, dg.MetadataValue]:
+    """Returns the metadata of a run's inputs: which version of each table, since when, and by which run."""
+    if not pins:
+        return {}
+    rows = (
+        (
+            name_of(pin),
+            str(pin.snapshot_id or "empty"),
+            f"{pin.committed_at:%Y-%m-%d %H:%M:%S} UTC" if pin.committed_at else "",
+            f"[{pin.run_id[:8]}](/runs/{pin.run_id})" if pin.run_id else "",
+        )
+        for pin in pins[:SHOWN]
+    )
+    more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
+    return {"inputs": dg.MetadataValue.md(markdown_table(("table", "snapshot", "committed", "by run"), rows) + more)}
