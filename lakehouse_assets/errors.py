@@ -20,6 +20,10 @@ class PublishRefused(LakehouseError):
     """The staged work can't be published as it stands. Nothing was committed."""
 
 
+class InputsMoved(PublishRefused):
+    """Inputs that workers can only read as they are have changed since the run pinned them. Staging again may help."""
+
+
 class HeadMoved(PublishRefused):
     """Others changed what the staged rows depend on in the table: they must be staged again, on the current table."""
 

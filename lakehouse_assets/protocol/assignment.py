@@ -198,6 +198,8 @@ class Cause(StrEnum):
 
     DECLARATION = "declaration"
     """The table's declaration can't work."""
+    MOVED = "moved"
+    """An input that can only be read as it is had changed, or did while the step read it."""
     INPUT = "input"
     """The step's input is missing or wrong, so that other chunks may have read it so too."""
     STEP = "step"

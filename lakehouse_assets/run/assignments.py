@@ -18,6 +18,7 @@ from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
+from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.protocol.steps import code_packages, worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -31,13 +32,14 @@ def first_attempts(
     fork_base: ForkBase,
     run_id: str,
     *,
+    inputs: Sequence[Pin] = (),
     left_out: Sequence[str] = (),
     undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
     """Returns the first attempt at each chunk of a run, by the chunk's ordinal.
 
-    journal: says where receipts are written. run_id: shown in the services' own lists. left_out, undeclared: see
-    Assignment.
+    journal: says where receipts are written. run_id: shown in the services' own lists. inputs, left_out, undeclared:
+    see Assignment.
     """
     merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
@@ -64,7 +66,7 @@ def first_attempts(
             merge=merge,
             left_out=tuple(left_out),
             undeclared=tuple(undeclared),
-            inputs=plan.inputs or (),
+            inputs=tuple(inputs),
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,

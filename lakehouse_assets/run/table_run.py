@@ -33,8 +33,10 @@ from lakehouse_assets.drive.drive import Drive, driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
-from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.errors import HeadMoved, InputsMoved
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.protocol.assignment import Cause
+from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.inputs import pins_of, refuse_unpinned, shown, summary_of
 from lakehouse_assets.run.metadata import previews, run_metadata
@@ -120,6 +122,8 @@ class Staging:
     """The chunks that earlier runs or processes with this token have published, each with its snapshot."""
     attempts: Mapping[int, Attempt]
     """The first attempt at each chunk, by ordinal."""
+    inputs: Sequence[Pin]
+    """The versions of what it reads: those of the plan, or later ones where these could not be read."""
 
 
 @dataclass(frozen=True)
@@ -179,15 +183,24 @@ class TableRun:
         self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]
     ) -> Generator[dg.AssetCheckResult, None, tuple[Staging, Staged, Published]]:
         """Stages, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
-        merges = self.strategy.merge is not None
+        merges, inputs = self.strategy.merge is not None, self.plan.inputs or ()
         with closing(TableLock(self.context, self.table.identifier)) as lock:
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
                     lock.take()
                 if number > 1:
                     evolution = evolved(self.lakehouse, self.table, self.region)
-                staging = self._begin_staging(evolution, is_first=number == 1)
-                self._stage(drive, staging)
+                staging = self._begin_staging(evolution, inputs, is_first=number == 1)
+                try:
+                    self._stage(drive, staging)
+                except InputsMoved as moved:
+                    if number == STAGINGS:
+                        raise
+                    self.context.log.info(f"{moved}. They are pinned again, and all is staged again")
+                    inputs = pins_of(self.lakehouse, self.table, self.token.text)
+                    drive.results.receipts.clear()
+                    drive.results.failures.clear()
+                    continue
                 staged = self._staged(staging, drive.results)
                 check = self._audit(staging, staged, findings)
                 again = number < STAGINGS and (merges or bool(staging.evolution.applied))
@@ -218,7 +231,7 @@ class TableRun:
 
     # stage
 
-    def _begin_staging(self, evolution: Evolution, *, is_first: bool) -> Staging:
+    def _begin_staging(self, evolution: Evolution, inputs: Sequence[Pin], *, is_first: bool) -> Staging:
         """Decides what is staged on the table as it is, and writes the fork base.
 
         Raises PublishRefused for a table that the run may not write to, or whose rows it would add once more.
@@ -240,10 +253,11 @@ class TableRun:
             self.journal,
             fork_base,
             self.context.run.run_id,
+            inputs=inputs,
             left_out=evolution.left_out,
             undeclared=evolution.undeclared,
         )
-        return Staging(evolution, earlier, attempts)
+        return Staging(evolution, earlier, attempts, inputs)
 
     def _staged_on(self, is_first: bool) -> int | None:
         """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
@@ -272,6 +286,8 @@ class TableRun:
             for text in staged_again(self.journal.receipts(chunk.ordinal for chunk in left), staging.attempts):
                 self.context.log.info(f"{table.identifier}: {text}")
         drive.run(left, staging.attempts, keep_on=table.publish_others)
+        if moved := [failure.message for failure in results.failures if failure.cause is Cause.MOVED]:
+            raise InputsMoved(f"table {table.identifier}: {moved[0]}, where its workers read inputs as they are")
         if results.failures and not (table.publish_others and (staging.earlier or results.receipts)):
             advice = advice_after(results.failures, added=False)
             raise staging_failure(table.identifier, "Nothing was published", advice, results)
@@ -318,7 +334,7 @@ class TableRun:
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        summary |= summary_of(self.plan.inputs or (), staged.table)
+        summary |= summary_of(staging.inputs, staged.table)
         summary |= {CHANGES[name]: text for name, text in evolution_texts(staging.evolution.applied).items()}
         published = publish(
             self.lakehouse.catalog(),
@@ -366,7 +382,7 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
-            of_run |= shown(self.plan.inputs or ())
+            of_run |= shown(staging.inputs)
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])

@@ -57,6 +57,10 @@ class CredentialsExpired(RuntimeError):
         self.transient = transient
 
 
+class InputMoved(RuntimeError):
+    """An input that is read as it is now has another version than the run has pinned."""
+
+
 class CheckError(RuntimeError):
     """A condition of a declaration can't be evaluated on the rows that it is declared for."""
 
@@ -129,6 +133,8 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
         return Cause.WORKER
     if isinstance(error, CheckError):
         return Cause.DECLARATION
+    if isinstance(error, InputMoved):
+        return Cause.MOVED
     of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
     return Cause.INPUT if of_input else Cause.STEP
 

@@ -5,17 +5,44 @@ How pins are made is commit/pins.py's; what a step that reads or writes somethin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.failure import InputMoved
 from lakehouse_assets.worker.session import literal
 
 
-def register_inputs(spark: SparkSession, pins: Iterable[Pin]) -> None:
-    """Registers each pinned table, under its own name, in the session's private catalog ``lake``."""
-    for table, location in {pin.table: pin.metadata for pin in pins}.items():
-        called = f"table => {literal(table)}, metadata_file => {literal(location)}"
-        spark.sql(f"CALL {LAKE}.system.register_table({called})")
+@contextmanager
+def reading(
+    spark: SparkSession, pins: Sequence[Pin], properties: Mapping[str, str], credentials: TableCredentials | None
+) -> Iterator[None]:
+    """Has the pinned tables as ``lake`` within the context.
+
+    Where the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give what reads these
+    files: then it is compared before and after. properties: PyIceberg's. Raises InputMoved.
+    """
+    if credentials is None or not credentials.vended:
+        for table, location in {pin.table: pin.metadata for pin in pins}.items():
+            called = f"table => {literal(table)}, metadata_file => {literal(location)}"
+            spark.sql(f"CALL {LAKE}.system.register_table({called})")
+        yield
+        return
+    _refuse_moved(pins, properties)
+    yield
+    _refuse_moved(pins, properties)
+
+
+def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
+    catalog = load_catalog(LAKE, **properties) if pins else None
+    for pin in pins:
+        metadata = catalog.load_table(pin.table).metadata if catalog else None
+        ref = metadata.refs.get(pin.ref) if metadata else None
+        found = (metadata and metadata.table_uuid, ref and ref.snapshot_id)
+        if found != (pin.uuid, pin.snapshot_id):
+            raise InputMoved(f"{pin.table} has snapshot {found[1]} now, and the run has pinned {pin.snapshot_id}")

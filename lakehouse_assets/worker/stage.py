@@ -26,7 +26,7 @@ from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.inputs import register_inputs
+from lakehouse_assets.worker.inputs import reading
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import committed_metadata, register
@@ -51,7 +51,7 @@ def stage(
     spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
     properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
     Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
-    ForkError, OtherCode and CredentialsExpired.
+    ForkError, OtherCode, InputMoved and CredentialsExpired.
     """
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
@@ -59,10 +59,9 @@ def stage(
         begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
-        if not (credentials and credentials.vended):
-            register_inputs(spark, assignment.inputs)
-        rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
-        merged, failed = _write(spark, rows, fork, begun, assignment)
+        with reading(spark, assignment.inputs, io_properties, credentials):
+            rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
+            merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.
         idle = merged is not None and merged.is_idle

@@ -29,7 +29,12 @@ def meanwhile(spark: SparkSession, window: Window) -> DataFrame:
 
 
 def told(spark: SparkSession, window: Window) -> DataFrame:
-    """The result of the SQL in <home>/statement, which may be about any table, on each day of the window."""
+    """The result of the SQL in <home>/statement, which may be about any table, on each day of the window.
+
+    Others do something before.
+    """
+    for act in MEANWHILE:
+        act(window.keys[0])
     text = Path(os.environ["LAKEHOUSE_HOME"], "statement").read_text()
     return _days(spark, window).crossJoin(spark.sql(text).select(F.col("n").cast("long")))
 
