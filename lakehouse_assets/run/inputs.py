@@ -10,6 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
+from dagster._core.definitions.data_version import (
+    INPUT_DATA_VERSION_TAG_PREFIX,
+    INPUT_EVENT_POINTER_TAG_PREFIX,
+)
+from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -25,6 +30,7 @@ from lakehouse_assets.run.resource import Lakehouse
 LONGEST = 4096
 """Characters of a snapshot's summary: what is longer lies in a file beside the table's metadata, as each load of the
 table reads the summaries of all its snapshots."""
+UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
 SHOWN = 50
 """The most inputs that the UI shows of a run."""
 
@@ -49,6 +55,17 @@ def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
             f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
             f"were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
         )
+
+
+def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[str, str]:
+    """Returns the tags by which a materialization of an asset says which versions of its deps Dagster knew.
+
+    Dagster makes them for each run as it begins. A run that resumes another has read what that one had pinned, so it
+    reports that one's.
+    """
+    step = context.get_step_execution_context()
+    tags = _build_data_version_tags(dg.DataVersion(""), "", _get_input_provenance_data(key, step), False)
+    return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
 
 
 def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import groupby
@@ -60,6 +60,8 @@ class RunPlan(Durable):
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
     inputs: tuple[Pin, ...] | None = None
     """The versions of the tables that all its workers read; None in a plan of code that pinned none."""
+    upstream: Mapping[str, str] = field(default_factory=dict)
+    """The tags by which Dagster tells later whether upstream assets have changed, as it knew these before the pins."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -132,14 +134,15 @@ class Plans:
         metadata: TableMetadata,
         waiting: Callable[[], Mapping[str, Covered]] = dict,
         pins: Callable[[], tuple[Pin, ...]] = tuple,
+        upstream: Callable[[], Mapping[str, str]] = dict,
     ) -> tuple[RunPlan, bool]:
         """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
 
         run_id: of the attempt. keys: its partition keys. metadata: the table's. waiting: returns what waits in the
         inbox for these keys; it is called after the table was read, if the run resumes no other. pins: pins what the
-        run reads; it is called after waiting: what came before is in what is read. Raises PublishRefused where an
-        earlier attempt has planned something else, or has published parts of a plan that is gone; and as find() and
-        write().
+        run reads; it is called after waiting and upstream: what came before is in what is read. Raises PublishRefused
+        where an earlier attempt has planned something else, or has published parts of a plan that is gone; and as
+        find() and write().
         """
         if found := self.find(token):
             found.refuse_other(table.identifier, keys, metadata.table_uuid)
@@ -158,6 +161,7 @@ class Plans:
             code_version=table.code_version,
             covers=covers,
             chunks=tuple(plan_chunks(table, keys)),
+            upstream=upstream(),
             inputs=pins(),
         )
         self.write(made)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
@@ -23,6 +24,7 @@ from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
+from lakehouse_assets.run.plan import RunPlan
 
 RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
 """What the audit checks beside the rules of a write mode."""
@@ -61,32 +63,36 @@ def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.
 def materialized(
     context: dg.AssetExecutionContext,
     table: Table,
-    keys: Sequence[str],
+    plan: RunPlan,
     results: Results,
     of_run: Mapping[str, Any],
     of_key: Mapping[str, Mapping[str, Any]],
+    version: dg.DataVersion,
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Yields the materialization of a run whose rows are published.
 
-    keys: those of the run. of_run: the metadata that hold for the whole run. of_key: what differs by partition. Raises
-    Failure if some chunks have failed, after it has logged the materializations of the others.
+    of_run: the metadata that hold for the whole run. of_key: what differs by partition. version: tells downstream
+    assets that there are other rows. Raises Failure if some chunks have failed, after it has logged the
+    materializations of the others.
     """
     if table.partitions is None:
-        yield dg.MaterializeResult(asset_key=table.key, metadata={**of_key.get(WHOLE, {}), **of_run})
+        shown = {**of_key.get(WHOLE, {}), **of_run}
+        yield dg.MaterializeResult(asset_key=table.key, metadata=shown, data_version=version, tags=plan.upstream)
         return
     failed = {key for failure in results.failures for key in failure.chunk.keys}
     # Both under each key, in this order: the UI would show a result's metadata before a key's.
-    by_key = {key: {**of_key.get(key, {}), **of_run} for key in keys if key not in failed}
+    by_key = {key: {**of_key.get(key, {}), **of_run} for key in plan.keys if key not in failed}
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
-        made_by = {CODE_VERSION: table.code_version}  # as Dagster gives to results
+        # As Dagster gives to results.
+        made_by = {CODE_VERSION: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
         events = [dg.AssetMaterialization(table.key, partition=k, metadata=m, tags=made_by) for k, m in by_key.items()]
         log_materializations(context, events)
         published_text = f"The other {len(by_key)} partitions are published"
         advice = advice_after(results.failures, added=table.write_mode.adds_again)
         raise staging_failure(table.identifier, published_text, advice, results)
     add_metadata(context, table.key, by_key)
-    yield dg.MaterializeResult(asset_key=table.key)
+    yield dg.MaterializeResult(asset_key=table.key, data_version=version, tags=plan.upstream)
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:

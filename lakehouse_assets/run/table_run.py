@@ -38,7 +38,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.inputs import pins_of, refuse_unpinned, shown, summary_of
+from lakehouse_assets.run.inputs import pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
@@ -83,7 +83,8 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
         evolution = evolved(lakehouse, table, region)
         metadata, run_id = evolution.found.metadata, context.run.run_id
         pins = partial(pins_of, lakehouse, table, token.text)
-        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins)
+        upstream = partial(upstream_tags, context, table.key)
+        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins, upstream)
         if resumes:
             refuse_unpinned(lakehouse, table, plan)
         launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
@@ -177,7 +178,8 @@ class TableRun:
                 drive.settle()  # what is billed is known at a worker's end only
             forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
             of_run, of_key = self._shown(staging, forks, published, results)
-            yield from materialized(self.context, self.table, self.plan.keys, results, of_run, of_key)
+            version = dg.DataVersion(str(published.snapshot_id))
+            yield from materialized(self.context, self.table, self.plan, results, of_run, of_key, version)
 
     def _land(
         self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]

@@ -63,6 +63,21 @@ GUARDS = {
     "dagster._core.definitions.declarative_automation.automation_context.AutomationContext": (
         "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
     ),
+    "dagster._core.definitions.data_version.DATA_VERSION_TAG": (
+        "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log"
+    ),
+    "dagster._core.definitions.data_version.INPUT_DATA_VERSION_TAG_PREFIX": (
+        "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
+    ),
+    "dagster._core.definitions.data_version.INPUT_EVENT_POINTER_TAG_PREFIX": (
+        "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
+    ),
+    "dagster._core.execution.plan.execute_step._build_data_version_tags": (
+        "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
+    ),
+    "dagster._core.execution.plan.execute_step._get_input_provenance_data": (
+        "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
+    ),
     "dagster._core.definitions.events.AssetKeyPartitionKey": (
         "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
     ),
