@@ -60,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from lakehouse_assets.cli.job_commands import show_plan  # imports Dagster
 
             return show_plan(settings, chosen.tables)
+        if chosen.command == "trace":
+            from lakehouse_assets.cli.trace import trace  # imports Dagster
+
+            return trace(settings, chosen.asset, chosen.partition, chosen.at)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
         return run(settings, chosen.domain, chosen.tables)
@@ -99,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     maintain.add_argument("--levels", nargs="*", help="kinds of work; without, those that need not be asked for")
     maintain.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain.add_argument("--allow-large", action="store_true", help="let the trash take over 20 %% of a table's bytes")
+    trace = commands.add_parser("trace", help="show what a table's partition was made from, version by version")
+    trace.add_argument("asset", help="such as shop.orders")
+    trace.add_argument("partition", nargs="?", help="its key; without, the latest that was materialized")
+    trace.add_argument("--at", help="a time in ISO 8601: what was there then")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser

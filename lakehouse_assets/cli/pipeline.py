@@ -64,6 +64,11 @@ class Pipeline:
         ((self._name, self._repository),) = loaded.reconstructables_by_name.items()
         self._graph: AssetGraph = loaded.definitions_by_name[self._name].asset_graph
 
+    @property
+    def graph(self) -> AssetGraph:
+        """The assets, and what each depends on."""
+        return self._graph
+
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
         """Returns the selections of one domain in topological order, without those that have no partition yet.
 

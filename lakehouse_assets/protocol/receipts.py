@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.protocol.assignment import Merged, Rewritten
 from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.step.opened import OpenedFile
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -72,6 +73,8 @@ class Receipt(Durable):
     """Those of the table's ``checks`` that rows fail."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Assignment.parts."""
+    files: tuple[OpenedFile, ...] = ()
+    """The files of the drop zone that the step opened by read_csv() and read_parquet()."""
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:

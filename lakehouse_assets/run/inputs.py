@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import (
@@ -22,7 +24,9 @@ from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan
 from lakehouse_assets.run.resource import Lakehouse
@@ -31,6 +35,10 @@ LONGEST = 4096
 """Characters of a snapshot's summary: what is longer lies in a file beside the table's metadata, as each load of the
 table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
+READS = "reads"
+"""The metadata that names the versions of tables that are no assets here, for trace.py."""
+FILES = "drop_zone_files"
+"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 SHOWN = 50
 """The most inputs that the UI shows of a run."""
 
@@ -96,8 +104,11 @@ def name_of(pin: Pin) -> str:
     return f"{pin.table}.{pin.ref}"
 
 
-def shown(pins: Sequence[Pin]) -> Mapping[str, dg.MetadataValue]:
-    """Returns the metadata of a run's inputs: which version of each table, since when, and by which run."""
+def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
+    """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
+
+    table: whose run it is.
+    """
     if not pins:
         return {}
     rows = (
@@ -110,4 +121,22 @@ def shown(pins: Sequence[Pin]) -> Mapping[str, dg.MetadataValue]:
         for pin in pins[:SHOWN]
     )
     more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
-    return {"inputs": dg.MetadataValue.md(markdown_table(("table", "snapshot", "committed", "by run"), rows) + more)}
+    text = markdown_table(("table", "snapshot", "committed", "by run"), rows) + more
+    of_others = {name_of(pin): str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
+    return {"inputs": dg.MetadataValue.md(text)} | ({READS: of_others} if of_others else {})
+
+
+def files_by_key(chunks: Iterable[Receipt]) -> dict[str, list[tuple[str, int, int]]]:
+    """Returns the files of the drop zone that each partition was made from, as FILES has them.
+
+    A file whose name begins with a partition's key is that one's; any other is of all partitions of its chunk.
+    """
+    found: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for receipt in chunks:
+        keys = parts_of(receipt.keys)
+        for file in receipt.files:
+            name = file.path.rpartition("/")[2]
+            of_file = [key for key in keys if key and name.startswith(f"{key}.")]
+            for key in of_file or keys:
+                found[key].append((file.path, file.size, file.modified_ms))
+    return {key: files[:SHOWN] for key, files in found.items()}

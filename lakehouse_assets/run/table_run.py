@@ -38,7 +38,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.inputs import Pin
 from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.inputs import pins_of, refuse_unpinned, shown, summary_of, upstream_tags
+from lakehouse_assets.run.inputs import FILES, files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
@@ -384,17 +384,18 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
-            of_run |= shown(staging.inputs)
+            of_run |= shown(self.table, staging.inputs)
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])
             stats, first_rows = partition_stats(region, forks), previews(region, forks)
-            messages = self.queue.metadata()
+            messages, files = self.queue.metadata(), files_by_key(fork.receipt for fork in forks)
             rows = "dagster/row_count" if self.table.partitions is None else "dagster/partition_row_count"
             return of_run, {
                 key: dict(zip((rows, "files", "bytes"), stat, strict=True))
                 | dict(messages.get(key, {}))
                 | ({"preview": first_rows[key]} if key in first_rows else {})
+                | ({FILES: files[key]} if key in files else {})
                 for key, stat in stats.items()
             }
         except Exception as error:

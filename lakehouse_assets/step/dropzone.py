@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse_assets.step.opened import OpenedFile, note_opened
 from lakehouse_assets.step.window import BadPartitions
 
 # This many compressed bytes surely hold a file's header line, which takes about a hundredth of them.
@@ -24,6 +25,8 @@ FOOTERS_AT_ONCE = 16
 NO_PARQUET = "is not a Parquet file"
 """Words of the error that Parquet's reader raises for another file (ParquetFileReader.readFooter)."""
 PATTERN = re.compile(r"[\\*?\[\]{},^]")
+OF_FILE = ("path", "length", "unix_millis(modificationTime) AS modified")
+"""What Spark tells of a file without reading it, in SQL (its source binaryFile)."""
 TIME = "yyyy-MM-dd'T'HH:mm:ssX"
 
 
@@ -85,6 +88,8 @@ def read_parquet(spark: SparkSession, folder: str, names: Sequence[str], schema:
         if problem:
             problems[problem].append(name)
     _refuse(problems, f"{folder}/*.parquet", len(names))
+    opened = spark.read.format("binaryFile").load(paths).selectExpr(*OF_FILE).collect() if paths else []
+    note_opened(OpenedFile(row.path, row.length, row.modified) for row in opened)
     strict = {"ignoreCorruptFiles": False, "ignoreMissingFiles": False}
     return spark.read.schema(wanted).options(**strict).parquet(*paths)
 
@@ -107,13 +112,14 @@ def _headers(spark: SparkSession, folder: str, names: Sequence[str]) -> dict[str
     """
     files = spark.read.format("binaryFile").options(pathGlobFilter=_glob(names))
     try:
-        heads = files.load(_escaped(folder)).select("path", F.substring("content", 1, HEAD).alias("head")).collect()
+        heads = files.load(_escaped(folder)).selectExpr(*OF_FILE, f"substring(content, 1, {HEAD}) AS head").collect()
     except AnalysisException as error:
         if condition_of(error) != "PATH_NOT_FOUND":
             raise
         raise DropZoneError(
             f"the drop zone has no folder {folder}; let the source deliver it, then run again"
         ) from error
+    note_opened(OpenedFile(row.path, row.length, row.modified) for row in heads)
     return {row.path.rpartition("/")[2].removesuffix(".csv.gz"): _columns(row.head) for row in heads}
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from lakehouse_assets.protocol.assignment import Assignment, Merged
 from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
 from lakehouse_assets.protocol.steps import step_of
+from lakehouse_assets.step.opened import take_opened
 from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
@@ -59,6 +60,7 @@ def stage(
         begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
+        take_opened()  # by a step before, where a process runs several
         with reading(spark, assignment.inputs, io_properties, credentials):
             rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
             merged, failed = _write(spark, rows, fork, begun, assignment)
@@ -80,6 +82,7 @@ def stage(
             worker=socket.gethostname(),
             merged=merged,
             failed_checks=failed,
+            files=take_opened(),
         )
         check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
         receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.step.dropzone import read_csv
 from lakehouse_assets.step.window import Window
 
 MEANWHILE: list[Callable[[str], None]] = []
@@ -48,3 +50,23 @@ def writing(spark: SparkSession, window: Window) -> DataFrame:
 def _days(spark: SparkSession, window: Window) -> DataFrame:
     days = ",".join(f"DATE'{key}'" for key in window.keys)
     return spark.sql(f"SELECT explode(array({days})) AS day")
+
+
+def dropped(spark: SparkSession, window: Window) -> DataFrame:
+    """The numbers in the files raw/<day>.csv.gz."""
+    days = [
+        read_csv(spark, f"{window.landing}/raw", [day], {"n": "long"}).select(F.lit(day).cast("date").alias("day"), "n")
+        for day in window.keys
+    ]
+    return reduce(DataFrame.unionAll, days)
+
+
+def doubled(spark: SparkSession, window: Window) -> DataFrame:
+    """The rows of demo.raw, each number twice as large."""
+    return spark.table("lake.demo.raw").where(F.col("day").isin([*window.keys])).withColumn("n", F.col("n") * 2)
+
+
+def summed(spark: SparkSession, window: Window) -> DataFrame:
+    """The sums of demo.doubled by month."""
+    month = F.trunc("day", "month").alias("month")
+    return spark.table("lake.demo.doubled").groupBy(month).agg(F.sum("n").alias("n"))
