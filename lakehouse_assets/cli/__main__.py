@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return show_plan(settings, chosen.tables)
         if chosen.command == "trace":
-            from lakehouse_assets.cli.trace import trace  # imports Dagster
+            from lakehouse_assets.cli.trace_command import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)
         from lakehouse_assets.cli.run import run  # imports Dagster

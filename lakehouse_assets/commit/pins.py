@@ -22,7 +22,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 
 INPUTS = "lakehouse.inputs"
 """The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""

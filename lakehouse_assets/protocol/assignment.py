@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 

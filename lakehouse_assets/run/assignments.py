@@ -18,7 +18,7 @@ from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.steps import code_packages, worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse

@@ -1,6 +1,6 @@
 """What a run reads, as it is planned, refused, recorded in its commit and shown in the UI.
 
-How a version is pinned is commit/pins.py's; what a worker reads of it, worker/inputs.py's.
+How a version is pinned is commit/pins.py's; what a worker reads of it, worker/pinned_lake.py's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from dagster._core.definitions.data_version import (
 )
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import MAIN, Pin
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan
@@ -99,7 +98,7 @@ def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
 
 def name_of(pin: Pin) -> str:
     """Returns the name by which Spark reads what is pinned."""
-    if pin.ref == MAIN_BRANCH:
+    if pin.ref == MAIN:
         return pin.table
     return f"{pin.table}.{pin.ref}"
 

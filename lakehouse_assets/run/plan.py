@@ -23,7 +23,7 @@ from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers
 from lakehouse_assets.keys_text import keys_text, parts_of
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
@@ -24,7 +24,9 @@ from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
-from lakehouse_assets.run.plan import RunPlan
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.plan import RunPlan
 
 RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
 """What the audit checks beside the rules of a write mode."""

@@ -36,7 +36,7 @@ from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved, InputsMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.inputs import FILES, files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata

@@ -27,8 +27,8 @@ from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.inputs import reading
 from lakehouse_assets.worker.merge import Fork, merge
+from lakehouse_assets.worker.pinned_lake import reading
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import committed_metadata, register
 

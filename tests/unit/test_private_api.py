@@ -63,6 +63,12 @@ GUARDS = {
     "dagster._core.definitions.declarative_automation.automation_context.AutomationContext": (
         "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
     ),
+    "dagster._core.definitions.data_version.NULL_EVENT_POINTER": (
+        "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
+    ),
+    "dagster._core.definitions.data_version.get_input_event_pointer_tag": (
+        "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
+    ),
     "dagster._core.definitions.data_version.DATA_VERSION_TAG": (
         "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log"
     ),

@@ -43,7 +43,7 @@ from tests.support.http_server import Handler, http_server
 def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
     """The properties of one of Spark's catalogs."""
     prefix = f"spark.sql.catalog.{catalog}."
-    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties).items() if n.startswith(prefix)}
+    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties, live=True).items() if n.startswith(prefix)}
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:

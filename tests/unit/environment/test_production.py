@@ -86,7 +86,7 @@ def test_its_environment_passes_our_own_checks(environment: Mapping[str, str], m
     settings = read_settings(check=catalog_problems)
     assert settings.compute == "ecs"
     assert settings.computes["ecs"].capacity == {"FARGATE_SPOT": 3, "FARGATE": 1}
-    assert spark_catalogs(catalog_properties(settings))["spark.sql.catalog.lake.type"] == "rest"
+    assert spark_catalogs(catalog_properties(settings), live=True)["spark.sql.catalog.lake.type"] == "rest"
 
 
 def test_its_plain_variables_hold_no_secret(location: Location) -> None:

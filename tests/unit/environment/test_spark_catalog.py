@@ -32,20 +32,19 @@ def test_postgresql_keeps_how_the_connection_is_secured() -> None:
     assert spark["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
 
 
-def test_workers_can_not_write_to_a_catalog_that_is_a_database() -> None:
-    sqlite = {"type": "sql", "warehouse": "file:///w", "uri": "sqlite:////lake/catalog.db"}
-    postgresql = sqlite | {"uri": "postgresql://db/lake?options=-c%20search_path%3Dlake"}
-    assert of("lake", sqlite)["jdbc.open_mode"] == "1"
-    assert of("lake", postgresql)["jdbc.options"] == "-c search_path=lake -c default_transaction_read_only=on"
-    for properties in (sqlite, postgresql):
-        assert of("lake", properties)["jdbc.init-catalog-tables"] == "false"
-        assert "jdbc.schema-version" not in of("lake", properties)
-        assert not {"jdbc.open_mode", "jdbc.options"} & of("stage", properties).keys()
-        own = {
-            n: v for n, v in spark_catalogs(properties, live=True).items() if n.startswith("spark.sql.catalog.lake.")
-        }
-        assert "spark.sql.catalog.lake.jdbc.schema-version" in own
-        assert "read_only" not in str(own)
+@pytest.mark.parametrize("derby", [False, True])
+def test_workers_have_catalogs_of_their_own_in_which_no_table_can_be_made(derby: bool) -> None:
+    for properties in (
+        {"type": "sql", "warehouse": "file:///w", "uri": "postgresql://me:secret@db/lake"},
+        {"type": "glue", "warehouse": "s3://lake/warehouse", "glue.region": "eu-west-1"},
+        {"type": "rest", "uri": "https://x", "warehouse": "lake", "credential": "id:secret"},
+    ):
+        conf = spark_catalogs(properties, derby=derby)
+        uris = {conf[f"spark.sql.catalog.{name}.uri"] for name in ("lake", "stage")}
+        assert all(":memory:" in uri for uri in uris)
+        assert len(uris) == (2 if derby else 1), "Derby's databases are the whole JVM's"
+        assert conf["spark.sql.catalog.lake.warehouse"].startswith("file:/dev/null/")
+        assert "secret" not in str(conf)
 
 
 def test_a_local_warehouse_needs_no_s3() -> None:
@@ -217,7 +216,8 @@ def test_what_a_table_comes_with_is_the_stage_s_and_no_more() -> None:
     stage = {n.rpartition("stage.")[2]: v for n, v in spark.items() if ".stage." in n}
     assert vended.items() <= stage.items()
     assert not {"credential", "write.format.default"} & stage.keys()
-    assert "spark.sql.catalog.lake.s3.access-key-id" not in spark
+    live = spark_catalogs(properties, {**properties, **vended}, live=True)
+    assert "spark.sql.catalog.lake.s3.access-key-id" not in live
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog_translation import LAKE
-from lakehouse_assets.protocol.inputs import Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import InputMoved
 from lakehouse_assets.worker.session import literal

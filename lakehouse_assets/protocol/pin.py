@@ -1,6 +1,6 @@
 """A pin: the one version of an Iceberg table that all workers of a run read, whatever is committed to it meanwhile.
 
-Plain data, which both sides of the process border import. Pins are made in commit/pins.py, read in worker/inputs.py.
+Plain data, for both sides of the process border. Pins are made in commit/pins.py, read in worker/pinned_lake.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from pyiceberg.table.refs import MAIN_BRANCH
+MAIN = "main"
+"""Iceberg's main branch; its own constant is in a module that takes half a second to import."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Pin:
     """When the snapshot was committed, by the clock of whoever did it."""
     run_id: str | None = None
     """The Dagster run that committed the snapshot; None where it was none of ours."""
-    ref: str = MAIN_BRANCH
+    ref: str = MAIN
     """The branch or tag that named the snapshot."""
 
     @property
