@@ -22,6 +22,7 @@ PLAIN = Table(
     step="bench.trade_steps:copied",
     partitioned_by=["ym"],
     sorted_by=["exp_imp", "hs9"],
+    reads=["trade.customs"],
 )
 
 

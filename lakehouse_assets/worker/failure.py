@@ -87,7 +87,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     if unknown := NO_INPUT.search(message):
         name = unknown[1].replace("`", "")
         message = (
-            f"the step reads lake.{name}, which is none of this run's inputs: add it to the table's deps where it is "
+            f"the step uses lake.{name}, which is none of this run's inputs: add it to the table's deps where it is "
             f"an asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run "
             "begins. Then materialize anew: a re-execution from failure reads what was there when the run was planned"
         )

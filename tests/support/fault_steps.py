@@ -34,12 +34,6 @@ def waiting_in_java(spark: SparkSession, window: Window) -> DataFrame:
     return numbers(spark, window)
 
 
-def copying(spark: SparkSession, window: Window) -> DataFrame:
-    """As numbers, by way of the table itself in the catalog, once ``waiting`` let it through."""
-    waiting(spark, window)
-    return numbers(spark, window).join(spark.table("lake.demo.numbers").select("n"), "n", "leftsemi")
-
-
 def large(spark: SparkSession, window: Window) -> DataFrame:
     """30 MB a day that no compression makes smaller."""
     days = ",".join(f"DATE'{key}'" for key in window.keys)
