@@ -29,6 +29,7 @@ NAMES = (
     "loading",
     "publishing",
     "backfill",
+    "inputs",
     "writers",
     "runs",
     "reporting",
