@@ -28,7 +28,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     catalog, io = load_lake(settings), ClosingFileIO(catalog_properties(settings))
     catalog.load_table(names[0])  # it has loaded its own table, by then
     start = time.monotonic()
-    pins = pin_inputs(catalog, "bench.reader", names, [], io, settings.staging, "token")
+    pins = pin_inputs(catalog, "bench.reader", names, [], io, f"{settings.staging}/token")
     pinned = time.monotonic() - start
 
     os.environ.update(environment())

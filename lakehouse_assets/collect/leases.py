@@ -23,7 +23,7 @@ from pyiceberg.serializers import FromInputFile
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings, digest
 from lakehouse_assets.commit.fork import FORK_NAME
-from lakehouse_assets.commit.pins import NAME as PIN_NAME
+from lakehouse_assets.commit.pins import COPY
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.errors import UnreadableMetadata
@@ -32,8 +32,8 @@ from lakehouse_assets.storage.place import Place, crc_owner
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
-PIN = re.compile(r"-(?P<snapshot>\d+)\.metadata\.json$")
-"""The end of the name of a pinned input's copy (commit/pins.py) has the snapshot."""
+PIN = re.compile("/" + COPY.replace(".", r"\.").format(table=r"(?P<table>[^/]+)", snapshot=r"(?P<snapshot>\d+)") + "$")
+"""The name of a pinned input's copy has its table and the snapshot."""
 METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
 """A text in JSON that ends as the names of metadata files do."""
 
@@ -165,24 +165,27 @@ class Leavings:
 
 
 def pinned_snapshots(
-    leavings: Leavings,
+    table: str,
+    leavings: Iterable[Leavings],
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]],
     now_ms: int,
     periods: Periods | None = None,
 ) -> set[int]:
     """Returns the snapshots of a table that runs which are alive, or may be resumed, have pinned to read them.
 
-    leavings: of the table's own folder, in which the runs that read it leave their copies of its metadata. chains_of:
-    what Dagster knows of runs. now_ms: by the storage's clock.
+    leavings: of the tables whose steps read this one. chains_of: what Dagster knows of runs. now_ms: by the storage's
+    clock.
     """
     pins: dict[str, set[int]] = defaultdict(set)
-    for token, files in leavings.receipts.items():
-        for file in files:
-            if (name := file.place.key.rpartition("/")[2]).startswith(PIN_NAME) and (found := PIN.search(name)):
-                pins[token].add(int(found["snapshot"]))
-    known, newest = chains_of(pins.keys()), leavings.newest_ms
-    states = {one: state_of(known.get(one), newest[one], now_ms, periods or Periods()) for one in pins}
-    return set[int]().union(*(pins[token] for token, state in states.items() if state in HELD))
+    newest: dict[str, int] = {}
+    for of_reader in leavings:
+        newest |= of_reader.newest_ms
+        for token, files in of_reader.receipts.items():
+            found = (PIN.search(file.place.key) for file in files)
+            pins[token] |= {int(pin["snapshot"]) for pin in found if pin and pin["table"] == table}
+    known = chains_of(pins.keys())
+    held = (one for one in pins if state_of(known.get(one), newest[one], now_ms, periods or Periods()) in HELD)
+    return set[int]().union(*(pins[token] for token in held))
 
 
 @dataclass
@@ -233,7 +236,7 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapp
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
     """Returns the metadata files that a receipt names, of whatever kind of work it is."""
-    if receipt.place.key.rpartition("/")[2].startswith(PIN_NAME):
+    if PIN.search(receipt.place.key):
         return set()  # of what it names, the table keeps the pinned snapshot; the rest is nobody's business
     try:
         with io.new_input(receipt.place.location).open() as stream:

@@ -1,7 +1,7 @@
 """Pins the versions of the tables that a run reads: finds them, and writes a copy of each one's metadata for workers.
 
-Which tables a run reads is declare/'s. A copy lies where the input's own runs have theirs, in a folder of the reading
-run's token: by it expiry and the collector know that somebody still reads this version (collect/leases.py).
+Which tables a run reads is declare/'s. The copies lie in the folder of the run's journal: as long as the run may need
+them, they say which snapshots must not expire (collect/leases.py).
 """
 
 from __future__ import annotations
@@ -17,46 +17,43 @@ from pyiceberg.io import FileIO
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
 
 INPUTS = "lakehouse.inputs"
 """The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""
-NAME = "input-of-"
-"""How the name of a copy begins, before the table that reads it and the snapshot."""
+COPY = "input-{table}-{snapshot}.metadata.json"
+"""The name of a copy."""
 READ_ONLY = "file:/dev/null/inputs-are-read-only"
 """The location of the table in a copy. Nobody can make a folder there, so whoever writes to an input fails; the files
 of the input itself are named by absolute paths. A scheme that Hadoop does not know would keep Spark from reading."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties that would lead a writer elsewhere than to the location
 (https://iceberg.apache.org/docs/latest/configuration/#write-properties)."""
-REFS = ("branch_", "tag_")
-"""How Spark names a branch or tag, as the last part of a table's name
-(https://iceberg.apache.org/docs/latest/spark-queries/#time-travel)."""
 
 
 def pin_inputs(
-    catalog: Catalog, reader: str, deps: Collection[str], reads: Collection[str], io: FileIO, staging: str, token: str
+    catalog: Catalog, reader: str, deps: Collection[str], reads: Collection[str], io: FileIO, folder: str
 ) -> tuple[Pin, ...]:
     """Pins each table that a run reads at its head, or at the branch or tag that is named, and writes the copies.
 
     reader: the identifier of the run's table. deps: names of what it depends on; those that are no table in the catalog
     are left out. reads: names of further tables, each with ``.branch_<name>`` or ``.tag_<name>`` behind it where that
-    is meant. io, staging: of the staging prefix. token: the run's. Raises PublishRefused for a table, branch or tag of
-    reads that there is not, and what catalogs and storages raise.
+    is meant. io, folder: of the run's journal. Raises PublishRefused for a table, branch or tag of reads that there is
+    not, and what catalogs and storages raise.
     """
 
     def pinned(name: str) -> Pin | None:
-        identifier, ref = _parts(name)
+        identifier, ref = table_and_ref(name)
         table = None
         with suppress(NoSuchTableError, NoSuchNamespaceError):
             table = catalog.load_table(identifier)
-        if table is not None and (ref == MAIN_BRANCH or ref in table.metadata.refs):
-            return _write(table, identifier, ref, io, f"{staging}/{identifier}/{token}/{NAME}{reader}")
+        if table is not None and (ref == MAIN or ref in table.metadata.refs):
+            return _write(table, name, io, folder)
         if name not in reads:
             return None
         missing = f"the table has no branch or tag {ref}" if table else f"the catalog has no table {identifier}"
@@ -67,27 +64,18 @@ def pin_inputs(
         return tuple(pin for pin in found if pin is not None)
 
 
-def _parts(name: str) -> tuple[str, str]:
-    """Returns the identifier of a table, and the branch or tag that its name ends with; main where there is none."""
-    identifier, _, last = name.rpartition(".")
-    for prefix in REFS:
-        if last.startswith(prefix) and "." in identifier:
-            return identifier, last.removeprefix(prefix)
-    return name, MAIN_BRANCH
-
-
-def _write(table: IcebergTable, identifier: str, ref: str, io: FileIO, location: str) -> Pin:
-    """Writes the copy of a table's metadata, and returns the pin. location: that of the copy, without its end."""
-    metadata = table.metadata
+def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:
+    """Writes the copy of a table's metadata, and returns the pin."""
+    metadata, (identifier, ref) = table.metadata, table_and_ref(name)
     named = metadata.refs.get(ref)
     snapshot = metadata.snapshot_by_id(named.snapshot_id) if named else None
     snapshot_id = snapshot.snapshot_id if snapshot else None
-    copy = f"{location}-{snapshot_id or 0}.metadata.json"
+    copy = f"{folder}/{COPY.format(table=identifier, snapshot=snapshot_id or 0)}"
     ToOutputFile.table_metadata(_unwritable(metadata), io.new_output(copy), overwrite=True)
     summary = snapshot.summary if snapshot else None
     at_ms = snapshot.timestamp_ms if snapshot else None
     return Pin(
-        table=identifier,
+        name=name,
         uuid=metadata.table_uuid,
         snapshot_id=snapshot_id,
         # A tag is read by the columns that its snapshot was written with, a branch by the table's
@@ -96,7 +84,6 @@ def _write(table: IcebergTable, identifier: str, ref: str, io: FileIO, location:
         metadata=copy,
         committed_at=datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms is not None else None,
         run_id=summary["lakehouse.run-id"] if summary else None,
-        ref=ref,
     )
 
 

@@ -34,6 +34,7 @@ from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.protocol.pin import table_and_ref
 from lakehouse_assets.protocol.steps import FUNCTION, declared_code
 
 if TYPE_CHECKING:
@@ -284,6 +285,11 @@ class Table:
     def dep_names(self) -> list[str]:
         """What the table depends on, as identifiers; some may be assets that are no tables."""
         return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]
+
+    @property
+    def inputs(self) -> set[str]:
+        """The identifiers of all tables that its step may read; those of deps may be assets that are no tables."""
+        return {*self.dep_names, *(table_and_ref(name)[0] for name in self.reads)}
 
     @cached_property
     def schema(self) -> Schema:

@@ -13,12 +13,26 @@ MAIN = "main"
 """Iceberg's main branch; its own constant is in a module that takes half a second to import."""
 
 
+REFS = ("branch_", "tag_")
+"""How Spark names a branch or tag, as the last part of a table's name
+(https://iceberg.apache.org/docs/latest/spark-queries/#time-travel)."""
+
+
+def table_and_ref(name: str) -> tuple[str, str]:
+    """Returns the identifier of a table, and the branch or tag that its name ends with; MAIN where there is none."""
+    identifier, _, last = name.rpartition(".")
+    for prefix in REFS:
+        if last.startswith(prefix) and "." in identifier:
+            return identifier, last.removeprefix(prefix)
+    return name, MAIN
+
+
 @dataclass(frozen=True)
 class Pin:
     """One version of a table that a run reads, decided when the run is planned."""
 
-    table: str
-    """Its Iceberg identifier in the catalog ``lake``."""
+    name: str
+    """The name by which Spark reads it from the catalog ``lake``: the table's identifier, and a branch or tag of it."""
     uuid: UUID
     """The table's uuid: a table that was created again is another one."""
     snapshot_id: int | None
@@ -31,10 +45,18 @@ class Pin:
     """When the snapshot was committed, by the clock of whoever did it."""
     run_id: str | None = None
     """The Dagster run that committed the snapshot; None where it was none of ours."""
-    ref: str = MAIN
-    """The branch or tag that named the snapshot."""
+
+    @property
+    def table(self) -> str:
+        """The table's Iceberg identifier."""
+        return table_and_ref(self.name)[0]
+
+    @property
+    def ref(self) -> str:
+        """The branch or tag that named the snapshot."""
+        return table_and_ref(self.name)[1]
 
     @property
     def version(self) -> tuple[str, str, int | None, int]:
         """What of it decides the rows that a step reads."""
-        return self.table, str(self.uuid), self.snapshot_id, self.schema_id
+        return self.name, str(self.uuid), self.snapshot_id, self.schema_id

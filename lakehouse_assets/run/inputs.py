@@ -24,10 +24,10 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.pin import MAIN, Pin
+from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
-from lakehouse_assets.run.plan import ANEW, RunPlan
+from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 
 LONGEST = 4096
@@ -46,9 +46,9 @@ def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
     """Pins what a run of the table reads; nothing is opened where that is nothing. Raises as pin_inputs()."""
     if not (table.dep_names or table.reads):
         return ()
-    catalog, staging = with_retries(lakehouse.catalog), lakehouse.settings.staging
-    io = lakehouse.staging_io()
-    return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, io, staging, token)
+    journal = plans_of(lakehouse, table.identifier).journal(token)
+    catalog = with_retries(lakehouse.catalog)
+    return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, journal.io, journal.folder)
 
 
 def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
@@ -84,7 +84,7 @@ def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
     """
     if not pins:
         return {}
-    text = json.dumps({name_of(pin): f"{pin.snapshot_id}@{pin.uuid}" for pin in pins}, separators=(",", ":"))
+    text = json.dumps({pin.name: f"{pin.snapshot_id}@{pin.uuid}" for pin in pins}, separators=(",", ":"))
     if len(text) <= LONGEST:
         return {INPUTS: text}
     content = text.encode()
@@ -96,13 +96,6 @@ def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
     return {INPUTS: location}
 
 
-def name_of(pin: Pin) -> str:
-    """Returns the name by which Spark reads what is pinned."""
-    if pin.ref == MAIN:
-        return pin.table
-    return f"{pin.table}.{pin.ref}"
-
-
 def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
     """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
 
@@ -112,7 +105,7 @@ def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
         return {}
     rows = (
         (
-            name_of(pin),
+            pin.name,
             str(pin.snapshot_id or "empty"),
             f"{pin.committed_at:%Y-%m-%d %H:%M:%S} UTC" if pin.committed_at else "",
             f"[{pin.run_id[:8]}](/runs/{pin.run_id})" if pin.run_id else "",
@@ -121,7 +114,7 @@ def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
     )
     more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
     text = markdown_table(("table", "snapshot", "committed", "by run"), rows) + more
-    of_others = {name_of(pin): str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
+    of_others = {pin.name: str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
     return {"inputs": dg.MetadataValue.md(text)} | ({READS: of_others} if of_others else {})
 
 

@@ -85,8 +85,6 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
         pins = partial(pins_of, lakehouse, table, token.text)
         upstream = partial(upstream_tags, context, table.key)
         plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins, upstream)
-        if resumes:
-            refuse_unpinned(lakehouse, table, plan)
         launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
         run = TableRun(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
         yield from run.run(evolution, results, findings)
@@ -284,7 +282,8 @@ class TableRun:
             f"{table.identifier}: {len(self.plan.keys) or 'no'} partitions, chunks of work: {len(chunks)}, "
             f"{len(left)} to stage, run token {self.token.text}"
         )
-        if self.resumes:
+        if self.resumes and left:
+            refuse_unpinned(self.lakehouse, table, self.plan)
             for text in staged_again(self.journal.receipts(chunk.ordinal for chunk in left), staging.attempts):
                 self.context.log.info(f"{table.identifier}: {text}")
         drive.run(left, staging.attempts, keep_on=table.publish_others)

@@ -169,6 +169,13 @@ def test_a_pinned_version_that_is_gone_is_told_before_a_worker_starts(
     assert all(word in text for word in ("demo.copy", says, "Nothing was staged", "Materialize the partitions anew"))
 
 
+def test_a_run_that_has_only_to_report_needs_its_inputs_no_more(lake: Lake, source: IcebergTable) -> None:
+    done = lake.run(copy(), "2024-01-01")
+    drop(lake)
+    again = lake.run(copy(), "2024-01-01", tags=from_failure(done.run_id))
+    assert again.success, failure_text(again)
+
+
 def rename(lake: Lake) -> None:
     with reload(lake).update_schema() as update:
         update.rename_column("n", "m")
@@ -252,6 +259,7 @@ def test_a_branch_and_a_tag_are_read_as_they_were_when_the_run_was_planned(lake:
         say(lake, f"SELECT n FROM lake.demo.source.{ref}")
         result = lake.run(copy("told", deps=[], reads=[f"demo.source.{ref}"]), "2024-01-01")
         assert result.success, failure_text(result)
+        assert json.loads(summary(lake)["lakehouse.inputs"]).keys() == {f"demo.source.{ref}"}
         assert found(lake) == {"2024-01-01": "[1, 2]"}
     move("")
     gone = lake.run(copy("told", deps=[], reads=["demo.source.tag_month"]), "2024-01-01")
@@ -312,8 +320,9 @@ def test_what_a_run_that_may_be_resumed_has_pinned_does_not_expire(lake: Lake, s
 def pinned(lake: Lake) -> set[int]:
     """What expiry spares of demo.source."""
     site = Site(load_lake(lake.settings), lake.settings.staging, partial(chains, lake.instance))
-    leavings = Leavings.of(site.receipts_of(SOURCE), site.list_receipts(SOURCE))
-    return pinned_snapshots(leavings, site.chains, site.now_ms())
+    reader = copy().identifier
+    leavings = [Leavings.of(site.receipts_of(reader), site.list_receipts(reader))]
+    return pinned_snapshots(SOURCE, leavings, site.chains, site.now_ms())
 
 
 def stale(lake: Lake, *tables: Table) -> list[str]:
