@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
@@ -20,6 +21,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.outdated import outdated
 from lakehouse_assets.run.reporting import CODE_VERSION
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
@@ -28,15 +30,24 @@ Row = tuple[str, str, str, str, str]
 BATCH = 1000
 
 
-def all_differences(instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table]) -> Iterator[Row]:
-    """Yields the differences of all these tables, as they are on the lake; what can't be read is a difference too."""
+def all_differences(
+    instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table], graph: AssetGraph
+) -> Iterator[Row]:
+    """Yields the differences of all these tables, as they are on the lake; what can't be read is a difference too.
+
+    graph: of all tables of the code location.
+    """
     for table in tables:
         try:
             found = _found(catalog, table)
         except Exception as error:  # each catalog has its own; one broken table must not hide the others
             yield (table.identifier, "table", "can be read", f"{error}", "fails")
             continue
-        yield from differences(table, found, _made_by(instance, table))
+        made = _made(instance, table)
+        tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
+        yield from differences(table, found, {key: of[CODE_VERSION] for key, of in tags.items() if CODE_VERSION in of})
+        if found is not None:
+            yield from _inputs_made_anew(instance, graph, table, made)
 
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
@@ -54,18 +65,33 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
         return None
 
 
-def _made_by(instance: dg.DagsterInstance, table: Table) -> Mapping[str | None, str]:
-    """Returns the code version of each partition's last materialization, by partition."""
+def _made(instance: dg.DagsterInstance, table: Table) -> dict[str | None, dg.AssetMaterialization]:
+    """Returns the last materialization of each partition, by partition."""
     if table.partitions is None:
-        version = instance.get_latest_materialization_code_versions([table.key])[table.key]
-        return {None: version} if version else {}
-    kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
-    ids = sorted(instance.get_latest_storage_id_by_partition(table.key, kind).values())
-    batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
-    filters = (dg.AssetRecordsFilter(table.key, storage_ids=batch) for batch in batches)
-    records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]
+        records = [*instance.fetch_materializations(table.key, limit=1).records]
+    else:
+        kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
+        ids = sorted(instance.get_latest_storage_id_by_partition(table.key, kind).values())
+        batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+        filters = (dg.AssetRecordsFilter(table.key, storage_ids=batch) for batch in batches)
+        records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]
     made = (record.asset_materialization for record in records)
-    return {m.partition: m.tags[CODE_VERSION] for m in made if m and m.tags and CODE_VERSION in m.tags}
+    return {m.partition: m for m in made if m}
+
+
+def _inputs_made_anew(
+    instance: dg.DagsterInstance,
+    graph: AssetGraph,
+    table: Table,
+    made: Mapping[str | None, dg.AssetMaterialization],
+) -> Iterator[Row]:
+    """Yields a row for each input that is another one than the table's partitions were made from."""
+    for found in outdated(instance, graph, table, made):
+        keys = sorted(key for key in found.partitions if key is not None)
+        of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
+        now = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
+        told = "reads it anew, for the partitions that it makes" if table.write_mode.replaces else "reads it anew"
+        yield (table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 
 
 def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:

@@ -30,11 +30,13 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="plan", out=dg.Out(dg.Nothing))
     def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        from lakehouse_assets.run.asset import table_asset
         from lakehouse_assets.run.declared import COLUMNS, all_differences  # definitions need not load it
 
         chosen = chosen_tables(config.tables, tables)
+        location = dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": lakehouse})
         try:
-            rows = list(all_differences(context.instance, lakehouse.catalog(), chosen))
+            rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
         context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen)})

@@ -13,10 +13,8 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.data_version import (
-    NULL_EVENT_POINTER,
-    get_input_event_pointer_tag,
-)
+from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
+from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.inputs import FILES, READS
@@ -72,8 +70,8 @@ class Trace:
 
         For an asset with partitions, of which none is asked for, that is the latest materialization of any.
         """
-        partitions = (partition,) if partition is not None else ()
-        return self._made(key, partitions, None, at)
+        with partition_loading_context(dynamic_partitions_store=self.instance):
+            return self._made(key, (partition,) if partition is not None else (), None, at)
 
     def _made(
         self, key: dg.AssetKey, partitions: Partitions, before: int | None, at: datetime | None = None

@@ -17,6 +17,8 @@ import pytest
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.plan_job import plan_job
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import Lake, failure_text
 from tests.support.tables import DAYS
@@ -102,3 +104,30 @@ def test_what_was_there_at_a_time_is_told_and_what_changed_since_is_not_named(la
     then = "\n".join(tree_lines(Trace(lake.instance, graph).of(DOUBLED.key, day, moment)))
     assert re.findall(r"snapshot (\d+)", then) == before
     assert traced(lake, DOUBLED, day, moment - timedelta(days=1)) == ["demo.doubled 2024-01-01: not materialized then"]
+
+
+def test_the_plan_names_partitions_whose_input_was_made_anew_and_by_which_run(lake: Lake) -> None:
+    days = ("2024-01-01", "2024-01-02", "2024-01-03")
+    for day in days:
+        drop_file(lake, day, 1)
+    fill(lake, RAW, days[0], days[2])
+    fill(lake, DOUBLED, days[0], days[2])
+    assert planned(lake) == []
+    again = lake.run(RAW, days[1], days[1])
+    (row,) = planned(lake)
+    assert row[:2] == ("demo.doubled", "input demo.raw of 1 of 3 partitions: 2024-01-02")
+    assert again.run_id[:8] in row[3]
+    assert str(lake.table(RAW).current_snapshot().snapshot_id) in row[3]
+    fill(lake, DOUBLED, days[1], days[1])
+    assert planned(lake) == []
+
+
+def planned(lake: Lake) -> list[tuple[str, ...]]:
+    """What `lakehouse plan` shows of the tables that are there."""
+    location = dg.Definitions(
+        [*map(table_asset, TABLES)], jobs=[plan_job(TABLES)], resources={"lakehouse": Lakehouse(lake.settings)}
+    )
+    done = location.resolve_job_def("lakehouse_plan").execute_in_process(instance=lake.instance)
+    (event,) = (one for one in done.all_events if one.is_successful_output)
+    records = event.step_output_data.metadata["plan"].records
+    return [tuple(record.data.values()) for record in records if record.data["on the lake"] != "not there"]

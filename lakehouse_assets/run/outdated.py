@@ -1,0 +1,86 @@
+"""Finds the partitions of which an input was made anew since it was read.
+
+Reads Dagster's log alone, as trace.py does. What else differs from the declarations is in declared.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from lakehouse_assets.declare.table import Table
+
+MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
+Partition = str | None
+"""A partition key; None for an asset without partitions."""
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """The partitions of a table that read an input before it was made anew."""
+
+    input: str
+    """The input's key, with dots."""
+    partitions: tuple[Partition, ...]
+    by: str
+    """The run that made it anew last."""
+    snapshot: str
+    """What that run has published; empty for an input that is no table."""
+
+
+def outdated(
+    instance: dg.DagsterInstance, graph: AssetGraph, table: Table, made: Mapping[Partition, dg.AssetMaterialization]
+) -> Iterator[Outdated]:
+    """Yields each input that was made anew, with the partitions that have read it before.
+
+    made: the latest materialization of each of the table's partitions. What an earlier version of this library has
+    materialized does not say what it read, and is left out.
+    """
+    with partition_loading_context(dynamic_partitions_store=instance):
+        for parent in sorted(graph.get(table.key).parent_keys - {table.key}):
+            newest = _newest(instance, graph, parent)
+            tag = get_input_event_pointer_tag(parent)
+            found: list[Partition] = []
+            last = 0
+            for partition, materialization in made.items():
+                pointer = (materialization.tags or {}).get(tag)
+                if pointer is None:
+                    continue
+                read = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
+                ids = [newest.get(one, 0) for one in _read_by(graph, table.key, partition, parent)]
+                if (latest := max(ids, default=0)) > read:
+                    found.append(partition)
+                    last = max(last, latest)
+            if found:
+                yield _told(instance, parent, found, last)
+
+
+def _newest(instance: dg.DagsterInstance, graph: AssetGraph, key: dg.AssetKey) -> Mapping[Partition, int]:
+    """Returns the id of the latest materialization of each partition of an asset."""
+    if graph.get(key).is_partitioned:
+        return dict(instance.get_latest_storage_id_by_partition(key, MADE).items())
+    records = instance.fetch_materializations(key, limit=1).records
+    return {None: records[0].storage_id} if records else {}
+
+
+def _read_by(graph: AssetGraph, key: dg.AssetKey, partition: Partition, parent: dg.AssetKey) -> Sequence[Partition]:
+    """Returns the partitions of a parent that a partition is made from."""
+    if not graph.get(parent).is_partitioned:
+        return [None]
+    mapped = graph.get_parent_partition_keys_for_child(partition, parent, key)
+    return [*mapped.partitions_subset.get_partition_keys()]
+
+
+def _told(instance: dg.DagsterInstance, parent: dg.AssetKey, partitions: Sequence[Partition], last: int) -> Outdated:
+    """last: the id of the event that made it anew."""
+    chosen = dg.AssetRecordsFilter(parent, storage_ids=[last])
+    (record,) = instance.fetch_materializations(chosen, limit=1).records
+    made = record.asset_materialization
+    snapshot = made.metadata.get("snapshot_id") if made else None
+    return Outdated(".".join(parent.path), tuple(partitions), record.run_id, str(snapshot.value) if snapshot else "")
