@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help="show what a table's partition was made from, version by version")
     trace.add_argument("asset", help="such as shop.orders")
     trace.add_argument("partition", nargs="?", help="its key; without, the latest that was materialized")
-    trace.add_argument("--at", help="a time in ISO 8601: what was there then")
+    trace.add_argument("--at", help="a time in ISO 8601, UTC where it names no zone: what was there then")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser

@@ -25,6 +25,8 @@ PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
 
 
+HEAD = 65_536
+"""Bytes that surely hold a header."""
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
 """What no number begins with: a code, such as a postal one, that would lose it."""
 
@@ -54,7 +56,7 @@ def lines_for_file(path: Path) -> str:
     try:
         arrow = parquet.read_schema(path) if is_parquet else _of_csv(path)
         return _lines(_pyarrow_to_schema_without_ids(arrow, downcast_ns_timestamp_to_us=True))
-    except (ValueError, UnsupportedPyArrowTypeException) as error:  # ArrowInvalid is one, as is a repeated name
+    except (ValueError, KeyError, UnsupportedPyArrowTypeException) as error:  # ArrowInvalid is one; a repeated name
         raise LakehouseError(f"{path}: {error}") from error
 
 
@@ -67,10 +69,12 @@ def lines_for_table(identifier: str, settings: Settings) -> str:
 
 
 def _of_csv(path: Path) -> pa.Schema:
+    with pa.input_stream(path, compression="detect") as stream:
+        header = stream.read(HEAD).partition(b"\n")[0]
+    if b"," not in header and (other := re.search(rb"[;\t|]", header)):
+        raise ValueError(f"its columns lie between {other[0].decode()!r}; read_csv() reads commas")
     with csv.open_csv(path) as reader:
         found = reader.schema
-    if len(found) == 1 and (other := re.search(r"[;\t|]", found[0].name)):
-        raise ValueError(f"its columns lie between {other[0]!r}; read_csv() reads commas")
     if unreadable := [field.name for field in found if pa.types.is_binary(field.type)]:
         raise ValueError(f"of {', '.join(unreadable)} there are values that are not UTF-8, as read_csv() reads them")
     as_text = csv.ConvertOptions(column_types=dict.fromkeys(found.names, pa.string()))

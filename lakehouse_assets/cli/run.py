@@ -106,7 +106,8 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
             print(text, file=terminal)
         selections = [one for one in pipeline.selections(domain, instance) if not names or one.name in names]
         if unknown := {*names} - {one.name for one in selections}:
-            raise LakehouseError(f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run")
+            known = ", ".join(sorted(one.name for one in pipeline.selections(domain, instance)))
+            raise LakehouseError(f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run; {known}")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         before = snapshots(settings, [selection.name for selection in selections])
@@ -125,6 +126,7 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
                 failed = (
                     f"\n{selection.name} failed: {failure_reason(result)}",
                     *([f"not run: the {left} after it"] if left else []),
+                    f"`{command('run')}` begins anew; the UI's Re-execute from failure keeps what was staged",
                     f"the run in the UI: {_ui(settings)}/runs/{result.run_id}",
                     f"everything it logged: {settings.home / 'run.log'}",
                 )

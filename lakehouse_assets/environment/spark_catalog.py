@@ -69,13 +69,14 @@ def spark_catalogs(
     private = {
         "type": "jdbc",
         **(PRIVATE_DERBY if derby else PRIVATE_SQLITE),
-        # Never written to: every table is registered with a location of its own.
-        "warehouse": NOWHERE,
+        # Never written to in a worker: every table is registered with a location of its own.
+        "warehouse": "file:/nonexistent",
         **_private_io(properties, table_io or properties),
     }
     # cache-enabled=false: a session that several workers use (inline) must see what others commit meanwhile.
     conf: dict[str, str] = {}
-    for name, catalog in ((LAKE, lake if live else _named(private, LAKE)), (STAGE, _named(private, STAGE))):
+    own = _named(private, LAKE) | {"warehouse": NOWHERE}
+    for name, catalog in ((LAKE, lake if live else own), (STAGE, _named(private, STAGE))):
         prefix = f"spark.sql.catalog.{name}"
         conf |= {prefix: SPARK_CATALOG, f"{prefix}.cache-enabled": "false"}
         conf |= {f"{prefix}.{key}": value for key, value in catalog.items()}

@@ -221,6 +221,8 @@ class TableRun:
                     if not again:
                         raise
                     self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
+                    if self.table.identifier in self.table.inputs:  # it reads what it changes
+                        inputs = pins_of(self.lakehouse, self.table, self.token.text)
                     drive.results.receipts.clear()
                     drive.results.failures.clear()
                     continue

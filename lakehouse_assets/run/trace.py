@@ -51,7 +51,7 @@ class Made:
     def __str__(self) -> str:
         named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
         if self.at is None:
-            return f"{named}: not materialized then"
+            return f"{named}: not materialized"
         parts = [f"snapshot {self.snapshot}"] if self.snapshot else []
         parts += [f"{self.at:%Y-%m-%d %H:%M:%S} UTC", f"run {self.run_id[:8]}"]
         return f"{named}: {', '.join(parts + ([f'code {self.code}'] if self.code else []))}"

@@ -61,6 +61,10 @@ class InputMoved(RuntimeError):
     """An input that is read as it is now has another version than the run has pinned."""
 
 
+class InputDropped(RuntimeError):
+    """A step has dropped an input, of which it has a private copy only."""
+
+
 class CheckError(RuntimeError):
     """A condition of a declaration can't be evaluated on the rows that it is declared for."""
 

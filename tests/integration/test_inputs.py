@@ -223,10 +223,12 @@ def test_a_step_that_writes_to_an_input_is_refused(lake: Lake, source: IcebergTa
     assert files(source.location(), "**/*") == there
 
 
-def test_a_step_that_drops_an_input_drops_nothing(lake: Lake, source: IcebergTable) -> None:
-    say(lake, "DROP TABLE lake.demo.source PURGE")
+@pytest.mark.parametrize("purge", ["", " PURGE"])
+def test_a_step_that_drops_an_input_drops_nothing_and_is_told(lake: Lake, source: IcebergTable, purge: str) -> None:
+    say(lake, f"DROP TABLE lake.demo.source{purge}")
     there = files(source.location(), "**/*")
-    assert not lake.run(copy("writing"), "2024-01-01").success
+    text = failure_text(lake.run(copy("dropping"), "2024-01-01"))
+    assert purge or "the step dropped demo.source" in text
     assert files(source.location(), "**/*") == there
 
 

@@ -47,6 +47,12 @@ def writing(spark: SparkSession, window: Window) -> DataFrame:
     return copied(spark, window)
 
 
+def dropping(spark: SparkSession, window: Window) -> DataFrame:
+    """The SQL in <home>/statement, then rows of no table."""
+    spark.sql(Path(os.environ["LAKEHOUSE_HOME"], "statement").read_text()).collect()
+    return _days(spark, window).withColumn("n", F.lit(1).cast("long"))
+
+
 def _days(spark: SparkSession, window: Window) -> DataFrame:
     days = ",".join(f"DATE'{key}'" for key in window.keys)
     return spark.sql(f"SELECT explode(array({days})) AS day")

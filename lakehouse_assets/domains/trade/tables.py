@@ -87,6 +87,7 @@ revisions = Table(
         rewrites=Rewrites.MERGE_ON_READ,  # few of a month's figures are ever corrected
     ),
     deps=(LANDING, customs.key),
+    reads=("trade.revisions",),  # what is there and in neither of its inputs any more is deleted
     owners=OWNERS,
     kinds=frozenset({"silver"}),
 )

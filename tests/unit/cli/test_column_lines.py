@@ -45,8 +45,14 @@ def test_types_of_a_csv_are_guessed(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(b"a;b\n1;2\n", "';'"), ("name,city\nBo,Malmö\n".encode("latin-1"), r"city .* not UTF-8"), (b"a,b\n1\n", "")],
-    ids=["other separator", "latin-1", "fewer values"],
+    [
+        (b"a;b\n1;2\n", "';'"),
+        (b"a;b\nx;1,50\n", "';'"),
+        (b"a,a\n1,2\n", "2 times"),
+        ("name,city\nBo,Malmö\n".encode("latin-1"), r"city .* not UTF-8"),
+        (b"a,b\n1\n", ""),
+    ],
+    ids=["other separator", "with decimal commas", "a name twice", "latin-1", "fewer values"],
 )
 def test_a_csv_that_read_csv_would_refuse_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)
