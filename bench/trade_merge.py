@@ -148,7 +148,7 @@ def _session() -> Any:
     from lakehouse_assets.worker.session import build_session, configure
 
     settings = read_settings()
-    return configure(build_session(spark_conf(settings, {})), spark_catalogs(catalog_properties(settings)))
+    return configure(build_session(spark_conf(settings, {})), spark_catalogs(catalog_properties(settings), live=True))
 
 
 def main(action: str, *arguments: str) -> None:
