@@ -283,7 +283,7 @@ class Table:
 
     @property
     def dep_names(self) -> list[str]:
-        """What the table depends on, as identifiers; some may be assets that are no tables."""
+        """The identifiers of its deps; some may be assets that are no tables."""
         return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]
 
     @property

@@ -58,5 +58,5 @@ class Pin:
 
     @property
     def version(self) -> tuple[str, str, int | None, int]:
-        """What of it decides the rows that a step reads."""
+        """The parts of it that decide which rows a step reads."""
         return self.name, str(self.uuid), self.snapshot_id, self.schema_id

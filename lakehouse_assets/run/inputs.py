@@ -1,4 +1,4 @@
-"""What a run reads, as it is planned, refused, recorded in its commit and shown in the UI.
+"""Pins what a run reads, refuses what is gone, and tells it in the commit and in the UI.
 
 How a version is pinned is commit/pins.py's; what a worker reads of it, worker/pinned_lake.py's.
 """

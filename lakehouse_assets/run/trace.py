@@ -29,7 +29,7 @@ Partitions = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Made:
-    """What one run made of an asset."""
+    """The result of one run for an asset."""
 
     asset: str
     """Its key, with dots."""
