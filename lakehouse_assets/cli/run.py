@@ -104,9 +104,10 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
         for run_id in reaped:
             text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
             print(text, file=terminal)
-        selections = [one for one in pipeline.selections(domain, instance) if not names or one.name in names]
+        every = pipeline.selections(domain, instance)
+        selections = [one for one in every if not names or one.name in names]
         if unknown := {*names} - {one.name for one in selections}:
-            known = ", ".join(sorted(one.name for one in pipeline.selections(domain, instance)))
+            known = ", ".join(sorted(one.name for one in every))
             raise LakehouseError(f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run; {known}")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)

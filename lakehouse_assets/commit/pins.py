@@ -21,6 +21,7 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.environment.spark_catalog import NOWHERE
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
 
@@ -28,9 +29,6 @@ INPUTS = "lakehouse.inputs"
 """The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 """The name of a copy."""
-READ_ONLY = "file:/dev/null/inputs-are-read-only"
-"""The location of the table in a copy. Nobody can make a folder there, so whoever writes to an input fails; the files
-of the input itself are named by absolute paths. A scheme that Hadoop does not know would keep Spark from reading."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties that would lead a writer elsewhere than to the location
 (https://iceberg.apache.org/docs/latest/configuration/#write-properties)."""
@@ -93,10 +91,14 @@ def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: in
 
 
 def _unwritable(metadata: TableMetadata) -> TableMetadata:
-    """Returns a copy of the metadata with all snapshots, branches and tags, whose table can't be written to."""
+    """Returns a copy of the metadata with all snapshots, branches and tags, whose table can't be written to.
+
+    The files of the table itself are named by absolute paths. A location with a scheme that Hadoop does not know would
+    keep Spark from reading.
+    """
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
-        update={"location": READ_ONLY, "properties": {**properties, **HARMLESS}, "metadata_log": []}
+        update={"location": NOWHERE, "properties": {**properties, **HARMLESS}, "metadata_log": []}
     )
 
 

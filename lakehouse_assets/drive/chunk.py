@@ -68,6 +68,11 @@ class Results:
     waiting: bool = False
     """Whether a chunk has waited noticeably for a slot that other runs hold."""
 
+    def forget_chunks(self) -> None:
+        """Forgets what became of the chunks, as all of them are staged again."""
+        self.receipts.clear()
+        self.failures.clear()
+
 
 @dataclass(frozen=True)
 class PendingChunk:

@@ -38,7 +38,7 @@ ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 PROVIDER = "client.credentials-provider"
 VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 NOWHERE = "file:/dev/null/inputs-are-read-only"
-"""A location at which nobody can make a folder, for a catalog in which no table is made."""
+"""A location at which nobody can make a folder, for inputs, and for a catalog in which no table is made."""
 # clients=1: each connection to :memory: is a database of its own.
 PRIVATE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
 # Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, which only

@@ -53,7 +53,7 @@ def outdated(
                 if pointer is None:
                     continue
                 read = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
-                ids = [newest.get(one, 0) for one in _read_by(graph, table.key, partition, parent)]
+                ids = [newest.get(one, 0) for one in partitions_read(graph, table.key, partition, parent)]
                 if (latest := max(ids, default=0)) > read:
                     found.append(partition)
                     last = max(last, latest)
@@ -69,8 +69,10 @@ def _newest(instance: dg.DagsterInstance, graph: AssetGraph, key: dg.AssetKey) -
     return {None: records[0].storage_id} if records else {}
 
 
-def _read_by(graph: AssetGraph, key: dg.AssetKey, partition: Partition, parent: dg.AssetKey) -> Sequence[Partition]:
-    """Returns the partitions of a parent that a partition is made from."""
+def partitions_read(
+    graph: AssetGraph, key: dg.AssetKey, partition: Partition, parent: dg.AssetKey
+) -> Sequence[Partition]:
+    """Returns the partitions of a parent that a partition is made from; ``[None]`` where the parent has none."""
     if not graph.get(parent).is_partitioned:
         return [None]
     mapped = graph.get_parent_partition_keys_for_child(partition, parent, key)

@@ -198,8 +198,7 @@ class TableRun:
                         raise
                     self.context.log.info(f"{moved}. They are pinned again, and all is staged again")
                     inputs = pins_of(self.lakehouse, self.table, self.token.text)
-                    drive.results.receipts.clear()
-                    drive.results.failures.clear()
+                    drive.results.forget_chunks()
                     continue
                 staged = self._staged(staging, drive.results)
                 check = self._audit(staging, staged, findings)
@@ -223,8 +222,7 @@ class TableRun:
                     self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
                     if self.table.identifier in self.table.inputs:  # it reads what it changes
                         inputs = pins_of(self.lakehouse, self.table, self.token.text)
-                    drive.results.receipts.clear()
-                    drive.results.failures.clear()
+                    drive.results.forget_chunks()
                     continue
                 if again:
                     yield check

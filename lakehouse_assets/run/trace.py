@@ -18,6 +18,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.inputs import FILES, READS
+from lakehouse_assets.run.outdated import partitions_read
 from lakehouse_assets.run.reporting import CODE_VERSION
 
 BATCH = 1000
@@ -116,11 +117,8 @@ class Trace:
             if pointer == NULL_EVENT_POINTER:
                 yield Made(".".join(parent.path), ())
                 continue
-            of_parent: set[str] = set()
-            if self.graph.get(parent).is_partitioned:
-                for partition in partitions or (None,):
-                    found = self.graph.get_parent_partition_keys_for_child(partition, parent, key)
-                    of_parent |= {*found.partitions_subset.get_partition_keys()}
+            read = (one for own in partitions or (None,) for one in partitions_read(self.graph, key, own, parent))
+            of_parent = {one for one in read if one is not None}
             yield from self._made(parent, tuple(sorted(of_parent)), int(pointer) + 1)
 
     def _latest(

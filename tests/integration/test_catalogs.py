@@ -225,19 +225,24 @@ def test_spark_stages_for_it_and_reads_it(
     assert {str(row.day): row.n for row in rows} == daily.counts() == dict.fromkeys(DAYS, 2)
 
 
-@server
-@pytest.mark.spark
-def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(
+@pytest.fixture
+def vending(
     settings: Settings,
     instance: dg.DagsterInstance,
     weed: SeaweedFS,
     authority: OAuth,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where it vends credentials by table, workers read it as it is."""
+) -> Lake:
+    """On a catalog that vends credentials by table: inline workers read it as it is."""
     configured(without_keys(weed, authority), monkeypatch)
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
-    lake = Lake(read_settings(), instance)
+    return Lake(read_settings(), instance)
+
+
+@server
+@pytest.mark.spark
+def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(vending: Lake) -> None:
+    lake = vending
     good = numbers()
     with suppress(NoSuchTableError):
         load_lake(lake.settings).drop_table(good.identifier)  # another test's
@@ -288,16 +293,9 @@ def test_a_new_database_opened_by_many_at_once(
 @pytest.mark.spark
 @pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
 def test_an_input_that_can_only_be_read_as_it_is_is_pinned_again_where_it_moved(
-    always: bool,
-    settings: Settings,
-    instance: dg.DagsterInstance,
-    weed: SeaweedFS,
-    authority: OAuth,
-    monkeypatch: pytest.MonkeyPatch,
+    always: bool, vending: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configured(without_keys(weed, authority), monkeypatch)
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
-    lake = Lake(read_settings(), instance)
+    lake, instance, settings = vending, vending.instance, vending.settings
     source = f"moved.source_{uuid4().hex[:8]}"
     catalog = load_lake(lake.settings)
     catalog.create_namespace_if_not_exists("moved")
