@@ -33,6 +33,7 @@ from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifest_plan import ManifestPlan
 from lakehouse_assets.commit.manifest_reader import without_cycle_collector
+from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
@@ -55,6 +56,7 @@ TRANSIENT = (
     TooManyRequestsError,
     OSError,
 )
+NO_MOVES = Moves()
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -144,6 +146,7 @@ def publish(
     attempts: int = ATTEMPTS,
     evolve: Callable[[Transaction], None] = lambda _: None,
     before: Callable[[TableMetadata], None] = lambda _: None,
+    moves: Moves = NO_MOVES,
 ) -> Published:
     """Commits a change to a table, as one snapshot on main.
 
@@ -152,15 +155,17 @@ def publish(
     summary: further entries of the snapshot's summary.
     evolve: called at each attempt with its transaction, to change the table's columns and the like in the same commit.
     before: called before each attempt to commit, with the metadata that it is made on; what it raises ends the publish.
+    moves: how far the inputs were read whose changes the rows come from; the table's other positions are copied.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
 
-    Raises PublishRefused when the change doesn't fit the table now, RolledBack when the run's snapshot was rolled back:
-    nothing is committed then. Raises PublishContended when the attempts ran out or the catalog stayed out of reach;
-    publishing again with the same token finds out whether the commit landed.
+    Raises PublishRefused when the change doesn't fit the table now, HeadMoved when another run has read on from the same
+    position, RolledBack when the run's snapshot was rolled back: nothing is committed then. Raises PublishContended when
+    the attempts ran out or the catalog stayed out of reach; publishing again with the same token finds out whether the
+    commit landed.
     """
     with without_cycle_collector():
-        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before).run(attempts)
+        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before, moves).run(attempts)
 
 
 @dataclass
@@ -172,6 +177,7 @@ class _Publication:
     summary: dict[str, str]
     evolve: Callable[[Transaction], None]
     before: Callable[[TableMetadata], None]
+    moves: Moves
     started: float = field(default_factory=time.monotonic)
     merge: ManifestMerge = field(default_factory=ManifestMerge)
     tried: list[ChangeSnapshot] = field(default_factory=list)
@@ -204,6 +210,7 @@ class _Publication:
         except (UnreadableMetadata, OSError, ValueError) as error:  # a publish needs none of what is merged
             logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
         self.before(table.metadata)
+        self.moves.refuse_other(self.identifier, table.metadata)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 
     def _evolved(self, table: Table) -> tuple[LeanTransaction, Table]:
@@ -224,11 +231,12 @@ class _Publication:
         return None
 
     def _commit(self, table: Table, transaction: LeanTransaction, plan: ManifestPlan) -> int:
-        summary = {**self.summary, TOKEN: self.token.text}
+        summary = {**self.summary, **self.moves.summary(table.metadata), TOKEN: self.token.text}
         snapshot = ChangeSnapshot(self.change.operation, transaction, table.io, plan, summary)
         self.tried.append(snapshot)
         snapshot.commit()
-        transaction.set_properties(tokens.token_property(self.token, snapshot.snapshot_id))
+        token = tokens.token_property(self.token, snapshot.snapshot_id)
+        transaction.set_properties(token | self.moves.properties(table.metadata))
         if old := tokens.outdated(table.metadata, self.token):
             transaction.remove_properties(*old)
         try:

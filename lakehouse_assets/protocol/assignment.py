@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
 from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 
@@ -246,6 +247,8 @@ class Assignment(Work):
     """Columns of the table that the step does not return. They get nulls; rows that a merge updates keep theirs."""
     inputs: tuple[Pin, ...] = ()
     """The versions of the tables that the step reads."""
+    read_on: ReadOn | None = None
+    """How far their changes were read before; None for a table whose runs can't read on (run/read_on.py)."""
     compute: str = "local"
     """Where the worker runs, as LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -271,6 +274,7 @@ class Assignment(Work):
             "partitions or drop zone": (window.keys, bounds, sorted(window.dimensions.items()), window.landing),
             "table": (self.table, self.fork_base, self.base_snapshot_id),
             "inputs": sorted(pin.version for pin in self.inputs),
+            "positions in inputs": sorted(self.read_on.positions.items()) if self.read_on else (),
         }
         return {name: _digest(part) for name, part in parts.items()}
 

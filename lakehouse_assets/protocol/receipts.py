@@ -75,6 +75,8 @@ class Receipt(Durable):
     """Assignment.parts."""
     files: tuple[OpenedFile, ...] = ()
     """The files of the drop zone that the step opened by read_csv() and read_parquet()."""
+    read_to: Mapping[str, str] = field(default_factory=dict)
+    """How far the step has read the changes of inputs, a Position as text by input."""
 
     @classmethod
     def of(cls, assignment: Assignment, **staged: Any) -> Receipt:

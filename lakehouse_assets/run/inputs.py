@@ -20,6 +20,7 @@ from dagster._core.execution.plan.execute_step import _build_data_version_tags, 
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
+from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
@@ -96,10 +97,10 @@ def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
     return {INPUTS: location}
 
 
-def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
+def shown(table: Table, pins: Sequence[Pin], moves: Moves) -> Mapping[str, Any]:
     """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
 
-    table: whose run it is.
+    table: whose run it is. moves: from where it has read changes on.
     """
     if not pins:
         return {}
@@ -109,13 +110,20 @@ def shown(table: Table, pins: Sequence[Pin]) -> Mapping[str, Any]:
             str(pin.snapshot_id or "empty"),
             f"{pin.committed_at:%Y-%m-%d %H:%M:%S} UTC" if pin.committed_at else "",
             f"[{pin.run_id[:8]}](/runs/{pin.run_id})" if pin.run_id else "",
+            _read_since(pin.name, moves),
         )
         for pin in pins[:SHOWN]
     )
     more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
-    text = markdown_table(("table", "snapshot", "committed", "by run"), rows) + more
+    text = markdown_table(("table", "snapshot", "committed", "by run", "read"), rows) + more
     of_others = {pin.name: str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
     return {"inputs": dg.MetadataValue.md(text)} | ({READS: of_others} if of_others else {})
+
+
+def _read_since(name: str, moves: Moves) -> str:
+    if name not in moves.to:
+        return "as it was"
+    return f"changes since {since.partition('@')[0]}" if (since := moves.since.get(name)) else "all, as changes"
 
 
 def files_by_key(chunks: Iterable[Receipt]) -> dict[str, list[tuple[str, int, int]]]:

@@ -21,6 +21,7 @@ from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.paths import check_paths
+from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
 from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
@@ -43,6 +44,7 @@ from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
+from lakehouse_assets.run.read_on import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.reporting import (
     advice_after,
     audit_failure,
@@ -135,6 +137,8 @@ class Staged:
     """What their workers have written."""
     table: IcebergTable
     """The table, loaded after everything was staged: credentials vended when the run began may have expired."""
+    moves: Moves
+    """How far the steps have read the changes of inputs."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ class TableRun:
             staging, staged, published = yield from self._land(drive, evolution, findings)
             earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in staging.earlier]
             self.queue.published(self.context, [key for chunk in (*staged.chunks, *earlier) for key in chunk.keys])
+            if staged.moves.to or not staged.chunks:  # these an earlier process has published
+                keep_unread(self.lakehouse.catalog(), self.table.identifier)
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
             forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
@@ -202,7 +208,7 @@ class TableRun:
                     continue
                 staged = self._staged(staging, drive.results)
                 check = self._audit(staging, staged, findings)
-                again = number < STAGINGS and (merges or bool(staging.evolution.applied))
+                again = number < STAGINGS and bool(merges or staging.evolution.applied or staged.moves.to)
                 if findings or not again:  # Dagster takes one result of a check
                     yield check
                 if findings:
@@ -220,7 +226,7 @@ class TableRun:
                     if not again:
                         raise
                     self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
-                    if self.table.identifier in self.table.inputs:  # it reads what it changes
+                    if staged.moves.to or self.table.identifier in self.table.inputs:  # it reads what it changes
                         inputs = pins_of(self.lakehouse, self.table, self.token.text)
                     drive.results.forget_chunks()
                     continue
@@ -254,6 +260,7 @@ class TableRun:
             fork_base,
             self.context.run.run_id,
             inputs=inputs,
+            read_on=read_on_of(table, target.metadata, self.context.run.tags),
             left_out=evolution.left_out,
             undeclared=evolution.undeclared,
         )
@@ -303,8 +310,9 @@ class TableRun:
         now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
         ready = results.receipts.keys() - staging.earlier.keys()
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
-        forks = read_all(now.io.properties, [results.receipts[chunk.ordinal] for chunk in chunks])
-        return Staged(chunks, forks, now)
+        receipts = [results.receipts[chunk.ordinal] for chunk in chunks]
+        moves = moves_of(receipts, staging.evolution.found.metadata)
+        return Staged(chunks, read_all(now.io.properties, receipts), now, moves)
 
     # audit
 
@@ -345,6 +353,7 @@ class TableRun:
             summary,
             evolve=staging.evolution.apply,
             before=self._before_commit,
+            moves=staged.moves,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
@@ -383,7 +392,9 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
-            of_run |= shown(self.table, staging.inputs)
+            of_run |= shown(
+                self.table, staging.inputs, moves_of((fork.receipt for fork in forks), staging.evolution.found.metadata)
+            )
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])

@@ -9,6 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHANGE_TYPE = "_change_type"
+"""Iceberg's name of the column that says of a changed row whether it came or went."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,21 @@ class Window:
     def end_date(self) -> date:
         """The day after the window's last. Raises ValueError where there is no time dimension."""
         return _bound(self.end).date()
+
+    def changes(self, table: str) -> DataFrame:
+        """Returns the rows that changed in an input since the version that the table's own last commit has read.
+
+        table: the input, as Spark names it: ``lake.nyc.flights``. Each row has the input's columns and ``_change_type``:
+        INSERT, or DELETE for one that went. They are net: what came and went again is left out, and a row that was
+        updated is one of each. At first, and with the run tag ``lakehouse/read_all: true``, these are all rows.
+
+        How far was read is a part of the commit of the step's rows, so that a run that fails reads the same again. Only
+        tables that are declared Append or Merge, without Dagster partitions, can read on.
+
+        Raises LookupError for a table that is no input, RuntimeError where changes can't be told, and
+        NotImplementedError outside a worker.
+        """
+        raise NotImplementedError("changes are read in a step that a worker runs, from the position of its table")
 
 
 def _bound(bound: datetime | None) -> datetime:

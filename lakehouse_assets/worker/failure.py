@@ -61,6 +61,10 @@ class InputMoved(RuntimeError):
     """An input that is read as it is now has another version than the run has pinned."""
 
 
+class ChangesUnknown(RuntimeError):
+    """The changes of an input since the table's position can't be told, or the table can't read changes at all."""
+
+
 class InputDropped(RuntimeError):
     """A step has dropped an input, of which it has a private copy only."""
 
@@ -89,12 +93,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
             f"({message})"
         )
     if unknown := NO_INPUT.search(message):
-        name = unknown[1].replace("`", "")
-        message = (
-            f"the step uses lake.{name}, which is none of this run's inputs: add it to the table's deps where it is "
-            f"an asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run "
-            "begins. Then materialize anew: a re-execution from failure reads what was there when the run was planned"
-        )
+        message = no_input(unknown[1].replace("`", ""))
     if jvm_exit is not None:
         raised = "" if _is_pysparks(error) else f"; the step then raised {kind}: {message}"
         kind, message = "JVMEnded", f"the worker's JVM {_ended(jvm_exit)} while the step used it{raised}"
@@ -105,6 +104,15 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
         "traceback": "".join(traceback.format_list(own or frames)),
         "partitions": list(error.partitions) if isinstance(error, BadPartitions) else [],
     }
+
+
+def no_input(name: str) -> str:
+    """Says of a table that is none of the run's inputs how it becomes one. name: its identifier."""
+    return (
+        f"the step uses lake.{name}, which is none of this run's inputs: add it to the table's deps where it is an "
+        f"asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run begins. "
+        "Then materialize anew: a re-execution from failure reads what was there when the run was planned"
+    )
 
 
 def _is_pysparks(error: BaseException) -> bool:
@@ -139,7 +147,7 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
         return Cause.DECLARATION
     if isinstance(error, InputMoved):
         return Cause.MOVED
-    of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
+    of_input = isinstance(error, (BadPartitions, ChangesUnknown, FileNotFoundError)) or UNREADABLE.search(str(error))
     return Cause.INPUT if of_input else Cause.STEP
 
 

@@ -27,6 +27,7 @@ from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.worker.input_changes import InputChanges, ReadingWindow
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.pinned_lake import reading
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
@@ -61,8 +62,9 @@ def stage(
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
         take_opened()  # by a step before, where a process runs several
+        changes = InputChanges(spark, assignment, io_properties)
         with reading(spark, assignment.inputs, io_properties, credentials):
-            rows = _checked(_rows(spark, assignment), spark.table(fork).columns, assignment)
+            rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.
@@ -83,18 +85,19 @@ def stage(
             merged=merged,
             failed_checks=failed,
             files=take_opened(),
+            read_to=changes.read_to,
         )
         check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
         receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
         return receipt
 
 
-def _rows(spark: SparkSession, assignment: Assignment) -> object:
+def _rows(spark: SparkSession, assignment: Assignment, changes: InputChanges) -> object:
     """Returns what the step returns. Raises StageError where it would end this process, which could not report why."""
     try:
         step = step_of(assignment.step).load()
         check_imported(assignment)
-        return step(spark, assignment.window)
+        return step(spark, ReadingWindow(**vars(assignment.window), inputs=changes))
     except EXITS as error:
         problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
         raise StageError(problem).with_traceback(error.__traceback__) from None

@@ -1,0 +1,105 @@
+"""Positions: how far a table has read the changes of its inputs, kept in the snapshots that hold the rows.
+
+Pure functions of table metadata; publish.py commits what they return. What lies between two positions is read by
+worker/input_changes.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.protocol.read_on import ReadOn
+
+POSITIONS = "lakehouse.positions"
+"""The entry of a snapshot's summary that says how far each input was read, as JSON of ``{"nyc.flights": "<snapshot
+id>@<table uuid>"}``. That of the nearest ancestor of main's head counts: so a rollback goes back in the inputs, too."""
+WITNESS = "lakehouse.reads-changes-of"
+"""The table property that names these inputs. It only proves that there were positions: properties don't roll back."""
+READER = "lakehouse.reader."
+"""The prefix of a tag by which a reader of changes says how far it has read: an input keeps what follows."""
+CHERRY_PICKED = "source-snapshot-id"
+"""Iceberg's own entry in the summary of a snapshot that was made from another one's files."""
+
+
+def read_on(metadata: TableMetadata) -> ReadOn:
+    """Returns how far a table has read its inputs, and of which inputs that can't be known any more."""
+    witnessed = metadata.properties.get(WITNESS, "")
+    if not witnessed:  # most tables: their history need not be walked
+        return ReadOn()
+    positions, picked = _nearest(metadata)
+    if picked is not None:
+        why = (
+            f"snapshot {picked.snapshot_id} was cherry-picked from a run's, and brought its rows without their position"
+        )
+        return ReadOn(unknown=dict.fromkeys(witnessed.split(","), why))
+    why = "none of main's snapshots says how far it was read: the one that did has expired, or was rolled back"
+    return ReadOn(positions, {name: why for name in witnessed.split(",") if name not in positions})
+
+
+def carrier(metadata: TableMetadata) -> int | None:
+    """Returns the snapshot of main that says how far inputs were read, and must not expire; None if there is none."""
+    if WITNESS not in metadata.properties:
+        return None
+    return next((snapshot.snapshot_id for snapshot in _main(metadata) if _entry(snapshot, POSITIONS)), None)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a commit does to positions: a run's moves those that it has read on from, any other copies them forward."""
+
+    to: Mapping[str, str] = field(default_factory=dict)
+    """How far the run has read, by input."""
+    since: Mapping[str, str] = field(default_factory=dict)
+    """How far these inputs were read when it was staged; an input that was not read before is missing."""
+
+    def refuse_other(self, table: str, metadata: TableMetadata) -> None:
+        """Raises HeadMoved where another run has read on from the same position meanwhile. table: its name."""
+        now = read_on(metadata).positions
+        for name in self.to:
+            if now.get(name) != self.since.get(name):
+                raise HeadMoved(
+                    f"table {table}: another run has read on in {name}, from snapshot {self.since.get(name)} to "
+                    f"{now.get(name)}"
+                )
+
+    def summary(self, metadata: TableMetadata) -> dict[str, str]:
+        """Returns the entry of the snapshot that is committed on this metadata; none where nothing is known."""
+        positions = {**read_on(metadata).positions, **self.to}
+        return {POSITIONS: json.dumps(positions, separators=(",", ":"), sort_keys=True)} if positions else {}
+
+    def properties(self, metadata: TableMetadata) -> dict[str, str]:
+        """Returns the property to set with the commit; none where it is set already."""
+        before = metadata.properties.get(WITNESS, "")
+        named = ",".join(sorted({*self.to, *filter(None, before.split(","))}))
+        return {WITNESS: named} if named != before else {}
+
+
+def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | None]:
+    """Returns the positions of main's head; and a cherry-picked snapshot that has made them wrong, if there is one."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    for snapshot in _main(metadata):
+        if text := _entry(snapshot, POSITIONS):
+            return json.loads(text), None
+        source = by_id.get(int(_entry(snapshot, CHERRY_PICKED) or 0))
+        if source is not None and _entry(source, POSITIONS):
+            return {}, snapshot
+    return {}, None
+
+
+def _main(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yields main's snapshots, newest first, as far back as they are kept."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    here = by_id.get(metadata.current_snapshot_id or 0)
+    while here is not None:
+        yield here
+        here = by_id.get(here.parent_snapshot_id or 0)
+
+
+def _entry(snapshot: Snapshot, name: str) -> str | None:
+    return snapshot.summary[name] if snapshot.summary else None

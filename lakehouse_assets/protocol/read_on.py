@@ -1,0 +1,38 @@
+"""How far a table has read the changes of its inputs, as a run tells its workers.
+
+Plain data. Where it is kept is commit/positions.py's; what is read from there on, worker/input_changes.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+
+class Position(NamedTuple):
+    """A version of one input: up to it, its changes were read."""
+
+    snapshot_id: int
+    uuid: UUID
+    """The input's uuid: snapshot ids of a table that was created again mean nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.snapshot_id}@{self.uuid}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Reads what str() gives. Raises ValueError for another text."""
+        snapshot_id, _, uuid = text.partition("@")
+        return cls(int(snapshot_id), UUID(uuid))
+
+
+@dataclass(frozen=True)
+class ReadOn:
+    """How far each input was read by the runs whose rows are in the table."""
+
+    positions: Mapping[str, str] = field(default_factory=dict)
+    """A Position as text for each input whose changes were read; one that is missing is read from its beginning."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Why the position of an input can't be known, in a clause, by input."""

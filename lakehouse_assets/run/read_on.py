@@ -1,0 +1,78 @@
+"""Has a run's workers read on from where the table's last commit was, and lets the inputs keep what is not read yet.
+
+Where positions lie is commit/positions.py's; what a worker reads from there, worker/input_changes.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.positions import READER, Moves, read_on
+from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import PublishContended
+from lakehouse_assets.protocol.pin import MAIN, table_and_ref
+from lakehouse_assets.protocol.read_on import Position, ReadOn
+from lakehouse_assets.protocol.receipts import Receipt
+
+READ_ALL = "lakehouse/read_all"
+"""The run tag by which a step reads its inputs from their beginning, whatever was read before."""
+ATTEMPTS = 5
+
+logger = logging.getLogger(__name__)
+
+
+def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:
+    """Returns how far a table has read its inputs, for the workers of a run; None if its runs can't read on.
+
+    Runs that replace rows would lose what earlier ones have read, and each chunk of partitions would read all changes.
+    metadata: that its rows are staged on. tags: the run's.
+    """
+    if table.write_mode.replaces or table.partitions is not None:
+        return None
+    return ReadOn() if tags.get(READ_ALL) == "true" else read_on(metadata)
+
+
+def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:
+    """Returns what a run does to its table's positions. receipts: what is published. staged_on: the table then."""
+    to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
+    return Moves(to, read_on(staged_on).positions) if to else Moves()
+
+
+def keep_unread(catalog: Catalog, table: str) -> None:
+    """Has each input keep what the table has not read yet, by a tag at the snapshot up to which it has.
+
+    It follows the commit, so that a run that dies in between leaves an older tag, which keeps more. What can't be
+    tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
+    """
+    for name, text in read_on(catalog.load_table(table).metadata).positions.items():
+        try:
+            _tag(catalog, name, f"{READER}{table}", Position.parse(text))
+        except Exception as error:  # of catalogs and storages; the rows are published
+            logger.warning("%s: %s may expire before it is read, as it can't be tagged: %r", table, name, error)
+
+
+def _tag(catalog: Catalog, name: str, tag: str, position: Position) -> None:
+    identifier, ref = table_and_ref(name)
+    tag = tag if ref == MAIN else f"{tag}.{ref}"
+
+    def is_there() -> bool | None:
+        found = catalog.load_table(identifier).metadata
+        known = found.table_uuid == position.uuid and found.snapshot_by_id(position.snapshot_id) is not None
+        at = found.refs.get(tag)
+        return True if not known or (at and at.snapshot_id == position.snapshot_id) else None
+
+    def attempt() -> bool:
+        if not is_there():
+            catalog.load_table(identifier).manage_snapshots().create_tag(position.snapshot_id, tag).commit()
+        return True
+
+    commit_persistently(identifier, "tag", attempt, is_there, _contended, ATTEMPTS)
+
+
+def _contended(problem: str, failure: Exception) -> PublishContended:
+    return PublishContended(f"{problem}: {failure!r}")

@@ -1,0 +1,174 @@
+"""Reads what changed in an input between the version that the table has read last and the one that the run has pinned.
+
+How far the table has read is commit/positions.py's; rows come from Iceberg's own incremental scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import load_file_io
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.protocol.read_on import Position
+from lakehouse_assets.step.window import CHANGE_TYPE, Window
+from lakehouse_assets.worker.failure import ChangesUnknown, no_input
+from lakehouse_assets.worker.session import literal
+
+OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
+"""The columns of Iceberg's changelog that mean nothing once changes of several snapshots are netted."""
+VIEW = "lakehouse_changes"
+WAYS_OUT = (
+    "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds all "
+    "rows once more: delete its rows before)"
+)
+
+
+@dataclass(frozen=True)
+class InputChanges:
+    """The changes of the inputs of one assignment, and which of them its step has read."""
+
+    spark: SparkSession
+    assignment: Assignment
+    io_properties: Mapping[str, str]
+    """PyIceberg's, for the copies of the inputs' metadata."""
+    read_to: dict[str, str] = field(default_factory=dict)
+    """How far the step has read, a Position as text by input."""
+
+    def read(self, name: str) -> DataFrame:
+        """Returns the changes of an input, as Window.changes() has it. Raises ChangesUnknown, LookupError."""
+        work, name = self.assignment, name.removeprefix(f"{LAKE}.")
+        pin = next((pin for pin in work.inputs if pin.name == name), None)
+        if pin is None:
+            raise LookupError(no_input(name))
+        if work.read_on is None:
+            raise ChangesUnknown(
+                f"the step reads changes of {name}, which {work.table} can't keep track of: declare it Append or Merge, "
+                "without Dagster partitions"
+            )
+        if name in work.read_on.unknown:
+            raise self._unknown(name, work.read_on.unknown[name])
+        text = work.read_on.positions.get(name)
+        since = Position.parse(text) if text else None
+        if pin.snapshot_id is not None:
+            self.read_to[name] = str(Position(pin.snapshot_id, pin.uuid))
+        if since is None or pin.snapshot_id is None:
+            return self.spark.table(f"{LAKE}.{name}").withColumn(CHANGE_TYPE, F.lit("INSERT"))
+        if since.uuid != pin.uuid:
+            raise self._unknown(name, f"the table was created again since {work.table} has read it")
+        return self._between(pin, since.snapshot_id, pin.snapshot_id)
+
+    def _between(self, pin: Pin, since: int, until: int) -> DataFrame:
+        metadata = FromInputFile.table_metadata(
+            load_file_io(dict(self.io_properties), pin.metadata).new_input(pin.metadata)
+        )
+        snapshots = snapshots_between(metadata, since, until)
+        if snapshots is None:
+            raise self._unknown(pin.name, _gone(metadata, since, until))
+        if renumbered := changed_columns(metadata, since, pin.schema_id):
+            raise self._unknown(pin.name, f"its columns {', '.join(renumbered)} were dropped and added again since")
+        operations = {snapshot.summary.operation if snapshot.summary else None for snapshot in snapshots}
+        if operations <= {Operation.APPEND, Operation.REPLACE}:
+            return self._appended(pin, since, until, is_empty=Operation.APPEND not in operations)
+        if with_deletes := [one.snapshot_id for one in snapshots if _has_delete_files(one)]:
+            raise self._unknown(
+                pin.name,
+                f"it has row-level deletes (snapshot {with_deletes[-1]}), whose changes Iceberg can't tell; a table whose "
+                "changes others read is best declared copy-on-write",
+            )
+        return self._netted(pin, since, until)
+
+    def _appended(self, pin: Pin, since: int, until: int, *, is_empty: bool) -> DataFrame:
+        """Returns the rows of the files that were added. Iceberg refuses to look where none was."""
+        if is_empty:
+            rows = self.spark.table(f"{LAKE}.{pin.name}").limit(0)
+        else:
+            reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
+            rows = reader.table(f"{LAKE}.{pin.table}")
+        return rows.withColumn(CHANGE_TYPE, F.lit("INSERT"))
+
+    def _netted(self, pin: Pin, since: int, until: int) -> DataFrame:
+        """Returns what Iceberg's changelog leaves where rows that were removed and added again cancel out."""
+        bounds = f"map('start-snapshot-id', '{since}', 'end-snapshot-id', '{until}')"
+        view = f"{VIEW}_{len(self.read_to)}"
+        self.spark.sql(
+            f"CALL {LAKE}.system.create_changelog_view(table => {literal(pin.table)}, changelog_view => '{view}', "
+            f"options => {bounds}, net_changes => true)"
+        )
+        return self.spark.table(view).drop(*OF_ICEBERG)
+
+    def _unknown(self, name: str, why: str) -> ChangesUnknown:
+        return ChangesUnknown(
+            f"what changed in {name} since {self.assignment.table} has read it can't be told: {why}. {WAYS_OUT}"
+        )
+
+
+@dataclass(frozen=True)
+class ReadingWindow(Window):
+    """The window of a step that a worker runs: it can read changes."""
+
+    inputs: InputChanges = field(kw_only=True, repr=False, compare=False)
+
+    def changes(self, table: str) -> DataFrame:
+        """Returns the changes of an input since the table's own last commit."""
+        return self.inputs.read(table)
+
+
+def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[Snapshot] | None:
+    """Returns the snapshots after ``since`` that led to ``until``, newest first; None where it did not come from there.
+
+    ``since`` itself may have expired, as Iceberg's Java reads on from its child.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found: list[Snapshot] = []
+    here: int | None = until
+    while here != since:
+        snapshot = by_id.get(here or 0)
+        if snapshot is None:
+            return None
+        found.append(snapshot)
+        here = snapshot.parent_snapshot_id
+    return found
+
+
+def _gone(metadata: TableMetadata, since: int, until: int) -> str:
+    known = metadata.snapshot_by_id(since) is not None
+    if known and snapshots_between(metadata, until, since) is not None:
+        return (
+            f"it was read up to snapshot {since}, which came from snapshot {until} that this run has pinned: another run "
+            "has read on since (then materialize anew), or the input was rolled back"
+        )
+    if known:
+        return f"snapshot {since}, which was read, is not in the history of snapshot {until}: main was rolled back"
+    return f"snapshot {since}, which was read, or one after it has expired"
+
+
+def changed_columns(metadata: TableMetadata, since: int, schema_id: int) -> list[str]:
+    """Returns the columns that have another field id now than in the snapshot: their older values read as null."""
+    snapshot = metadata.snapshot_by_id(since)
+    before = metadata.schema_by_id(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+    now = metadata.schema_by_id(schema_id)
+    if before is None or now is None:
+        return []
+    return [name for name in now.column_names if (was := _field_id(before, name)) and was != _field_id(now, name)]
+
+
+def _field_id(schema: Schema, name: str) -> int | None:
+    try:
+        return schema.find_field(name).field_id
+    except (ValueError, ValidationError):
+        return None
+
+
+def _has_delete_files(snapshot: Snapshot) -> bool:
+    return bool(snapshot.summary and int(snapshot.summary["total-delete-files"] or 0))
