@@ -159,10 +159,10 @@ def publish(
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
 
-    Raises PublishRefused when the change doesn't fit the table now, HeadMoved when another run has read on from the same
-    position, RolledBack when the run's snapshot was rolled back: nothing is committed then. Raises PublishContended when
-    the attempts ran out or the catalog stayed out of reach; publishing again with the same token finds out whether the
-    commit landed.
+    Raises PublishRefused when the change doesn't fit the table now, HeadMoved when another run has read on from the
+    same position, RolledBack when the run's snapshot was rolled back: nothing is committed then. Raises
+    PublishContended when the attempts ran out or the catalog stayed out of reach; publishing again with the same token
+    finds out whether the commit landed.
     """
     with without_cycle_collector():
         return _Publication(catalog, identifier, change, token, dict(summary), evolve, before, moves).run(attempts)

@@ -55,9 +55,10 @@ class Window:
     def changes(self, table: str) -> DataFrame:
         """Returns the rows that changed in an input since the version that the table's own last commit has read.
 
-        table: the input, as Spark names it: ``lake.nyc.flights``. Each row has the input's columns and ``_change_type``:
-        INSERT, or DELETE for one that went. They are net: what came and went again is left out, and a row that was
-        updated is one of each. At first, and with the run tag ``lakehouse/read_all: true``, these are all rows.
+        table: the input, as Spark names it: ``lake.nyc.flights``. Each row has the input's columns, and in
+        ``_change_type`` INSERT, or DELETE for one that went. They are net: what came and went again is left out, and a
+        row that was updated is one of each. At first, and with the run tag ``lakehouse/read_all: true``, these are all
+        rows.
 
         How far was read is a part of the commit of the step's rows, so that a run that fails reads the same again. Only
         tables that are declared Append or Merge, without Dagster partitions, can read on.

@@ -29,8 +29,8 @@ OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
 """The columns of Iceberg's changelog that mean nothing once changes of several snapshots are netted."""
 VIEW = "lakehouse_changes"
 WAYS_OUT = (
-    "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds all "
-    "rows once more: delete its rows before)"
+    "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds "
+    "all rows once more: delete its rows before)"
 )
 
 
@@ -53,8 +53,8 @@ class InputChanges:
             raise LookupError(no_input(name))
         if work.read_on is None:
             raise ChangesUnknown(
-                f"the step reads changes of {name}, which {work.table} can't keep track of: declare it Append or Merge, "
-                "without Dagster partitions"
+                f"the step reads changes of {name}, which {work.table} can't keep track of: declare it Append or "
+                "Merge, without Dagster partitions"
             )
         if name in work.read_on.unknown:
             raise self._unknown(name, work.read_on.unknown[name])
@@ -83,8 +83,8 @@ class InputChanges:
         if with_deletes := [one.snapshot_id for one in snapshots if _has_delete_files(one)]:
             raise self._unknown(
                 pin.name,
-                f"it has row-level deletes (snapshot {with_deletes[-1]}), whose changes Iceberg can't tell; a table whose "
-                "changes others read is best declared copy-on-write",
+                f"it has row-level deletes (snapshot {with_deletes[-1]}), whose changes Iceberg can't tell; a table "
+                "whose changes others read is best declared copy-on-write",
             )
         return self._netted(pin, since, until)
 
@@ -145,8 +145,8 @@ def _gone(metadata: TableMetadata, since: int, until: int) -> str:
     known = metadata.snapshot_by_id(since) is not None
     if known and snapshots_between(metadata, until, since) is not None:
         return (
-            f"it was read up to snapshot {since}, which came from snapshot {until} that this run has pinned: another run "
-            "has read on since (then materialize anew), or the input was rolled back"
+            f"it was read up to snapshot {since}, which came from snapshot {until} that this run has pinned: another "
+            "run has read on since (then materialize anew), or the input was rolled back"
         )
     if known:
         return f"snapshot {since}, which was read, is not in the history of snapshot {until}: main was rolled back"

@@ -1,0 +1,358 @@
+"""Steps that read on from where their table's last commit was: each change of an input once, whatever happens between.
+What comes out is compared with a replay of the input's own history."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.types import LongType, NestedField, StringType
+
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.rewrite.compact import compact
+from tests.conftest import Lake, failure_text
+from tests.support import change_reading_steps as steps
+from tests.support.faults import from_failure
+from tests.support.rewrites import token
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
+SOURCE = "demo.source"
+SCHEMA = Schema(NestedField(1, "n", LongType(), required=False), NestedField(2, "text", StringType(), required=False))
+POSITIONS, WITNESS = "lakehouse.positions", "lakehouse.reads-changes-of"
+READ_ALL = {"lakehouse/read_all": "true"}
+
+
+def log(step: str = "followed", **options: Any) -> Table:
+    """``demo.log``: a row for each change of a row of demo.source."""
+    return Table(
+        **{
+            "identifier": "demo.log",
+            "columns": [column("n", "long"), column("text", "string"), column("change", "string")],
+            "step": f"tests.support.change_reading_steps:{step}",
+            "deps": [dg.AssetKey(["demo", "source"])],
+            "write_mode": Append(),
+        }
+        | options
+    )
+
+
+def mirror(**options: Any) -> Table:
+    """``demo.mirror``: the rows of demo.source, by n."""
+    return Table(
+        **{
+            "identifier": "demo.mirror",
+            "columns": [column("n", "long", required=True), column("text", "string")],
+            "step": "tests.support.change_reading_steps:merged",
+            "deps": [dg.AssetKey(["demo", "source"])],
+            "write_mode": Merge(["n"], delete_when="_change_type = 'DELETE'", order_by="_change_type"),
+        }
+        | options
+    )
+
+
+def rows(*numbers: int, text: str = "a") -> pa.Table:
+    return pa.table({"n": pa.array(numbers, pa.int64()), "text": pa.array([text] * len(numbers), pa.string())})
+
+
+@pytest.fixture
+def source(lake: Lake) -> IcebergTable:
+    """``demo.source`` with the rows 1 and 2."""
+    catalog = load_lake(lake.settings)
+    catalog.create_namespace("demo")
+    table = catalog.create_table(SOURCE, SCHEMA)
+    table.append(rows(1, 2))
+    return table
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    yield
+    steps.MEANWHILE.clear()
+    steps.RENAMED.clear()
+
+
+def reload(lake: Lake, name: str = SOURCE) -> IcebergTable:
+    return load_lake(lake.settings).load_table(name)
+
+
+def read(lake: Lake, table: Table, *, tags: dict[str, str] | None = None) -> None:
+    result = lake.run(table, tags=tags)
+    assert result.success, failure_text(result)
+
+
+def logged(lake: Lake) -> Counter[tuple[str, int]]:
+    return Counter((row["change"], row["n"]) for row in lake.rows(log()).to_pylist())
+
+
+def mirrored(lake: Lake) -> dict[int, str]:
+    return {row["n"]: row["text"] for row in lake.rows(mirror()).to_pylist()}
+
+
+def position(lake: Lake, table: Table) -> int:
+    """The snapshot of demo.source that the head of the table's main names."""
+    entry = lake.table(table).current_snapshot().summary[POSITIONS]
+    return int(json.loads(entry)[SOURCE].partition("@")[0])
+
+
+def head(lake: Lake) -> int:
+    return reload(lake).current_snapshot().snapshot_id
+
+
+def test_each_change_is_read_once_and_what_cancels_out_not_at_all(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    assert logged(lake) == {("INSERT", 1): 1, ("INSERT", 2): 1}
+    assert position(lake, log()) == head(lake)
+    source.append(rows(3))
+    source.append(rows(4))
+    read(lake, log())
+    assert logged(lake)[("INSERT", 3)] == 1
+    assert position(lake, log()) == head(lake)
+    reload(lake).append(rows(5))
+    reload(lake).delete(EqualTo("n", 5))
+    reload(lake).delete(EqualTo("n", 1))
+    read(lake, log())
+    read(lake, log())
+    assert logged(lake) == {**{("INSERT", n): 1 for n in (1, 2, 3, 4)}, ("DELETE", 1): 1}
+
+
+def test_a_merge_of_the_changes_has_the_rows_of_the_input(lake: Lake, source: IcebergTable) -> None:
+    read(lake, mirror())
+    source.overwrite(rows(2, 3, text="b"))
+    read(lake, mirror())
+    assert mirrored(lake) == {2: "b", 3: "b"}
+    reload(lake).delete(EqualTo("n", 2))
+    reload(lake).append(rows(7, text="c"))
+    read(lake, mirror())
+    assert mirrored(lake) == {3: "b", 7: "c"}
+
+
+def test_the_input_keeps_what_is_not_read_yet(lake: Lake, source: IcebergTable) -> None:
+    for _ in range(2):
+        read(lake, log())
+        assert reload(lake).metadata.refs["lakehouse.reader.demo.log"].snapshot_id == head(lake)
+        reload(lake).append(rows(3))
+
+
+@pytest.mark.parametrize("table", [log(), mirror()], ids=["append", "merge"])
+def test_a_run_that_fails_reads_the_same_again(lake: Lake, source: IcebergTable, table: Table) -> None:
+    read(lake, table)
+    source.append(rows(3))
+    steps.MEANWHILE.append(lambda: 1 / 0)
+    failed = lake.run(table)
+    assert not failed.success
+    reload(lake).append(rows(4))
+    steps.MEANWHILE.clear()
+    read(lake, table, tags=from_failure(failed.run_id))
+    found = {row["n"] for row in lake.rows(table).to_pylist()}
+    assert found == {1, 2, 3}, "as it was pinned"
+    read(lake, table)
+    assert sorted(row["n"] for row in lake.rows(table).to_pylist()) == [1, 2, 3, 4]
+
+
+def test_of_two_runs_at_once_the_second_reads_on_where_the_first_has_ended(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    reload(lake).append(rows(3))
+
+    def other() -> None:
+        steps.MEANWHILE.clear()
+        read(lake, log())
+        reload(lake).append(rows(4))
+
+    steps.MEANWHILE.append(other)
+    read(lake, log())
+    assert logged(lake) == {("INSERT", n): 1 for n in (1, 2, 3, 4)}
+
+
+def test_a_rollback_of_the_table_goes_back_in_the_input(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    first = lake.table(log()).current_snapshot().snapshot_id
+    source.append(rows(3))
+    read(lake, log())
+    lake.table(log()).manage_snapshots().rollback_to_snapshot(first).commit()
+    reload(lake).append(rows(4))
+    read(lake, log())
+    assert logged(lake) == {("INSERT", n): 1 for n in (1, 2, 3, 4)}
+
+
+def compact_both(lake: Lake) -> None:
+    for name in (SOURCE, "demo.log"):
+        report = compact(load_lake(lake.settings), name, token(), min_input_files=2)
+        assert report.published, name
+
+
+def test_compaction_of_either_changes_nothing(lake: Lake, source: IcebergTable) -> None:
+    for n in (3, 4):
+        read(lake, log())
+        reload(lake).append(rows(n))
+    compact_both(lake)
+    assert position(lake, log()) != head(lake), "a rewrite copies the position forward"
+    read(lake, log())
+    assert logged(lake) == {("INSERT", n): 1 for n in (1, 2, 3, 4)}
+    reload(lake).delete(EqualTo("n", 1))
+    read(lake, log())
+    assert logged(lake)[("DELETE", 1)] == 1
+
+
+def test_a_compaction_alone_is_no_change(lake: Lake, source: IcebergTable) -> None:
+    source.append(rows(3))
+    read(lake, log())
+    compact(load_lake(lake.settings), SOURCE, token(), min_input_files=2)
+    read(lake, log())
+    assert logged(lake).total() == 3
+    assert position(lake, log()) == head(lake)
+
+
+def test_commits_of_others_to_the_table_leave_its_position(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    source.append(rows(3))
+    lake.table(log()).append(pa.table({"n": pa.array([9]), "text": pa.array(["x"]), "change": pa.array(["OTHER"])}))
+    read(lake, log())
+    assert logged(lake) == {("INSERT", 1): 1, ("INSERT", 2): 1, ("INSERT", 3): 1, ("OTHER", 9): 1}
+
+
+def expire_all_but_the_head(lake: Lake, name: str) -> None:
+    """As PyIceberg's own clients do it."""
+    table = reload(lake, name)
+    for ref in [ref for ref in table.metadata.refs if ref != "main"]:
+        table.manage_snapshots().remove_tag(ref).commit()
+    table = reload(lake, name)
+    current = table.current_snapshot().snapshot_id
+    old = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != current]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def expired(lake: Lake) -> None:
+    reload(lake).append(rows(3))
+    reload(lake).append(rows(4))
+    expire_all_but_the_head(lake, SOURCE)
+
+
+def created_again(lake: Lake) -> None:
+    catalog = load_lake(lake.settings)
+    catalog.drop_table(SOURCE)
+    catalog.create_table(SOURCE, SCHEMA, location=f"{lake.settings.home.as_uri()}/again").append(rows(1, 2, 3, 4))
+
+
+def rolled_back(lake: Lake) -> None:
+    """It was read up to its head, which is then no more in its history."""
+    first = head(lake)
+    reload(lake).append(rows(8))
+    read(lake, log())
+    reload(lake).manage_snapshots().rollback_to_snapshot(first).commit()
+    reload(lake).append(rows(3, 4))
+
+
+def deleted_row_by_row(lake: Lake) -> None:
+    mode = Merge(["n"], rewrites=Rewrites.MERGE_ON_READ)
+    steps.GIVEN[:] = [(1, "b"), (3, "a"), (4, "a")]
+    options = {"columns": [column("n", "long"), column("text", "string")], "deps": [], "write_mode": mode}
+    read(lake, log("given", identifier=SOURCE, **options))
+
+
+def column_dropped_and_added_again(lake: Lake) -> None:
+    with reload(lake).update_schema() as update:
+        update.delete_column("text")
+    with reload(lake).update_schema() as update:
+        update.add_column("text", StringType())
+    reload(lake).append(rows(3, 4))
+
+
+def position_expired(lake: Lake) -> None:
+    """The commit that carries it, and others came after."""
+    lake.table(log()).append(pa.table({"n": pa.array([9]), "text": pa.array(["x"]), "change": pa.array(["OTHER"])}))
+    expire_all_but_the_head(lake, "demo.log")
+    reload(lake).append(rows(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (expired, "has expired"),
+        (created_again, "was created again"),
+        (rolled_back, "main was rolled back"),
+        (deleted_row_by_row, "row-level deletes"),
+        (column_dropped_and_added_again, "columns text were dropped and added again"),
+        (position_expired, "none of main's snapshots says how far it was read"),
+    ],
+)
+def test_what_cannot_be_told_apart_is_refused_and_read_all_is_a_way_out(
+    lake: Lake, source: IcebergTable, act: Any, says: str
+) -> None:
+    read(lake, log())
+    act(lake)
+    before = lake.snapshots(log())
+    text = failure_text(lake.run(log()))
+    assert all(word in text for word in (SOURCE, "demo.log", says, "lakehouse/read_all: true"))
+    assert lake.snapshots(log()) == before
+    read(lake, mirror(), tags=READ_ALL)
+    assert mirrored(lake).keys() == {1, 2, 3, 4}
+    read(lake, log(), tags=READ_ALL)
+    reload(lake).append(rows(5))
+    read(lake, log())
+    assert logged(lake)[("INSERT", 5)] == 1
+
+
+def test_a_renamed_or_added_column_is_read_on(lake: Lake, source: IcebergTable) -> None:
+    read(lake, mirror())
+    with reload(lake).update_schema() as update:
+        update.rename_column("text", "words")
+        update.add_column("more", LongType())
+    reload(lake).append(pa.table({"n": pa.array([3]), "words": pa.array(["w"]), "more": pa.array([1])}))
+    steps.RENAMED.update({"words": "text"})
+    read(lake, mirror())
+    assert mirrored(lake) == {1: "a", 2: "a", 3: "w"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"write_mode": Overwrite()}, "can't keep track of"),
+        ({"partitions": dg.StaticPartitionsDefinition(["a", "b"])}, "can't keep track of"),
+        ({"deps": []}, "none of this run's inputs"),
+    ],
+)
+def test_a_table_that_cannot_read_on_is_told_how_it_could(
+    lake: Lake, source: IcebergTable, options: dict[str, Any], says: str
+) -> None:
+    result = lake.run(log(**options), *(["a", "b"] if "partitions" in options else []))
+    text = failure_text(result)
+    assert all(word in text for word in (SOURCE, says))
+
+
+@pytest.mark.slow("The one that crosses the border to a worker's process.")
+def test_a_worker_of_its_own_reads_on(
+    settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
+    lake = Lake(read_settings(), instance)
+    catalog = load_lake(lake.settings)
+    catalog.create_namespace("demo")
+    table = catalog.create_table(SOURCE, SCHEMA)
+    table.append(rows(1, 2))
+    read(lake, log("followed"))
+    table.delete(EqualTo("n", 1))
+    read(lake, log("followed"))
+    assert logged(lake) == {("INSERT", 1): 1, ("INSERT", 2): 1, ("DELETE", 1): 1}
+
+
+def test_the_ui_shows_from_where_it_was_read(lake: Lake, source: IcebergTable) -> None:
+    first = head(lake)
+    shown = []
+    for n in (3, 4):
+        (event,) = lake.run(log()).get_asset_materialization_events()
+        shown.append(event.materialization.metadata["inputs"].value)
+        reload(lake).append(rows(n))
+    assert "all, as changes" in shown[0]
+    assert f"changes since {first}" in shown[1]

@@ -1,0 +1,43 @@
+"""Steps that read what changed in demo.source, for tests/integration/test_input_changes.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse_assets.step.window import Window
+
+MEANWHILE: list[Callable[[], None]] = []
+"""Called by each step before it reads."""
+RENAMED: dict[str, str] = {}
+"""Columns of demo.source that have other names in what reads them."""
+
+
+def followed(spark: SparkSession, window: Window) -> DataFrame:
+    """The changes of demo.source, with what happened to each row."""
+    for act in MEANWHILE:
+        act()
+    return window.changes("lake.demo.source").withColumnRenamed("_change_type", "change")
+
+
+def merged(spark: SparkSession, window: Window) -> DataFrame:
+    """The changes of demo.source, to be merged by n."""
+    for act in MEANWHILE:
+        act()
+    changes = window.changes("lake.demo.source")
+    return changes.withColumnsRenamed(RENAMED).drop("more")
+
+
+def counted(spark: SparkSession, window: Window) -> DataFrame:
+    """How many rows changed: one row, also where none did."""
+    return window.changes("lake.demo.source").agg(F.count("*").alias("n")).withColumn("change", F.lit("COUNT"))
+
+
+GIVEN: list[tuple[int, str]] = []
+
+
+def given(spark: SparkSession, window: Window) -> DataFrame:
+    """The rows of GIVEN."""
+    return spark.createDataFrame(GIVEN, "n long, text string")
