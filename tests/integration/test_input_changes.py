@@ -4,6 +4,10 @@ What comes out is compared with a replay of the input's own history."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +21,15 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import LongType, NestedField, StringType
 
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites
+from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.run.in_flight import reap
 from tests.conftest import Lake, failure_text
 from tests.support import change_reading_steps as steps
+from tests.support.change_reading_deaths import Stage, log
 from tests.support.faults import from_failure
 from tests.support.rewrites import token
 
@@ -32,20 +38,6 @@ SOURCE = "demo.source"
 SCHEMA = Schema(NestedField(1, "n", LongType(), required=False), NestedField(2, "text", StringType(), required=False))
 POSITIONS, WITNESS = "lakehouse.positions", "lakehouse.reads-changes-of"
 READ_ALL = {"lakehouse/read_all": "true"}
-
-
-def log(step: str = "followed", **options: Any) -> Table:
-    """``demo.log``: a row for each change of a row of demo.source."""
-    return Table(
-        **{
-            "identifier": "demo.log",
-            "columns": [column("n", "long"), column("text", "string"), column("change", "string")],
-            "step": f"tests.support.change_reading_steps:{step}",
-            "deps": [dg.AssetKey(["demo", "source"])],
-            "write_mode": Append(),
-        }
-        | options
-    )
 
 
 def mirror(**options: Any) -> Table:
@@ -103,6 +95,7 @@ def mirrored(lake: Lake) -> dict[int, str]:
 def position(lake: Lake, table: Table) -> int:
     """The snapshot of demo.source that the head of the table's main names."""
     entry = lake.table(table).current_snapshot().summary[POSITIONS]
+    assert entry
     return int(json.loads(entry)[SOURCE].partition("@")[0])
 
 
@@ -205,6 +198,23 @@ def test_compaction_of_either_changes_nothing(lake: Lake, source: IcebergTable) 
     assert logged(lake)[("DELETE", 1)] == 1
 
 
+def test_a_compaction_of_the_table_meanwhile_has_nothing_staged_again(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    reload(lake).append(rows(3))
+    read(lake, log())
+    reload(lake).append(rows(4))
+    calls = Counter[str]()
+
+    def act() -> None:
+        calls["step"] += 1
+        assert compact(load_lake(lake.settings), "demo.log", token(), min_input_files=2).published
+
+    steps.MEANWHILE.append(act)
+    read(lake, log())
+    assert calls["step"] == 1
+    assert logged(lake) == {("INSERT", n): 1 for n in (1, 2, 3, 4)}
+
+
 def test_a_compaction_alone_is_no_change(lake: Lake, source: IcebergTable) -> None:
     source.append(rows(3))
     read(lake, log())
@@ -293,7 +303,9 @@ def test_what_cannot_be_told_apart_is_refused_and_read_all_is_a_way_out(
     read(lake, log())
     act(lake)
     before = lake.snapshots(log())
-    text = failure_text(lake.run(log()))
+    refused = lake.run(log())
+    assert not refused.success
+    text = failure_text(refused)
     assert all(word in text for word in (SOURCE, "demo.log", says, "lakehouse/read_all: true"))
     assert lake.snapshots(log()) == before
     read(lake, mirror(), tags=READ_ALL)
@@ -356,3 +368,24 @@ def test_the_ui_shows_from_where_it_was_read(lake: Lake, source: IcebergTable) -
         reload(lake).append(rows(n))
     assert "all, as changes" in shown[0]
     assert f"changes since {first}" in shown[1]
+
+
+@pytest.mark.long("Each death is a process and a JVM of its own, twice.")
+@pytest.mark.parametrize("goes_on", ["from failure", "anew"])
+@pytest.mark.parametrize("stage", Stage)
+def test_a_run_that_is_killed_leaves_its_changes_to_be_read_once(
+    lake: Lake, source: IcebergTable, stage: Stage, goes_on: str
+) -> None:
+    read(lake, log())
+    source.delete(EqualTo("n", 1))
+    source.append(rows(3))
+    command = [sys.executable, "-m", "tests.support.change_reading_deaths", stage]
+    child = subprocess.run(command, env={**os.environ, "DAGSTER_HOME": lake.instance.root_directory}, timeout=120)
+    assert child.returncode == -signal.SIGKILL
+    reap(lake.instance)
+    killed = lake.instance.get_runs(limit=1)[0].run_id
+    reload(lake).append(rows(4))
+    read(lake, log(), tags=from_failure(killed) if goes_on == "from failure" else None)
+    read(lake, log())
+    assert logged(lake) == {**{("INSERT", n): 1 for n in (1, 2, 3, 4)}, ("DELETE", 1): 1}
+    assert reload(lake).metadata.refs["lakehouse.reader.demo.log"].snapshot_id == head(lake)

@@ -36,8 +36,8 @@ class History:
     statistics: list[StatisticsFile] = field(default_factory=list)
     partition_statistics: list[PartitionStatisticsFile] = field(default_factory=list)
 
-    def commit(self, ago: float = 0, *, branch: str = MAIN_BRANCH, run: str | None = None) -> int:
-        """A new head of the branch. run: the token of the run that published it."""
+    def commit(self, ago: float = 0, *, branch: str = MAIN_BRANCH, run: str | None = None, **said: str) -> int:
+        """A new head of the branch. run: the token of the run that published it. said: more of its summary."""
         number, parent = len(self.snapshots) + 1, self.refs.get(branch)
         self.snapshots.append(
             Snapshot(
@@ -46,7 +46,7 @@ class History:
                 sequence_number=number,
                 timestamp_ms=NOW - int(ago * DAY),
                 manifest_list=f"{self.location}/metadata/snap-{number}.avro",
-                summary=Summary(Operation.APPEND, **{"added-records": "1", "total-records": str(number)}),
+                summary=Summary(Operation.APPEND, **{"added-records": "1", "total-records": str(number), **said}),
                 schema_id=0,
             )
         )

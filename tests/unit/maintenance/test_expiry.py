@@ -11,9 +11,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import update_table_metadata
 
+from lakehouse_assets.commit.positions import POSITIONS, READER, WITNESS
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expiry import READER, ExpiryPlan, ExpiryPolicy, Reason, Why, plan_expiry
+from lakehouse_assets.maintenance.expiry import ExpiryPlan, ExpiryPolicy, Reason, Why, plan_expiry
 from tests.support.histories import DAY, NOW, History, current_at
 
 TAG = SnapshotRefType.TAG
@@ -365,3 +366,14 @@ def test_any_history(history: History, policy: ExpiryPolicy, protected: set[int]
 @given(histories(), policies, st.sets(st.integers(1, 30), max_size=2))
 def test_many_more_histories(history: History, policy: ExpiryPolicy, protected: set[int]) -> None:
     check(history, policy, protected)
+
+
+def test_the_commit_that_says_how_far_inputs_were_read_is_kept() -> None:
+    history = History()
+    history.properties[WITNESS] = "a"
+    first = history.commit(40, **{POSITIONS: '{"a": "1@u"}'})
+    nearest = history.commit(39, **{POSITIONS: '{"a": "2@u"}'})
+    history.commits(12, youngest=10)
+    kept = plan(history, FIVE_DAYS).kept
+    assert Reason(Why.POSITION) in kept[nearest]
+    assert first not in kept

@@ -1,0 +1,120 @@
+"""How far a table has read its inputs, by histories of metadata alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carrier, read_on
+from lakehouse_assets.errors import HeadMoved
+from tests.support.histories import History
+
+
+def moved(history: History, ago: float = 0, branch: str = "main", **to: str) -> int:
+    """A commit that moves positions, as a run's."""
+    moves, metadata = Moves(to), history.metadata
+    history.properties |= moves.properties(metadata)
+    return history.commit(ago, branch=branch, **moves.summary(metadata))
+
+
+def without(metadata: TableMetadata, *gone: int) -> TableMetadata:
+    """As Iceberg's Java expires: children go on naming their parents."""
+    left = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
+    return metadata.model_copy(update={"snapshots": left})
+
+
+def positions(history: History) -> dict[str, str]:
+    return dict(read_on(history.metadata).positions)
+
+
+@pytest.fixture
+def history() -> History:
+    """Two moves, each of another input, then a commit of somebody else's."""
+    history = History()
+    history.commit(9)
+    moved(history, 8, a="1@u")
+    moved(history, 7, b="5@u")
+    history.commit(6)
+    return history
+
+
+def test_the_nearest_ancestor_that_has_positions_has_all_of_them(history: History) -> None:
+    assert positions(history) == {"a": "1@u", "b": "5@u"}
+    assert carrier(history.metadata) == 3
+    moved(history, 1, a="2@u")
+    assert positions(history) == {"a": "2@u", "b": "5@u"}
+
+
+def test_a_commit_that_moves_none_copies_them(history: History) -> None:
+    said = Moves().summary(history.metadata)
+    assert json.loads(said[POSITIONS]) == {"a": "1@u", "b": "5@u"}
+    assert Moves().properties(history.metadata) == {}
+
+
+def test_a_table_that_reads_no_changes_says_nothing() -> None:
+    history = History()
+    history.commit()
+    assert Moves().summary(history.metadata) == {}
+    assert Moves().properties(history.metadata) == {}
+    assert carrier(history.metadata) is None
+
+
+def test_a_rollback_goes_back(history: History) -> None:
+    history.point("main", 2)
+    found = read_on(history.metadata)
+    assert found.positions == {"a": "1@u"}
+    assert found.unknown.keys() == {"b"}, "it was moved once, and nobody knows from where"
+
+
+def test_a_branch_moves_nothing_on_main(history: History) -> None:
+    history.point("audit", 4)
+    moved(history, 1, branch="audit", a="9@u")
+    assert positions(history)["a"] == "1@u"
+
+
+def test_positions_that_expired_are_unknown_and_not_the_beginning(history: History) -> None:
+    found = read_on(without(history.metadata, 1, 2, 3))
+    assert found.positions == {}
+    assert found.unknown.keys() == {"a", "b"}
+
+
+def test_a_cherry_picked_move_makes_them_unknown_until_they_are_read_anew(history: History) -> None:
+    history.point("other", 3)
+    source = moved(history, 5, branch="other", a="3@u")
+    history.commit(4, **{CHERRY_PICKED: str(source)})
+    assert read_on(history.metadata).unknown.keys() == {"a", "b"}
+    history.commit(3, **Moves().summary(history.metadata))  # a rewrite
+    assert read_on(history.metadata).unknown.keys() == {"a", "b"}
+    moved(history, 2, a="4@u")
+    assert positions(history) == {"a": "4@u"}
+
+
+def test_what_was_cherry_picked_from_others_is_no_move(history: History) -> None:
+    history.point("other", 3)
+    source = history.commit(5, branch="other")
+    history.commit(4, **{CHERRY_PICKED: str(source)})
+    assert positions(history) == {"a": "1@u", "b": "5@u"}
+
+
+@pytest.mark.parametrize(
+    ("since", "is_refused"),
+    [({"a": "1@u"}, False), ({"a": "0@u"}, True), ({}, True), ({"a": "1@u", "b": "0@u"}, False)],
+)
+def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
+    history: History, since: Any, is_refused: bool
+) -> None:
+    moves = Moves({"a": "2@u"}, since)
+    if is_refused:
+        with pytest.raises(HeadMoved, match="read on in a"):
+            moves.refuse_other("t", history.metadata)
+    else:
+        moves.refuse_other("t", history.metadata)
+
+
+def test_each_input_is_named_once(history: History) -> None:
+    named = replace(Moves(), to={"c": "1@u"}).properties(history.metadata)
+    assert named == {WITNESS: "a,b,c"}
