@@ -28,6 +28,7 @@ from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.environment.catalog import load_lake, with_retries
@@ -330,6 +331,33 @@ def test_an_input_that_can_only_be_read_as_it_is_is_pinned_again_where_it_moved(
     assert str(head) in lake.table(table).current_snapshot().summary["lakehouse.inputs"]
     said = [entry.user_message for entry in instance.all_logs(result.run_id)]
     assert any("pinned again" in text for text in said)
+
+
+@server
+@pytest.mark.spark
+def test_a_step_reads_on_in_an_input_that_can_only_be_read_as_it_is(vending: Lake) -> None:
+    namespace = f"changed_{uuid4().hex[:8]}"
+    source = f"{namespace}.source"
+    catalog = load_lake(vending.settings)
+    catalog.create_namespace(namespace)
+    table = catalog.create_table(source, Schema(NestedField(1, "n", LongType(), required=False)))
+    table.append(pa.table({"n": [1, 2]}))
+    reader = Table(
+        identifier=f"{namespace}.log",
+        columns=[column("n", "long"), column("change", "string")],
+        step="tests.support.change_reading_steps:of_any",
+        reads=[source],
+        write_mode=Append(),
+    )
+    (vending.settings.home / "input").write_text(f"lake.{source}")
+    for _ in range(2):
+        result = vending.run(reader)
+        assert result.success, failure_text(result)
+        catalog.load_table(source).delete("n = 1")
+    found = sorted((row["n"], row["change"]) for row in vending.rows(reader).to_pylist())
+    assert found == [(1, "DELETE"), (1, "INSERT"), (2, "INSERT")]
+    refs = catalog.load_table(source).metadata.refs
+    assert f"lakehouse.reader.{reader.identifier}" in refs
 
 
 # OAuth2

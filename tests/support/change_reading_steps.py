@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from lakehouse_assets.step.window import Window
 
@@ -30,9 +31,10 @@ def merged(spark: SparkSession, window: Window) -> DataFrame:
     return changes.withColumnsRenamed(RENAMED).drop("more")
 
 
-def counted(spark: SparkSession, window: Window) -> DataFrame:
-    """How many rows changed: one row, also where none did."""
-    return window.changes("lake.demo.source").agg(F.count("*").alias("n")).withColumn("change", F.lit("COUNT"))
+def of_any(spark: SparkSession, window: Window) -> DataFrame:
+    """The changes of the table that <home>/input names."""
+    name = Path(os.environ["LAKEHOUSE_HOME"], "input").read_text()
+    return window.changes(name).withColumnRenamed("_change_type", "change")
 
 
 GIVEN: list[tuple[int, str]] = []
