@@ -34,7 +34,7 @@ from lakehouse_assets.environment.catalog_translation import (
 )
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
-from lakehouse_assets.environment.secrets import is_secret, shown
+from lakehouse_assets.environment.secrets import is_secret, public, shown
 from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, unknown_names
 from lakehouse_assets.environment.spark_catalog import refuse_signing
 
@@ -78,6 +78,17 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
             "environment must have it"
         )
     return with_defaults(properties, settings)
+
+
+def worker_properties(settings: Settings) -> dict[str, str]:
+    """Returns the properties of ``lake`` that workers are sent: no secrets, and of a SQL catalog no address.
+
+    Workers open no catalog but one that vends credentials by table, which a SQL catalog does not. Raises SettingsError
+    as catalog_properties().
+    """
+    properties = catalog_properties(settings)
+    kind, _ = catalog_type(properties)
+    return public(properties | ({"type": kind, "uri": "sqlite:///:memory:"} if kind == "sql" else {}))
 
 
 def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str, str]:

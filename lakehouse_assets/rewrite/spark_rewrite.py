@@ -24,7 +24,7 @@ from lakehouse_assets.drive.chunk import Chunk, Results
 from lakehouse_assets.drive.drive import driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.drive.this_run import Context
-from lakehouse_assets.environment.catalog import catalog_properties, with_retries
+from lakehouse_assets.environment.catalog import with_retries, worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
@@ -54,8 +54,7 @@ def first_attempts(
     token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
     """
     settings = lakehouse.settings
-    # Secrets are left out: the worker's own environment has them.
-    catalog = public(catalog_properties(settings))
+    catalog = public(worker_properties(settings))
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
     def attempt(n: int, chunk: PlannedChunk) -> Attempt:

@@ -13,7 +13,7 @@ from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.journal import Journal
-from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
@@ -48,7 +48,7 @@ def first_attempts(
     code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
     packages = code_packages(table.step, table.checks.values())
     # Secrets are left out: the worker's own environment has them.
-    catalog = public(catalog_properties(settings))
+    catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
     def attempt(chunk: Chunk) -> Attempt:

@@ -30,6 +30,7 @@ from lakehouse_assets.environment.catalog import (
     catalog_properties,
     load_lake,
     with_retries,
+    worker_properties,
 )
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.file_io import RETRIES
@@ -150,13 +151,22 @@ def test_pyiceberg_is_not_imported_over_a_file_that_it_ends_on(tmp_path: Path) -
 def test_a_worker_without_its_secret_uri_is_told_what_is_missing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = public({"type": "sql", "uri": "postgresql://me:hunter2@db/lake", "warehouse": "s3://lake"})
+    received = public({"type": "rest", "uri": "https://me:hunter2@catalog/lake", "warehouse": "s3://lake"})
     with pytest.raises(SettingsError, match=r"PYICEBERG_CATALOG__LAKE__URI \(uri\) is missing.*own environment"):
         catalog_properties(settings, received)
     configure(monkeypatch, TYPE="sql")
     (missing,) = catalog_problems(settings, {"local": ["shop.orders"]})
     assert "LAKE__URI (uri) is missing" in missing
     assert "worker" not in missing
+
+
+def test_a_worker_needs_no_sql_catalog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(monkeypatch, URI="postgresql://me:hunter2@db/lake", WAREHOUSE="s3://lake")
+    sent = worker_properties(settings)
+    monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__URI")
+    assert catalog_properties(settings, sent) == sent
+    assert "hunter2" not in str(sent)
+    assert sent["warehouse"] == "s3://lake"
 
 
 def test_nor_does_opening_the_catalog(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
