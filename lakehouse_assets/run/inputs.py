@@ -30,15 +30,12 @@ from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.trace import READS
 
 LONGEST = 4096
 """Characters of a snapshot's summary: what is longer lies in a file beside the table's metadata, as each load of the
 table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
-READS = "reads"
-"""The metadata that names the versions of tables that are no assets here, for trace.py."""
-FILES = "drop_zone_files"
-"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 SHOWN = 50
 """The most inputs that the UI shows of a run."""
 

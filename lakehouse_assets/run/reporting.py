@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
 from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
 """What the audit checks beside the rules of a write mode."""
-CODE_VERSION = "dagster/code_version"
-"""The tag that Dagster gives to each materialization that an asset with a code version returns."""
 
 
 def add_metadata(
@@ -87,7 +85,7 @@ def materialized(
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
         # As Dagster gives to results.
-        made_by = {CODE_VERSION: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
+        made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
         events = [dg.AssetMaterialization(table.key, partition=k, metadata=m, tags=made_by) for k, m in by_key.items()]
         log_materializations(context, events)
         published_text = f"The other {len(by_key)} partitions are published"

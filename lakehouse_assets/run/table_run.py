@@ -39,7 +39,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.inputs import FILES, files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
+from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
@@ -57,6 +57,7 @@ from lakehouse_assets.run.reporting import (
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
 from lakehouse_assets.run.table_lock import TableLock
+from lakehouse_assets.run.trace import FILES
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the

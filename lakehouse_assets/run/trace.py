@@ -13,14 +13,16 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.inputs import FILES, READS
 from lakehouse_assets.run.outdated import partitions_read
-from lakehouse_assets.run.reporting import CODE_VERSION
 
+READS = "reads"
+"""The metadata that names the versions of tables that are no assets here."""
+FILES = "drop_zone_files"
+"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 BATCH = 1000
 LEAVES = 10
 """The most files, and tables of others, that are shown below one version."""
@@ -104,7 +106,7 @@ class Trace:
                 snapshot=str(_value(made, "snapshot_id") or ""),
                 run_id=run_id,
                 at=datetime.fromtimestamp(timestamp, UTC),
-                code=(made.tags or {}).get(CODE_VERSION, "") if _value(made, "snapshot_id") else "",
+                code=(made.tags or {}).get(CODE_VERSION_TAG, "") if _value(made, "snapshot_id") else "",
                 leaves=tuple(sorted(leaves)),
                 inputs=tuple(self._inputs(key, tuple(keys), made.tags or {})),
             )
