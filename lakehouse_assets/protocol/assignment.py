@@ -248,7 +248,7 @@ class Assignment(Work):
     inputs: tuple[Pin, ...] = ()
     """The versions of the tables that the step reads."""
     read_on: ReadOn | None = None
-    """How far their changes were read before; None for a table whose runs can't read on (run/read_on.py)."""
+    """How far their changes were read before; None for a table whose runs can't read on (run/input_positions.py)."""
     compute: str = "local"
     """Where the worker runs, as LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)

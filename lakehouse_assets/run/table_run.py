@@ -39,12 +39,12 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.run.assignments import first_attempts
+from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
-from lakehouse_assets.run.read_on import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.reporting import (
     advice_after,
     audit_failure,
