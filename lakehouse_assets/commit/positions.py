@@ -51,7 +51,7 @@ def carrier(metadata: TableMetadata) -> int | None:
 
 @dataclass(frozen=True)
 class Moves:
-    """What a commit does to positions: a run's moves those that it has read on from, any other copies them forward."""
+    """Says what a commit does to positions: a run moves those that it has read on from; all others are copied."""
 
     to: Mapping[str, str] = field(default_factory=dict)
     """How far the run has read, by input."""
