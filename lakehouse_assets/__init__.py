@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.tuning import Planning as Planning
     from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.releases.readers import release as release
+    from lakehouse_assets.releases.release_asset import Release as Release
     from lakehouse_assets.run.domain import Domain as Domain
     from lakehouse_assets.run.resource import Lakehouse as Lakehouse
     from lakehouse_assets.run.updated import when_updated as when_updated
@@ -55,6 +57,7 @@ HOMES = {
     "Overwrite": "declare.modes",
     "Pace": "declare.arrivals",
     "Planning": "declare.tuning",
+    "Release": "releases.release_asset",
     "Rewrites": "declare.modes",
     "Size": "environment.sizes",
     "Table": "declare.table",
@@ -65,6 +68,7 @@ HOMES = {
     "put_file": "storage.objects",
     "read_csv": "step.dropzone",
     "read_parquet": "step.dropzone",
+    "release": "releases.readers",
     "tables_of": "declare.location",
     "when_updated": "run.updated",
 }

@@ -36,6 +36,14 @@ class PublishContended(LakehouseError):
     """Every attempt to commit failed for temporary reasons: other commits, a locked or unreachable catalog."""
 
 
+class ReleaseRefused(LakehouseError):
+    """The tables can't be released together as they stand. Readers go on with the release before."""
+
+
+class NoSuchRelease(LakehouseError, LookupError):
+    """A reader asked for a release that is not kept, or for a table that it can't give any more."""
+
+
 class MaintenanceRefused(LakehouseError):
     """A table can't be maintained as it stands. Nothing was changed."""
 

@@ -21,7 +21,7 @@ FLOORS = (
     ("build_location",),
     ("maintenance", "queue"),
     ("rewrite",),
-    ("health",),
+    ("health", "releases"),
     ("run", "collect"),
     ("drive", "commit", "worker", "inbox"),
     ("declare",),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -21,13 +20,12 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.outdated import outdated
+from lakehouse_assets.run.outdated import latest_made, outdated
 from lakehouse_assets.run.trace import CODE_VERSION
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
 Row = tuple[str, str, str, str, str]
-BATCH = 1000
 
 
 def all_differences(
@@ -43,7 +41,7 @@ def all_differences(
         except Exception as error:  # each catalog has its own; one broken table must not hide the others
             yield (table.identifier, "table", "can be read", f"{error}", "fails")
             continue
-        made = _made(instance, table)
+        made = latest_made(instance, graph, table.key)
         tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
         yield from differences(table, found, {key: of[CODE_VERSION] for key, of in tags.items() if CODE_VERSION in of})
         if found is not None:
@@ -65,20 +63,6 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
         return None
 
 
-def _made(instance: dg.DagsterInstance, table: Table) -> dict[str | None, dg.AssetMaterialization]:
-    """Returns the last materialization of each partition, by partition."""
-    if table.partitions is None:
-        records = [*instance.fetch_materializations(table.key, limit=1).records]
-    else:
-        kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
-        ids = sorted(instance.get_latest_storage_id_by_partition(table.key, kind).values())
-        batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
-        filters = (dg.AssetRecordsFilter(table.key, storage_ids=batch) for batch in batches)
-        records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]
-    made = (record.asset_materialization for record in records)
-    return {m.partition: m for m in made if m}
-
-
 def _inputs_made_anew(
     instance: dg.DagsterInstance,
     graph: AssetGraph,
@@ -86,7 +70,7 @@ def _inputs_made_anew(
     made: Mapping[str | None, dg.AssetMaterialization],
 ) -> Iterator[Row]:
     """Yields a row for each input that is another one than the table's partitions were made from."""
-    for found in outdated(instance, graph, table, made):
+    for found in outdated(instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
         now = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")

@@ -1,0 +1,156 @@
+"""Decides whether tables fit together: that none of them was made from inputs that the others don't have.
+
+Read are Dagster's log and the metadata of the pinned tables. What a release does about it is publish_release.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from lakehouse_assets.collect.leases import chains
+from lakehouse_assets.commit.tokens import TOKEN
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.outdated import MADE, Partition, latest_made, outdated
+
+RUN = "lakehouse.run-id"
+Made = Mapping[Partition, dg.AssetMaterialization]
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A member as a release found it: its metadata, and the snapshot that is to be released."""
+
+    key: dg.AssetKey
+    """Of its asset."""
+    identifier: str
+    metadata: TableMetadata
+    snapshot: Snapshot
+    before: int | None = None
+    """The snapshot in the newest release, which was looked at then; None where that has none of this table."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What Dagster knows: its log, and which assets are made from which."""
+
+    instance: dg.DagsterInstance
+    graph: BaseAssetGraph[Any]
+
+    def unsettled(self, pinned: Sequence[PinnedTable], reload: Callable[[str], TableMetadata]) -> Iterator[str]:
+        """Yields a sentence for each table of which the log and the pinned snapshot speak of different versions.
+
+        As a rule that is over in a moment: a run has committed and not reported yet, or both since the table was
+        pinned. reload: loads a table's metadata as it is now, by its identifier.
+        """
+        for table in pinned:
+            named = _named(latest_made(self.instance, self.graph, table.key))
+            line = _line(table.metadata, table.snapshot)
+            known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            yield from self._unreported(table, line, named)
+            if aside := sorted(named & _aside(table.metadata, line)):
+                yield (
+                    f"{table.identifier} was rolled back: Dagster's log says that partitions were made in its snapshot "
+                    f"{aside[-1]}, which is not among those that led to its snapshot {table.snapshot.snapshot_id}. "
+                    "Materialize these partitions again"
+                )
+            if expired_or_new := named - known:
+                now = {snapshot.snapshot_id for snapshot in reload(table.identifier).snapshots}
+                if new := expired_or_new & now:
+                    yield f"{table.identifier} got its snapshot {max(new)} while the release was planned"
+
+    def _unreported(self, table: PinnedTable, line: Sequence[Snapshot], named: Collection[int]) -> Iterator[str]:
+        by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
+        if by_runs and (newest := by_runs[0]).snapshot_id not in named:
+            yield self._not_in_the_log(table, newest)
+            return
+        seen = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
+        unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in named]
+        # A run that published in parts has its chain's id first in each part's token.
+        tokens = {one.snapshot_id: str(one.summary and one.summary[TOKEN]).partition(".")[0] for one in unnamed}
+        known = chains(self.instance, {*tokens.values()})
+        for one in unnamed:
+            # Later runs made its partitions again, which the log names instead; or it has not reported.
+            chain = known.get(tokens[one.snapshot_id])
+            if chain is not None and not chain.succeeded and not self._has_reported(table.key, one):
+                yield self._not_in_the_log(table, one)
+                return
+
+    def _has_reported(self, key: dg.AssetKey, snapshot: Snapshot) -> bool:
+        run_id = str(snapshot.summary and snapshot.summary[RUN])
+        records = self.instance.get_records_for_run(run_id, of_type=MADE).records
+        return any(record.asset_key == key for record in records)
+
+    def _not_in_the_log(self, table: PinnedTable, snapshot: Snapshot) -> str:
+        return (
+            f"{table.identifier} has rows of run {snapshot.summary and snapshot.summary[RUN]} (snapshot "
+            f"{snapshot.snapshot_id}) that Dagster's log does not name: the run has not reported them yet, or died "
+            "before it did, or others have reported the same partitions after it. Wait for it, re-execute it from "
+            "failure, or materialize its partitions again"
+        )
+
+    def outdated(self, members: Collection[dg.AssetKey]) -> Iterator[str]:
+        """Yields a sentence for each table that was made from another version of an input than is there now.
+
+        Looked at are the members and what lies between them, so that no member was made from what others don't have.
+        members: keys of assets.
+        """
+        above = self._reach(members, lambda key: self.graph.get(key).parent_keys)
+        below = self._reach(members, lambda key: self.graph.get(key).child_keys)
+        for key in sorted(above & below):
+            parents = (self.graph.get(key).parent_keys & below) - {key}
+            made = latest_made(self.instance, self.graph, key) if parents else {}
+            for found in outdated(self.instance, self.graph, key, made, parents):
+                keys = [one for one in found.partitions if one is not None]
+                of = f" {keys_text(keys)}" if keys else ""
+                snapshot = f", snapshot {found.snapshot}" if found.snapshot else ""
+                yield (
+                    f"{'.'.join(key.path)}{of} was made from {found.input} as it was before run {found.by}{snapshot}. "
+                    "Materialize it again"
+                )
+
+    def _reach(
+        self, keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]
+    ) -> set[dg.AssetKey]:
+        """Returns the keys and all that can be reached from them."""
+        found, waiting = set(keys), [*keys]
+        while waiting:
+            new = {*step(waiting.pop())} - found
+            found |= new
+            waiting += new
+        return found
+
+
+def _named(made: Made) -> set[int]:
+    """Returns the snapshots that an asset's latest materializations name."""
+    values = (one.metadata.get("snapshot_id") for one in made.values())
+    return {int(str(value.value)) for value in values if value is not None}
+
+
+def _only_rewrites(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+
+
+def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
+    """Returns the snapshots that certainly did not lead to the head of a line.
+
+    The line ends where a parent has expired: older snapshots may have led to it.
+    """
+    ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
+    return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids
+
+
+def _line(metadata: TableMetadata, head: Snapshot) -> list[Snapshot]:
+    """Returns a snapshot and all that led to it and are still there, newest first."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    line, here = [], by_id.get(head.snapshot_id)
+    while here is not None:
+        line.append(here)
+        here = by_id.get(here.parent_snapshot_id or 0)
+    return line

@@ -1,0 +1,185 @@
+"""The pointer of a domain's releases: a small Iceberg table that names each member's snapshot, for all kept releases.
+
+When it moves is publish_release.py's. What readers get of it is readers.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+
+from lakehouse_assets.errors import ReleaseRefused
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as IcebergTable
+
+POINTER = "releases"
+"""The name of the table in the domain's namespace."""
+MOST = 1000
+"""The most releases that a pointer names: each reader reads all of them."""
+MARK = "lakehouse.pointer-of"
+"""The property that tells a pointer from a table of the same name: the name of its releases."""
+SCHEMA = Schema(
+    NestedField(1, "release", LongType(), required=True, doc="The release's number: 1, 2, 3, …"),
+    NestedField(2, "released_at", TimestamptzType(), required=True, doc="When it was released"),
+    NestedField(3, "run_id", StringType(), required=True, doc="The Dagster run that released it"),
+    NestedField(4, "table", StringType(), required=True, doc="A member's identifier"),
+    NestedField(5, "table_uuid", StringType(), required=True, doc="The member's UUID: another one was created again"),
+    NestedField(6, "snapshot_id", LongType(), required=True, doc="The snapshot that readers get"),
+    NestedField(7, "committed_at", TimestamptzType(), required=True, doc="When the snapshot was committed"),
+    NestedField(8, "rows", LongType(), required=False, doc="The rows of the snapshot, where its summary says them"),
+)
+PROPERTIES = {
+    # Nobody travels through the pointer's own past: its rows have all releases that are kept.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One table of a release, at its snapshot."""
+
+    table: str
+    """The identifier."""
+    uuid: str
+    """The table's UUID: under the same name, another one is another table."""
+    snapshot_id: int
+    committed_at: datetime
+    """When the snapshot was committed."""
+    rows: int | None
+    """How many rows it has; None where its summary does not say."""
+
+
+@dataclass(frozen=True)
+class KeptRelease:
+    """One release that the pointer names."""
+
+    number: int
+    released_at: datetime
+    run_id: str
+    """The Dagster run that released it."""
+    members: tuple[Member, ...]
+
+    @property
+    def version(self) -> str:
+        """A hash of the snapshots: two releases of the same snapshots have the same."""
+        text = "\n".join(sorted(f"{one.table} {one.uuid} {one.snapshot_id}" for one in self.members))
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The pointer as it was when it was loaded."""
+
+    table: IcebergTable
+    releases: tuple[KeptRelease, ...]
+    """The kept releases, oldest first."""
+
+    @property
+    def newest(self) -> KeptRelease | None:
+        """The release that readers get; None before the first one."""
+        return self.releases[-1] if self.releases else None
+
+    def of_run(self, run_id: str) -> KeptRelease | None:
+        """Returns the release of a Dagster run; None where the run has released nothing that is kept."""
+        return next((one for one in self.releases if one.run_id == run_id), None)
+
+    def before(self, release: KeptRelease) -> KeptRelease | None:
+        """Returns the kept release before another one; None where there is none."""
+        return next((one for one in reversed(self.releases) if one.number < release.number), None)
+
+    def move(self, releases: Sequence[KeptRelease]) -> None:
+        """Tries once to replace all rows, in one commit of the table.
+
+        Raises CommitFailedException where the pointer has moved since it was loaded.
+        """
+        from lakehouse_assets.commit.snapshot import LeanTransaction
+
+        # Not PyIceberg's own transaction: on a conflict that one would try again, over a release it has not seen.
+        transaction = LeanTransaction(self.table)
+        transaction.overwrite(_to_arrow(releases), snapshot_properties={"lakehouse.run-id": releases[-1].run_id})
+        transaction.commit_transaction()
+
+
+def pointer_identifier(name: str) -> str:
+    """Returns the identifier of the pointer of a domain's releases."""
+    return f"{name}.{POINTER}"
+
+
+def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
+    """Loads a pointer and reads its rows, once. Returns None where there is none. Raises what catalogs raise."""
+    with suppress(NoSuchTableError, NoSuchNamespaceError):
+        table = catalog.load_table(pointer_identifier(name))
+        return Pointer(table, _from_rows(table.scan().to_arrow().to_pylist())) if MARK in table.properties else None
+    return None
+
+
+def open_pointer(catalog: Catalog, name: str) -> Pointer:
+    """Loads a pointer, and creates it where there is none.
+
+    Raises ReleaseRefused where there is another table of that name, and what catalogs raise.
+    """
+    if (found := load_pointer(catalog, name)) is not None:
+        return found
+    identifier = pointer_identifier(name)
+    catalog.create_namespace_if_not_exists(name)
+    table = catalog.create_table_if_not_exists(identifier, SCHEMA, properties={**PROPERTIES, MARK: name})
+    if MARK not in table.properties:
+        raise ReleaseRefused(
+            f"table {identifier}: releases of {name} need a table of this name with the property {MARK}; the one that "
+            "is there has no such property, so it is somebody else's. Rename it. Nothing was released"
+        )
+    return Pointer(table, _from_rows(table.scan().to_arrow().to_pylist()))
+
+
+def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:
+    """Returns the snapshots of a table that kept releases name, whether or not their tags are still there.
+
+    namespaces: those in which a pointer may be: the names of the domains. Raises what catalogs raise.
+    """
+    pointers = (load_pointer(catalog, name) for name in namespaces)
+    kept = (release for pointer in pointers if pointer for release in pointer.releases)
+    return {member.snapshot_id for release in kept for member in release.members if member.table == table}
+
+
+def _to_arrow(releases: Sequence[KeptRelease]) -> Any:
+    import pyarrow as pa
+
+    rows = [
+        {
+            "release": release.number,
+            "released_at": release.released_at,
+            "run_id": release.run_id,
+            "table": member.table,
+            "table_uuid": member.uuid,
+            "snapshot_id": member.snapshot_id,
+            "committed_at": member.committed_at,
+            "rows": member.rows,
+        }
+        for release in releases
+        for member in release.members
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA.as_arrow())
+
+
+def _from_rows(rows: list[dict[str, Any]]) -> tuple[KeptRelease, ...]:
+    rows.sort(key=lambda row: (row["release"], row["table"]))
+    return tuple(_release(number, [*of]) for number, of in groupby(rows, key=lambda row: int(row["release"])))
+
+
+def _release(number: int, rows: Sequence[dict[str, Any]]) -> KeptRelease:
+    members = tuple(
+        Member(row["table"], row["table_uuid"], row["snapshot_id"], row["committed_at"], row["rows"]) for row in rows
+    )
+    return KeptRelease(number, rows[0]["released_at"], rows[0]["run_id"], members)

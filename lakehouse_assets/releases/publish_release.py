@@ -1,0 +1,336 @@
+"""Publishes a release: pins its tables, checks them, tags their snapshots, and moves the pointer by one commit.
+
+How the pointer is written is pointer.py's, what fits together consistency.py's, what Dagster shows release_asset.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.expire_commit import Expiry, expire
+from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused
+from lakehouse_assets.releases.consistency import Log, PinnedTable
+from lakehouse_assets.releases.pointer import (
+    MOST,
+    KeptRelease,
+    Member,
+    Pointer,
+    load_pointer,
+    open_pointer,
+    pointer_identifier,
+)
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOOKS, LONGEST_WAIT_S = 5, 4.0
+"""How often the tables are pinned anew while Dagster's log and they speak of different versions, and how long a wait
+between two looks is at most: a run reports within seconds of its commit."""
+HISTORY = 20
+"""The snapshots of the pointer that stay: each reader's load reads them, and nobody travels to them."""
+TAG = "lakehouse.release.{name}."
+"""The prefix of the tags of a domain's releases; behind it is the run's id, so that two releases at once do not move
+each other's."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be released, and how."""
+
+    name: str
+    """The domain's."""
+    tables: Sequence[Table]
+    """The members."""
+    run_id: str
+    """The Dagster run that releases."""
+    keep: int
+    keep_for: timedelta
+    again: int | None = None
+    """The number of the kept release whose snapshots are released once more; None to release what is there now."""
+    anyway: bool = False
+    """Whether tables that don't fit together are released as well."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an order."""
+
+    release: KeptRelease
+    """The release that readers get now."""
+    before: KeptRelease | None
+    """The one before it, where one is kept."""
+    is_new: bool
+    """Whether this call has made it: not where nothing had changed, or an earlier try of the run has made it."""
+    misfits: tuple[str, ...] = ()
+    """Why its tables don't fit together, a sentence each; only of one that was ordered anyway."""
+
+
+class MemberMoved(LakehouseError):
+    """A member is not any more what it was when it was pinned: the release must be planned anew."""
+
+
+def publish_release(catalog: Catalog, order: Order, log: Log) -> Outcome:
+    """Makes the release that was ordered, and moves the pointer to it.
+
+    Each attempt plans anew from the pointer and the tables as they are then, so one that was held up never replaces a
+    newer release. Whatever kills it, readers get the release before, or this one.
+
+    Raises ReleaseRefused for tables that can't be released or don't fit together, and PublishContended where the
+    attempts ran out or the catalog stayed out of reach.
+    """
+    identifier = pointer_identifier(order.name)
+
+    def contended(problem: str, failure: Exception) -> PublishContended:
+        return PublishContended(
+            f"table {identifier}: the release of run {order.run_id} is {problem}, the last error was {failure!r}. "
+            "Readers go on with the release before. Materialize it again"
+        )
+
+    def landed() -> Outcome | None:
+        pointer = load_pointer(catalog, order.name)
+        return _of_run(pointer, order) if pointer else None
+
+    return commit_persistently(
+        identifier, "release", lambda: _attempt(catalog, order, log), landed, contended, ATTEMPTS
+    )
+
+
+def _attempt(catalog: Catalog, order: Order, log: Log) -> Outcome:
+    pointer = open_pointer(catalog, order.name)  # before the tables: what another release pins later, conflicts
+    if (done := _of_run(pointer, order)) is not None:
+        return done
+    members, misfits = (_once_more(pointer, order), ()) if order.again else _fitting(catalog, order, log, pointer)
+    number = pointer.newest.number + 1 if pointer.newest else 1
+    release = KeptRelease(number, _now(pointer), order.run_id, tuple(members))
+    if pointer.newest and pointer.newest.version == release.version:
+        return Outcome(pointer.newest, pointer.before(pointer.newest), is_new=False, misfits=misfits)
+    try:
+        tag_members(catalog, order, members)
+        verify_members(catalog, members)
+    except MemberMoved as moved:
+        if order.again:
+            raise ReleaseRefused(f"{moved}. Nothing was released") from moved
+        raise CommitFailedException(str(moved)) from moved  # as any conflict: planned anew
+    pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))
+    return Outcome(release, pointer.newest, is_new=True, misfits=misfits)
+
+
+def _of_run(pointer: Pointer, order: Order) -> Outcome | None:
+    done = pointer.of_run(order.run_id)
+    return Outcome(done, pointer.before(done), is_new=False) if done else None
+
+
+def _now(pointer: Pointer) -> datetime:
+    """Returns the time of a new release: never before the last one's, whatever the clocks of two machines."""
+    now = datetime.now(UTC)
+    return max(now, pointer.newest.released_at + timedelta(microseconds=1)) if pointer.newest else now
+
+
+def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) -> tuple[KeptRelease, ...]:
+    """Returns the releases that are kept beside the newest one: the last ones by number, and those that are young.
+
+    releases: oldest first.
+    """
+    since = releases[-1].released_at - keep_for
+    kept = [one for n, one in enumerate(reversed(releases)) if n < keep or one.released_at >= since]
+    return tuple(reversed(kept[:MOST]))
+
+
+# pin
+
+
+def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> list[PinnedTable]:
+    """Pins each member at the head of its main branch. Raises ReleaseRefused for one without a snapshot."""
+    before = {member.table: member.snapshot_id for member in newest.members} if newest else {}
+
+    def pinned(declared: Table) -> PinnedTable:
+        identifier = declared.identifier
+        table = _load(catalog, identifier)
+        snapshot = table.current_snapshot() if table else None
+        if table is None or snapshot is None:
+            found = "has no snapshot" if table else "is not in the catalog"
+            raise ReleaseRefused(
+                f"table {identifier}: a release of {order.name} needs a snapshot of each of its tables, and this one "
+                f"{found}. Materialize it first. Nothing was released"
+            )
+        return PinnedTable(declared.key, identifier, table.metadata, snapshot, before.get(identifier))
+
+    return _of_each(pinned, order.tables)
+
+
+def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tuple[list[Member], tuple[str, ...]]:
+    """Pins the members until they fit together. Raises ReleaseRefused where they don't."""
+
+    def reload(identifier: str) -> TableMetadata:
+        return catalog.load_table(identifier).metadata
+
+    for look in range(1, LOOKS + 1):
+        pinned = pin_members(catalog, order, pointer.newest)
+        unsettled = [*log.unsettled(pinned, reload)]
+        if not unsettled or order.anyway or look == LOOKS:
+            break
+        logger.info("%s: planned again, as %s", order.name, "; ".join(unsettled))
+        time.sleep(random.uniform(0, min(LONGEST_WAIT_S, 2 ** (look - 1))))
+    misfits = (*unsettled, *log.outdated([table.key for table in pinned]))
+    if misfits and not order.anyway:
+        raise ReleaseRefused(
+            f"{order.name}: its tables don't fit together. {' '.join(f'{one}.' for one in misfits)} Nothing was "
+            "released, readers go on with the release before. To release them all the same, materialize with the run "
+            "tag lakehouse/release_anyway: true"
+        )
+    return [_member(table) for table in pinned], misfits
+
+
+def _member(table: PinnedTable) -> Member:
+    snapshot = table.snapshot
+    rows = snapshot.summary["total-records"] if snapshot.summary else None
+    committed_at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+    uuid = str(table.metadata.table_uuid)
+    return Member(table.identifier, uuid, snapshot.snapshot_id, committed_at, int(rows) if rows else None)
+
+
+def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
+    found = next((one for one in pointer.releases if one.number == order.again), None)
+    if found is None:
+        kept = ", ".join(str(one.number) for one in pointer.releases) or "none"
+        raise ReleaseRefused(
+            f"table {pointer_identifier(order.name)}: release {order.again} is not kept any more; kept are {kept}. "
+            "Name one of them in the run tag lakehouse/release_again. Nothing was released"
+        )
+    return found.members
+
+
+# tag
+
+
+def tag_of(name: str, run_id: str) -> str:
+    """Returns the tag by which a run's release keeps its snapshots. name: the domain's."""
+    return TAG.format(name=name) + run_id
+
+
+def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> None:
+    """Tags each member's snapshot. Raises MemberMoved for one that is gone."""
+    tag = tag_of(order.name, order.run_id)
+    _of_each(lambda member: set_tags(catalog, member.table, lambda _: {tag: member.snapshot_id}, member), members)
+
+
+def set_tags(
+    catalog: Catalog,
+    identifier: str,
+    wanted: Callable[[TableMetadata], dict[str, int | None]],
+    member: Member | None = None,
+) -> None:
+    """Sets and removes tags of a table, in one commit, whatever else is committed meanwhile.
+
+    wanted: asked at each attempt; returns the snapshot of each tag, None for a tag that goes. member: what the table
+    must still be; raises MemberMoved where it is not.
+    """
+
+    def attempt() -> bool:
+        table = _checked(catalog, member) if member else catalog.load_table(identifier)
+        refs = table.metadata.refs
+        change = table.manage_snapshots()
+        changes = 0
+        for tag, snapshot_id in wanted(table.metadata).items():
+            if snapshot_id is None and tag in refs:
+                change, changes = change.remove_tag(tag), changes + 1
+            elif snapshot_id is not None and (tag not in refs or refs[tag].snapshot_id != snapshot_id):
+                change, changes = change.create_tag(snapshot_id, tag), changes + 1
+        if changes:
+            change.commit()
+        return True
+
+    def contended(problem: str, failure: Exception) -> PublishContended:
+        text = f"table {identifier}: the tags of a release are {problem}, the last error was {failure!r}"
+        return PublishContended(f"{text}. Nothing was released. Materialize the release again")
+
+    commit_persistently(identifier, "tag", attempt, lambda: None, contended, ATTEMPTS)
+
+
+def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
+    """Looks whether each member is still there, behind its tag: what expires from now on spares it.
+
+    Raises MemberMoved for one that is not.
+    """
+    _of_each(lambda member: _checked(catalog, member), members)
+
+
+def _checked(catalog: Catalog, member: Member) -> IcebergTable:
+    table = _load(catalog, member.table)
+    if table is None:
+        raise MemberMoved(f"table {member.table} is no longer in the catalog")
+    if str(table.metadata.table_uuid) != member.uuid:
+        raise MemberMoved(f"table {member.table} was created again since its snapshot {member.snapshot_id}")
+    if table.metadata.snapshot_by_id(member.snapshot_id) is None:
+        raise MemberMoved(f"snapshot {member.snapshot_id} of table {member.table} has expired")
+    return table
+
+
+# tidy
+
+
+def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]], Collection[str]]) -> None:
+    """Puts the members' tags right: each kept release has its own, and none is left of others.
+
+    Runs that are not finished keep theirs. Old snapshots of the pointer expire. unfinished: returns those of these runs
+    that are not finished. Raises what catalogs raise, and LakehouseError; the release is made whatever happens here.
+    """
+    prefix = TAG.format(name=order.name)
+    identifiers = [table.identifier for table in order.tables]
+    tables = _of_each(catalog.load_table, identifiers)
+    runs = {tag.removeprefix(prefix) for one in tables for tag in one.metadata.refs if tag.startswith(prefix)}
+    alive = unfinished(runs)
+    pointer = open_pointer(
+        catalog, order.name
+    )  # behind the question: a run that is finished has moved it, or never will
+    releases = {release.run_id: release for release in pointer.releases}
+    of_table: dict[str, dict[str, int | None]] = {name: {} for name in identifiers}
+    for name in identifiers:
+        of_table[name] |= {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
+    for release in pointer.releases:
+        for member in release.members:
+            of_table.setdefault(member.table, {})[prefix + release.run_id] = member.snapshot_id
+
+    def put_right(identifier: str) -> None:
+        def wanted(metadata: TableMetadata) -> dict[str, int | None]:
+            there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+            return {tag: at for tag, at in of_table[identifier].items() if at is None or at in there}
+
+        set_tags(catalog, identifier, wanted)
+
+    _of_each(put_right, identifiers)
+    expire(catalog, pointer_identifier(order.name), _old_history)
+
+
+def _old_history(metadata: TableMetadata) -> Expiry:
+    """Chooses the pointer's old snapshots; none where they are few, so that not each release makes a second commit."""
+    old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
+    return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())
+
+
+def _load(catalog: Catalog, identifier: str) -> IcebergTable | None:
+    try:
+        return catalog.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def _of_each(function: Callable[[T], R], values: Iterable[T]) -> list[R]:
+    with ThreadPoolExecutor(READERS, thread_name_prefix="release") as pool:
+        return [*pool.map(function, values)]

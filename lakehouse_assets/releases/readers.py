@@ -1,0 +1,134 @@
+"""What readers of a release use: `release()` finds one, and each of its tables is read at its snapshot.
+
+Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.errors import NoSuchRelease
+from lakehouse_assets.releases.pointer import KeptRelease, Member, Pointer, load_pointer, pointer_identifier
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import DataScan
+    from pyiceberg.table import Table as IcebergTable
+    from pyspark.sql import DataFrame, SparkSession  # noqa: TID251  types only
+
+
+@dataclass(frozen=True)
+class Released:
+    """One release as a reader gets it: its tables, each at its released snapshot, whatever is committed meanwhile."""
+
+    name: str
+    """The domain's."""
+    number: int
+    released_at: datetime
+    members: Mapping[str, Member]
+    """Its tables, by identifier."""
+    catalog: Catalog = field(repr=False)
+    pointer: Pointer = field(repr=False)
+    """What the pointer said when it was loaded."""
+
+    @property
+    def previous(self) -> Released:
+        """The release before this one, from the same load of the pointer. Raises NoSuchRelease where none is kept."""
+        found = [one for one in self.pointer.releases if one.number < self.number]
+        if not found:
+            raise NoSuchRelease(
+                f"release {self.number} of {self.name} is the oldest that is kept: there is none before"
+            )
+        return _released(self.name, found[-1], self.catalog, self.pointer)
+
+    def load(self, table: str) -> IcebergTable:
+        """Loads a table as it is now, which has the released snapshot among others.
+
+        table: its identifier. Raises NoSuchRelease where the release has no such table, or can't be read any more.
+        """
+        if (member := self.members.get(table)) is None:
+            known = ", ".join(sorted(self.members))
+            raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
+        try:
+            found = with_retries(lambda: self.catalog.load_table(table))
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise self._unreadable(table, "the table is no longer in the catalog") from error
+        if str(found.metadata.table_uuid) != member.uuid:
+            found_uuid = found.metadata.table_uuid
+            raise self._unreadable(table, f"the table was created again: its UUID is {found_uuid}, not {member.uuid}")
+        if found.metadata.snapshot_by_id(member.snapshot_id) is None:
+            raise self._unreadable(table, f"its snapshot {member.snapshot_id} has expired")
+        return found
+
+    def _unreadable(self, table: str, found: str) -> NoSuchRelease:
+        return NoSuchRelease(
+            f"table {table}: release {self.number} of {self.name} can't be read: {found}. Read a later release, or "
+            f"materialize {self.name}/release to make one"
+        )
+
+    def scan(self, table: str, **options: Any) -> DataScan:
+        """Returns PyIceberg's scan of a table, which itself gives Arrow, pandas and DuckDB.
+
+        table: its identifier. options: those of ``pyiceberg.table.Table.scan``. Raises as load().
+        """
+        return self.load(table).scan(snapshot_id=self.members[table].snapshot_id, **options)
+
+    def polars(self, table: str) -> pl.LazyFrame:
+        """Returns a table as a lazy frame of Polars. table: its identifier. Raises as load()."""
+        import polars as pl
+
+        return pl.scan_iceberg(self.load(table), snapshot_id=self.members[table].snapshot_id)
+
+    def spark(self, session: SparkSession, table: str) -> DataFrame:
+        """Returns a table as a frame of Spark.
+
+        session: one that has the same catalog, under the name ``lake``. table: its identifier. Raises as load().
+        """
+        self.load(table)
+        return session.read.option("snapshot-id", self.members[table].snapshot_id).table(f"{LAKE}.{table}")
+
+
+def release(
+    name: str, at: datetime | None = None, number: int | None = None, catalog: Catalog | None = None
+) -> Released:
+    """Returns the newest release of a domain, or an earlier one that is kept; its pointer is loaded once.
+
+    name: of the domain. at: a time with its zone, for the release that was the newest then. number: of a release.
+    catalog: where it is; None for the lake of this environment. Raises NoSuchRelease, CatalogUnavailable.
+
+    Example:
+        >>> from pyiceberg.catalog import load_catalog
+        >>> from lakehouse_assets import release
+        >>> release("shop", catalog=load_catalog("lake", type="in-memory"))
+        Traceback (most recent call last):
+        lakehouse_assets.errors.NoSuchRelease: shop has no releases (table shop.releases): materialize shop/release
+    """
+    opened = catalog or with_retries(lambda: load_lake(read_settings()))
+    pointer = with_retries(lambda: load_pointer(opened, name))
+    if pointer is None or not pointer.releases:
+        raise NoSuchRelease(f"{name} has no releases (table {pointer_identifier(name)}): materialize {name}/release")
+    fits = [
+        one
+        for one in pointer.releases
+        if (number is None or one.number == number) and (at is None or one.released_at <= at)
+    ]
+    if not fits:
+        asked = " ".join(filter(None, (f"number {number}" if number is not None else "", f"at {at}" if at else "")))
+        kept = [f"{one.number} of {one.released_at:%Y-%m-%d %H:%M:%S} UTC" for one in pointer.releases]
+        shown = kept[0] if len(kept) == 1 else f"{kept[0]} to {kept[-1]}"
+        raise NoSuchRelease(f"{name} has no release {asked}; kept are {shown}")
+    return _released(name, fits[-1], opened, pointer)
+
+
+def _released(name: str, found: KeptRelease, catalog: Catalog, pointer: Pointer) -> Released:
+    members = {member.table: member for member in found.members}
+    return Released(name, found.number, found.released_at, members, catalog, pointer)

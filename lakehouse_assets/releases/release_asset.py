@@ -1,0 +1,162 @@
+"""A release as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it.
+
+How it is published is publish_release.py's.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lakehouse_assets.collect.leases import FINISHED
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishContended
+from lakehouse_assets.releases.pointer import MOST, pointer_identifier
+from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.resource import Lakehouse
+
+if TYPE_CHECKING:
+    from lakehouse_assets.releases.publish_release import Order, Outcome
+
+ANYWAY = "lakehouse/release_anyway"
+"""The run tag that releases tables which don't fit together."""
+AGAIN = "lakehouse/release_again"
+"""The run tag that names the number of a kept release, whose snapshots are released once more."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Tables of a domain that readers get together: all as they were at one release, or all as at another.
+
+    Example:
+        >>> from lakehouse_assets import Domain, Release, Table, column
+        >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
+        >>> days = Table("shop.days", [column("day", "date")], "shop.steps:days", deps=[orders.key])
+        >>> shop = Domain("shop", tables=[orders, days], assets=[Release("shop", tables=[orders, days]).asset])
+        >>> [key.to_user_string() for key in shop.keys]
+        ['shop/orders', 'shop/days', 'shop/release']
+    """
+
+    name: str
+    """The domain's. The asset is ``<name>/release``, the table that names the released snapshots ``<name>.releases``;
+    readers say ``release("<name>")``."""
+    tables: Sequence[Table]
+    """Its members, of this domain or others."""
+    keep: int = 10
+    """How many of the last releases stay readable, at least 2."""
+    keep_for: timedelta = timedelta(days=30)
+    """How long a release stays readable, although it is none of the last ones. Together at most 1,000 are kept."""
+    automation: dg.AutomationCondition[dg.AssetKey] | None = None
+    """When Dagster's daemon releases, such as ``when_updated(orders.key, days.key)``."""
+    owners: Sequence[str] = ()
+    """E-mail addresses, or ``team:…``, as Dagster shows them."""
+    description: str = ""
+    """What readers find in it, in Markdown."""
+
+    def __post_init__(self) -> None:
+        if problems := [*self._problems()]:
+            raise DeclarationError(*problems)
+
+    def _problems(self) -> Iterator[str]:
+        of = f"release of {self.name}"
+        identifiers = [table.identifier for table in self.tables]
+        if not identifiers:
+            yield f"{of}: it has no tables; name those that readers get together"
+        if twice := sorted({one for one in identifiers if identifiers.count(one) > 1}):
+            yield f"{of}: {', '.join(twice)} is named twice; name each table once"
+        if (pointer := pointer_identifier(self.name)) in identifiers:
+            yield f"{of}: {pointer} is the table that names the released snapshots, it can't be a member"
+        if not 2 <= self.keep <= MOST:
+            yield f"{of}: keep is {self.keep}, expected 2 to {MOST}: readers may ask for the one before"
+        if self.keep_for < timedelta():
+            yield f"{of}: keep_for is {self.keep_for}, expected no negative time"
+
+    @cached_property
+    def asset(self) -> dg.AssetsDefinition:
+        """The Dagster asset, for the ``assets`` of a Domain."""
+
+        @dg.asset(
+            key=[self.name, "release"],
+            description=self.description or f"The tables of {self.name} that readers get together, by one pointer.",
+            group_name=self.name,
+            owners=list(self.owners),
+            kinds={"iceberg"},
+            deps=[table.key for table in self.tables],
+            automation_condition=self.automation,
+        )
+        def release(
+            context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
+        ) -> dg.MaterializeResult[None]:
+            try:
+                return self._materialize(context, lakehouse)
+            except LakehouseError as error:
+                raise dg.Failure(str(error), allow_retries=isinstance(error, PublishContended)) from error
+
+        return release
+
+    def _materialize(self, context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult[None]:
+        from lakehouse_assets.releases.consistency import Log  # definitions need not load them
+        from lakehouse_assets.releases.publish_release import publish_release, tidy
+
+        catalog, order = lakehouse.catalog(), self._order(context.run)
+        log = Log(context.instance, context.job_def.asset_layer.asset_graph)
+        outcome = publish_release(catalog, order, log)
+        number = outcome.release.number
+        context.log.info(f"{self.name}: {'made' if outcome.is_new else 'nothing has changed since'} release {number}")
+        try:
+            tidy(catalog, order, lambda run_ids: _unfinished(context.instance, run_ids))
+        except Exception as error:  # whatever catalogs raise: readers have the release already
+            context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
+        return dg.MaterializeResult(metadata=shown(outcome), data_version=dg.DataVersion(outcome.release.version))
+
+    def _order(self, run: dg.DagsterRun) -> "Order":
+        from lakehouse_assets.releases.publish_release import Order
+
+        again = run.tags.get(AGAIN)
+        if again is not None and not again.isdecimal():
+            raise dg.Failure(
+                f"run tag {AGAIN} is {again!r}, expected the number of a kept release", allow_retries=False
+            )
+        anyway = run.tags.get(ANYWAY) == "true"
+        return Order(
+            self.name, self.tables, run.run_id, self.keep, self.keep_for, int(again) if again else None, anyway
+        )
+
+
+def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:
+    """Returns those of the runs that are not finished; what Dagster does not know is."""
+    runs = instance.get_runs(dg.RunsFilter(run_ids=[*run_ids])) if run_ids else []
+    return {run.run_id for run in runs if run.status not in FINISHED}
+
+
+def shown(outcome: "Outcome") -> dict[str, Any]:
+    """Returns the metadata of a release: its number, its manifest, and what changed since the one before."""
+    before = {member.table: member for member in outcome.before.members} if outcome.before else {}
+    rows = []
+    for member in outcome.release.members:
+        old = before.get(member.table)
+        if old is None:
+            since = "new"
+        elif old.snapshot_id == member.snapshot_id and old.uuid == member.uuid:
+            since = "unchanged"
+        else:
+            since = "" if old.rows is None or member.rows is None else f"{member.rows - old.rows:+,}"
+        counted = "" if member.rows is None else f"{member.rows:,}"
+        rows.append(
+            (member.table, str(member.snapshot_id), counted, since, f"{member.committed_at:%Y-%m-%d %H:%M:%S} UTC")
+        )
+    manifest = markdown_table(("table", "snapshot", "rows", "rows since the last release", "committed"), rows)
+    metadata: dict[str, Any] = {
+        "release": outcome.release.number,
+        "released_at": dg.MetadataValue.timestamp(outcome.release.released_at),
+        "is_new": outcome.is_new,
+        "manifest": dg.MetadataValue.md(manifest),
+    }
+    if outcome.misfits:
+        metadata["does_not_fit_together"] = dg.MetadataValue.md("\n".join(f"- {one}" for one in outcome.misfits))
+    return metadata

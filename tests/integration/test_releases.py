@@ -1,0 +1,213 @@
+"""Releases: whatever happens while one is published, readers get one whole release, the old one or the new one.
+What a pointer and a declaration are by themselves is in unit/releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from lakehouse_assets.errors import NoSuchRelease
+from tests.conftest import Lake, failure_text
+from tests.support.releases import (
+    BETWEEN,
+    RAW,
+    STEPS,
+    SUMS,
+    ReleasedLake,
+    before,
+    generations,
+    told,
+)
+
+
+@pytest.fixture
+def demo(lake: Lake) -> ReleasedLake:
+    """The domain with release 1 of generation 1."""
+    demo = ReleasedLake(lake.settings, lake.instance)
+    assert demo.published(1) == 1
+    return demo
+
+
+def test_readers_get_what_was_released_whatever_is_written_meanwhile(demo: ReleasedLake) -> None:
+    demo.write(2)
+    assert generations(demo.read()) == {1}
+    assert told(demo.publish())["release"] == 2
+    assert generations(demo.read()) == {2}
+    assert generations(demo.read().previous) == {1}
+    assert generations(demo.read(number=1)) == {1}
+
+
+def test_a_release_is_found_by_its_time(demo: ReleasedLake) -> None:
+    between = datetime.now(UTC)
+    demo.published(2)
+    assert demo.read(at=between).number == 1
+    assert demo.read(at=datetime.now(UTC)).number == 2
+    with pytest.raises(NoSuchRelease, match=r"demo has no release at 2001.*kept are 1 of"):
+        demo.read(at=datetime(2001, 1, 1, tzinfo=UTC))
+
+
+def test_the_ui_shows_the_manifest_and_what_changed(demo: ReleasedLake) -> None:
+    demo.write(4)
+    manifest = told(demo.publish())["manifest"]
+    assert [line.split(" | ")[0::3] for line in manifest.splitlines()[2:]] == [
+        ["| demo.raw", "+3"],
+        ["| demo.sums", "+3"],
+    ]
+
+
+def test_nothing_changed_is_no_new_release(demo: ReleasedLake) -> None:
+    again = told(demo.publish())
+    assert again["release"] == 1
+    assert not again["is_new"]
+    assert demo.numbers() == [1]
+
+
+# what does not fit together
+
+
+def test_a_member_made_anew_without_those_made_from_it_is_refused(demo: ReleasedLake) -> None:
+    demo.write(2, RAW)
+    text = failure_text(demo.publish())
+    assert "demo.between was made from demo.raw as it was before run" in text
+    assert "Materialize it again" in text
+    assert generations(demo.read()) == {1}
+
+
+def test_so_it_is_through_a_table_that_is_no_member(demo: ReleasedLake) -> None:
+    demo.write(2, RAW, BETWEEN)
+    assert "demo.sums was made from demo.between as it was before run" in failure_text(demo.publish())
+    demo.write(2, SUMS)
+    assert demo.publish().success
+
+
+def test_anyway_it_is_released_and_told(demo: ReleasedLake) -> None:
+    demo.write(2, RAW)
+    metadata = told(demo.publish(release_anyway="true"))
+    assert metadata["release"] == 2
+    assert "demo.between was made from demo.raw" in metadata["does_not_fit_together"]
+    assert generations(demo.read()) == {1, 2}
+
+
+def test_rows_of_a_run_that_has_not_reported_are_refused(demo: ReleasedLake, quick_looks: None) -> None:
+    dead = demo.run(SUMS.key, generation="2", dies=SUMS.identifier)
+    text = failure_text(demo.publish())
+    assert f"demo.sums has rows of run {dead.run_id}" in text
+    demo.write(3)
+    assert demo.publish(release_anyway="true").success
+
+
+def test_a_run_that_reports_while_the_release_waits_is_waited_for(
+    demo: ReleasedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.run(SUMS.key, generation="2", dies=SUMS.identifier)
+    monkeypatch.setattr("lakehouse_assets.releases.publish_release.time.sleep", lambda _: demo.write(2))
+    assert told(demo.publish())["release"] == 2
+    assert generations(demo.read()) == {2}
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reports while a test waits."""
+    monkeypatch.setattr("lakehouse_assets.releases.publish_release.LONGEST_WAIT_S", 0)
+
+
+def test_a_member_rolled_back_is_refused_until_it_is_made_again(demo: ReleasedLake, quick_looks: None) -> None:
+    first = demo.table(SUMS).current_snapshot().snapshot_id
+    demo.published(2)
+    demo.table(SUMS).manage_snapshots().set_current_snapshot(first).commit()
+    assert "demo.sums" in failure_text(demo.publish())
+    assert generations(demo.read()) == {2}
+    assert demo.published(3) == 3
+    assert generations(demo.read()) == {3}
+
+
+def test_a_member_without_a_snapshot_is_refused_by_name(lake: Lake) -> None:
+    demo = ReleasedLake(lake.settings, lake.instance)
+    demo.write(1, RAW)
+    assert "table demo.sums: a release of demo needs a snapshot" in failure_text(demo.publish(release_anyway="true"))
+    with pytest.raises(NoSuchRelease, match="demo has no releases"):
+        demo.read()
+
+
+# back
+
+
+def test_rolling_back_is_a_new_release(demo: ReleasedLake) -> None:
+    demo.published(2)
+    assert told(demo.publish(release_again="1"))["release"] == 3
+    assert generations(demo.read()) == {1}
+    assert generations(demo.read().previous) == {2}
+    assert "release 9 is not kept any more; kept are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
+    assert "expected the number" in failure_text(demo.publish(release_again="one"))
+
+
+# others, between all steps
+
+
+def expire_all(demo: ReleasedLake) -> None:
+    """Another client expires all that no branch and no tag keeps."""
+    for table in (RAW, SUMS):
+        found = demo.table(table)
+        kept = {ref.snapshot_id for ref in found.metadata.refs.values()}
+        if gone := [one.snapshot_id for one in found.snapshots() if one.snapshot_id not in kept]:
+            found.maintenance.expire_snapshots().by_ids(gone).commit()
+
+
+def write_and_expire(demo: ReleasedLake) -> None:
+    demo.write(3)
+    expire_all(demo)
+
+
+def release_newer(demo: ReleasedLake) -> None:
+    assert ReleasedLake(demo.settings, demo.instance).published(3)
+
+
+def create_again(demo: ReleasedLake) -> None:
+    demo.catalog.drop_table("demo.raw")
+    demo.write(3)
+
+
+def lose_tags(demo: ReleasedLake) -> None:
+    for table in (RAW, SUMS):
+        change = demo.table(table).manage_snapshots()
+        if tags := demo.tags(table):
+            for tag in tags:
+                change.remove_tag(tag)
+            change.commit()
+
+
+def lose_tags_and_expire(demo: ReleasedLake) -> None:
+    lose_tags(demo)
+    write_and_expire(demo)
+
+
+ACTS = (write_and_expire, release_newer, create_again, lose_tags, lose_tags_and_expire)
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("step", STEPS)
+def test_readers_get_one_whole_release_whatever_others_do_before_a_step(
+    demo: ReleasedLake, step: str, act: Callable[[ReleasedLake], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.write(2)
+    seen: list[set[int]] = []
+
+    def acting() -> None:
+        act(demo)
+        if act is not create_again and act is not lose_tags_and_expire:  # nothing can save what these two destroy
+            seen.append(generations(demo.read()))
+
+    acted = before(monkeypatch, step, acting)
+    result = demo.publish()
+    assert acted == [step]
+    assert result.success, failure_text(result)
+    if step != "tidy" or act in (write_and_expire, release_newer, lose_tags):
+        seen.append(generations(demo.read()))
+    assert all(len(found) == 1 for found in seen), seen
+    newest = demo.read()
+    numbers = [one.number for one in newest.pointer.releases]
+    assert numbers == sorted({*numbers}), "no release is lost, none is made twice"
+    if act is release_newer and step != "tidy":
+        assert generations(newest) == {3}, "an older publisher has replaced a newer release"
