@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.tuning import Planning as Planning
     from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.releases.current import when_current as when_current
     from lakehouse_assets.releases.readers import release as release
     from lakehouse_assets.releases.release_asset import Release as Release
     from lakehouse_assets.run.domain import Domain as Domain
@@ -70,6 +71,7 @@ HOMES = {
     "read_parquet": "step.dropzone",
     "release": "releases.readers",
     "tables_of": "declare.location",
+    "when_current": "releases.current",
     "when_updated": "run.updated",
 }
 """The public names, each with the module of this package that defines it. The same as above, for Python itself."""

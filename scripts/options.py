@@ -34,6 +34,7 @@ CLASSES = {
     "Arrivals": "What arrives",
     "Pace": "",
     "Domain": "The domain",
+    "Release": "What readers get together",
 }
 """The public classes in order, each with the heading that begins with it."""
 INTRODUCTION = """# Options

@@ -63,15 +63,18 @@ class ExpireLevel(MaintenanceLevel):
         from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
         from lakehouse_assets.commit.expire_commit import expire
         from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
+        from lakehouse_assets.releases.pointer import released_snapshots
 
         plans: list[ExpiryPlan] = []
         site = means.site
         readers = [name for name, table in means.tables.items() if action.table in table.inputs]
+        domains = {table.domain for table in means.tables.values()}
 
         def expiry(metadata: TableMetadata) -> Expiry:
             # Looked up for each version of the table: a run loads the head, and leaves its copy, in this order.
             leavings = (Leavings.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
             pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
+            pinned |= released_snapshots(means.catalog, action.table, domains)
             plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
             return plans[-1].expiry
 

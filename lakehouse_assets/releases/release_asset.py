@@ -52,7 +52,7 @@ class Release:
     keep_for: timedelta = timedelta(days=30)
     """How long a release stays readable, although it is none of the last ones. Together at most 1,000 are kept."""
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
-    """When Dagster's daemon releases, such as ``when_updated(orders.key, days.key)``."""
+    """When Dagster's daemon releases, such as ``when_current(orders.key, days.key)``; None: by hand, by a schedule."""
     owners: Sequence[str] = ()
     """E-mail addresses, or ``team:…``, as Dagster shows them."""
     description: str = ""

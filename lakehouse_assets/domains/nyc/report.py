@@ -1,4 +1,4 @@
-"""The monthly report: arrival delays by month and carrier, read from the lake by a second engine, Polars.
+"""The monthly report: arrival delays by month and carrier, read from the release by a second engine, Polars.
 
 What counts as a delay is decided in steps.py.
 """
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets import Lakehouse, when_updated
+from lakehouse_assets import Lakehouse, release, when_updated
+from lakehouse_assets.domains.nyc.release import RELEASE
 from lakehouse_assets.domains.nyc.tables import OWNERS, airlines, route_delays_monthly
 from resources.reports import Reports
 
@@ -25,8 +26,8 @@ NAME = "arrival_delay_by_month_and_carrier"
     group_name="nyc",
     kinds={"polars", "iceberg", "gold"},
     owners=list(OWNERS),
-    deps=[route_delays_monthly.key, airlines.key],
-    automation_condition=when_updated(route_delays_monthly.key, airlines.key),
+    deps=[RELEASE.asset.key],
+    automation_condition=when_updated(RELEASE.asset.key),
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
 def monthly_report(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
@@ -48,13 +49,14 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> 
 def mean_delays(lake: "Catalog") -> "pl.DataFrame":
     """Returns month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
 
-    Raises dg.Failure while route_delays_monthly is empty.
+    Raises NoSuchRelease before the first release, dg.Failure while its route_delays_monthly is empty.
     """
     import polars as pl
 
+    released = release(RELEASE.name, catalog=lake)
     wanted = ("month", "origin", "dest", "carrier", "flights", "arrived", "mean_arr_delay")
-    routes = pl.DataFrame(lake.load_table(route_delays_monthly.identifier).scan(selected_fields=wanted).to_arrow())
-    names = pl.DataFrame(lake.load_table(airlines.identifier).scan().to_arrow())
+    routes = pl.DataFrame(released.scan(route_delays_monthly.identifier, selected_fields=wanted).to_arrow())
+    names = pl.DataFrame(released.scan(airlines.identifier).to_arrow())
     if routes.is_empty():
         raise dg.Failure(f"{route_delays_monthly.identifier} is empty: materialize its months first")
     late = (pl.col("mean_arr_delay") * pl.col("arrived")).sum()

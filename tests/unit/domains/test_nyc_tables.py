@@ -76,10 +76,9 @@ def test_a_month_needs_its_days(graph: dg.AssetGraph) -> None:
 def test_everything_comes_from_the_drop_zone(graph: dg.AssetGraph) -> None:
     roots = {key for key in graph.root_materializable_asset_keys if key.path[0] == DOMAIN.name}
     assert roots == {dg.AssetKey(["nyc", "landing"])}
-    assert graph.get(dg.AssetKey(["nyc", "monthly_report"])).parent_keys == {
-        tables.route_delays_monthly.key,
-        tables.airlines.key,
-    }
+    released = dg.AssetKey(["nyc", "release"])
+    assert graph.get(released).parent_keys == {table.key for table in TABLES}
+    assert graph.get(dg.AssetKey(["nyc", "monthly_report"])).parent_keys == {released}
 
 
 def test_a_resource_can_be_replaced() -> None:
