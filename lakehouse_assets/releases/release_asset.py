@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import JobScopedAssetGraph
 
 from lakehouse_assets.collect.leases import FINISHED
 from lakehouse_assets.declare.table import Table
@@ -104,7 +105,10 @@ class Release:
         from lakehouse_assets.releases.publish_release import publish_release, tidy
 
         catalog, order = lakehouse.catalog(), self._order(context.run)
-        log = Log(context.instance, context.job_def.asset_layer.asset_graph)
+        of_job = context.job_def.asset_layer.asset_graph
+        assert isinstance(of_job, JobScopedAssetGraph)
+        # The job's own graph lacks what lies between tables that the run does not materialize.
+        log = Log(context.instance, of_job.source_asset_graph)
         outcome = publish_release(catalog, order, log)
         number = outcome.release.number
         context.log.info(f"{self.name}: {'made' if outcome.is_new else 'nothing has changed since'} release {number}")
