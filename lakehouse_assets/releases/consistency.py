@@ -50,10 +50,11 @@ class Log:
         pinned. reload: loads a table's metadata as it is now, by its identifier.
         """
         for table in pinned:
-            named = _named(latest_made(self.instance, self.graph, table.key))
+            made = latest_made(self.instance, self.graph, table.key)
+            named = {*_named(made).values()}
             line = _line(table.metadata, table.snapshot)
             known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            yield from self._unreported(table, line, named)
+            yield from self._unreported(table, line, _named(made))
             if aside := sorted(named & _aside(table.metadata, line)):
                 yield (
                     f"{table.identifier} was rolled back: Dagster's log says that partitions were made in its snapshot "
@@ -65,31 +66,49 @@ class Log:
                 if new := expired_or_new & now:
                     yield f"{table.identifier} got its snapshot {max(new)} while the release was planned"
 
-    def _unreported(self, table: PinnedTable, line: Sequence[Snapshot], named: Collection[int]) -> Iterator[str]:
+    def _unreported(
+        self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
+    ) -> Iterator[str]:
+        """named: the snapshot of the latest materialization of each partition."""
+        ids = {*named.values()}
         by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
-        if by_runs and (newest := by_runs[0]).snapshot_id not in named:
+        if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
             yield self._not_in_the_log(table, newest)
             return
         seen = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
-        unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in named]
+        unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in ids]
         # A run that published in parts has its chain's id first in each part's token.
         tokens = {one.snapshot_id: str(one.summary and one.summary[TOKEN]).partition(".")[0] for one in unnamed}
         known = chains(self.instance, {*tokens.values()})
         for one in unnamed:
             # Later runs made its partitions again, which the log names instead; or it has not reported.
             chain = known.get(tokens[one.snapshot_id])
-            if chain is not None and not chain.succeeded and not self._has_reported(table.key, one):
+            if chain is None or chain.succeeded or self._has_reported(table.key, one):
+                continue
+            later = {newer.snapshot_id for newer in by_runs[: by_runs.index(one)]}
+            if chain.unfinished or any(named.get(key) not in later for key in self._planned(table.key, one)):
                 yield self._not_in_the_log(table, one)
                 return
 
     def _has_reported(self, key: dg.AssetKey, snapshot: Snapshot) -> bool:
-        run_id = str(snapshot.summary and snapshot.summary[RUN])
-        records = self.instance.get_records_for_run(run_id, of_type=MADE).records
+        records = self.instance.get_records_for_run(_run_of(snapshot), of_type=MADE).records
         return any(record.asset_key == key for record in records)
+
+    def _planned(self, key: dg.AssetKey, snapshot: Snapshot) -> set[Partition]:
+        """Returns the partitions of the asset that the run of a snapshot was for."""
+        found: set[Partition] = set()
+        planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+        for record in self.instance.get_records_for_run(_run_of(snapshot), of_type=planned).records:
+            event = record.event_log_entry.dagster_event
+            if event is not None and event.asset_key == key:
+                data = event.asset_materialization_planned_data
+                subset = data.partitions_subset
+                found |= {*subset.get_partition_keys()} if subset is not None else {data.partition}
+        return found
 
     def _not_in_the_log(self, table: PinnedTable, snapshot: Snapshot) -> str:
         return (
-            f"{table.identifier} has rows of run {snapshot.summary and snapshot.summary[RUN]} (snapshot "
+            f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot "
             f"{snapshot.snapshot_id}) that Dagster's log does not name: the run has not reported them yet, or died "
             "before it did, or others have reported the same partitions after it. Wait for it, re-execute it from "
             "failure, or materialize its partitions again"
@@ -127,10 +146,14 @@ class Log:
         return found
 
 
-def _named(made: Made) -> set[int]:
-    """Returns the snapshots that an asset's latest materializations name."""
-    values = (one.metadata.get("snapshot_id") for one in made.values())
-    return {int(str(value.value)) for value in values if value is not None}
+def _run_of(snapshot: Snapshot) -> str:
+    return str(snapshot.summary and snapshot.summary[RUN])
+
+
+def _named(made: Made) -> dict[Partition, int]:
+    """Returns the snapshot that an asset's latest materialization of each partition names."""
+    values = {partition: one.metadata.get("snapshot_id") for partition, one in made.items()}
+    return {partition: int(str(value.value)) for partition, value in values.items() if value is not None}
 
 
 def _only_rewrites(snapshot: Snapshot) -> bool:

@@ -3,13 +3,20 @@ What a pointer and a declaration are by themselves is in unit/releases."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from lakehouse_assets.errors import NoSuchRelease
-from tests.conftest import Lake, failure_text
+from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.releases import publish_release
+from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
+from tests.conftest import ROOT, Lake, failure_text
 from tests.support.releases import (
     BETWEEN,
     RAW,
@@ -18,6 +25,9 @@ from tests.support.releases import (
     ReleasedLake,
     before,
     generations,
+    rows,
+    smaller,
+    tag_names,
     told,
 )
 
@@ -203,7 +213,7 @@ def test_readers_get_one_whole_release_whatever_others_do_before_a_step(
     result = demo.publish()
     assert acted
     assert result.success, failure_text(result)
-    if step != "tidy" or act in (write_and_expire, release_newer, lose_tags):
+    if step not in ("move", "tidy") or act in (write_and_expire, release_newer, lose_tags):
         seen.append(generations(demo.read()))
     assert all(len(found) == 1 for found in seen), seen
     newest = demo.read()
@@ -211,3 +221,78 @@ def test_readers_get_one_whole_release_whatever_others_do_before_a_step(
     assert numbers == sorted({*numbers}), "no release is lost, none is made twice"
     if act is release_newer and step != "tidy":
         assert generations(newest) == {3}, "an older publisher has replaced a newer release"
+
+
+# how long
+
+
+def test_the_last_ones_are_kept_and_their_tags_and_no_others(demo: ReleasedLake) -> None:
+    demo.release = smaller(keep=2, keep_for=timedelta())
+    runs = [demo.read().pointer.newest.run_id]
+    for generation in (2, 3, 4):
+        demo.published(generation)
+        runs.append(demo.read().pointer.newest.run_id)
+    assert demo.numbers() == [3, 4]
+    assert {*demo.tags(RAW)} == tag_names(runs[-2:])
+    demo.release = smaller(keep=2, keep_for=timedelta(days=1))
+    demo.published(5)
+    assert demo.numbers() == [3, 4, 5]
+    with pytest.raises(NoSuchRelease, match="release 3 of demo is the oldest that is kept"):
+        _ = demo.read(number=3).previous
+
+
+def test_a_released_snapshot_does_not_expire_although_its_tag_is_gone(demo: ReleasedLake) -> None:
+    released = demo.read().members["demo.raw"].snapshot_id
+    demo.write(2)
+    demo.write(3)
+    lose_tags(demo)
+    metadata = demo.table(RAW).metadata
+    policy, later = ExpiryPolicy(minimum=1), metadata.last_updated_ms + 10 * 24 * 3_600_000
+    kept = released_snapshots(demo.catalog, "demo.raw", ["demo", "elsewhere"])
+    assert kept == {released}
+    assert released not in plan_expiry("demo.raw", metadata, policy, later, kept).expiry.snapshot_ids
+    assert released in plan_expiry("demo.raw", metadata, policy, later).expiry.snapshot_ids
+    demo.publish()
+    assert released in demo.tags(RAW).values(), "the next release has set the tag again"
+
+
+def test_the_pointer_has_one_data_file_and_a_short_history(demo: ReleasedLake) -> None:
+    for generation in range(2, 24):
+        demo.catalog.load_table("demo.raw").append(rows(generation))
+        demo.publish(release_anyway="true")
+    pointer = load_pointer(demo.catalog, "demo")
+    assert pointer is not None
+    assert pointer.newest.number == 23
+    assert len([*pointer.table.scan().plan_files()]) == 1
+    assert len(pointer.table.snapshots()) <= 2 * publish_release.HISTORY
+
+
+# engines
+
+
+def test_polars_and_duckdb_read_the_released_snapshot(demo: ReleasedLake) -> None:
+    demo.write(3)
+    released = demo.read()
+    assert released.polars("demo.raw").collect()["n"].to_list() == [1]
+    connection = released.scan("demo.raw").to_duckdb("raw")
+    assert connection.sql("SELECT n FROM raw").fetchall() == [(1,)]
+    with pytest.raises(NoSuchRelease, match=r"has no table demo\.between; it has demo\.raw, demo\.sums"):
+        released.scan("demo.between")
+
+
+# killed
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_before_a_step_readers_have_a_whole_release_and_the_next_run_goes_on(
+    demo: ReleasedLake, step: str, tmp_path: Path
+) -> None:
+    demo.write(2)
+    command = [sys.executable, "-m", "tests.support.killed_release", step, str(tmp_path / "dagster")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert generations(demo.read()) == ({2} if step == "tidy" else {1})
+    reported = told(demo.publish())
+    assert reported["release"] == 2
+    assert reported["is_new"] == (step != "tidy")
+    assert generations(demo.read()) == {2}
