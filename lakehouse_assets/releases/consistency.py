@@ -69,7 +69,10 @@ class Log:
     def _unreported(
         self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
     ) -> Iterator[str]:
-        """named: the snapshot of the latest materialization of each partition."""
+        """Yields a sentence for a commit of a run that the log does not name.
+
+        line: the snapshots that led to the pinned one. named: of each partition, the snapshot that the log names.
+        """
         ids = {*named.values()}
         by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
         if by_runs and (newest := by_runs[0]).snapshot_id not in ids:

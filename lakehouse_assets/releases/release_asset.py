@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import JobScopedAssetGraph
 
-from lakehouse_assets.collect.leases import FINISHED
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishContended
 from lakehouse_assets.releases.pointer import MOST, pointer_identifier
@@ -134,6 +133,8 @@ class Release:
 
 def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:
     """Returns those of the runs that are not finished; what Dagster does not know is."""
+    from lakehouse_assets.collect.leases import FINISHED  # it imports PyIceberg's tables
+
     runs = instance.get_runs(dg.RunsFilter(run_ids=[*run_ids])) if run_ids else []
     return {run.run_id for run in runs if run.status not in FINISHED}
 

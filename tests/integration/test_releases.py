@@ -6,16 +6,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from lakehouse_assets.errors import NoSuchRelease
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
+from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
+from lakehouse_assets.releases.publish_release import Outcome
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.releases import (
     BETWEEN,
@@ -221,6 +226,35 @@ def test_readers_get_one_whole_release_whatever_others_do_before_a_step(
     assert numbers == sorted({*numbers}), "no release is lost, none is made twice"
     if act is release_newer and step != "tidy":
         assert generations(newest) == {3}, "an older publisher has replaced a newer release"
+
+
+def test_of_two_releases_at_once_each_is_whole_and_none_is_lost(demo: ReleasedLake) -> None:
+    seen: list[set[int]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(generations(demo.read()))
+
+    def publish(run_id: str) -> Outcome:
+        order = publish_release.Order("demo", demo.release.tables, run_id, 10, timedelta(), anyway=True)
+        graph = dg.Definitions([demo.release.asset]).resolve_asset_graph()
+        return publish_release.publish_release(demo.catalog, order, Log(demo.instance, graph))
+
+    with ThreadPoolExecutor() as pool:
+        reader = pool.submit(read)
+        try:
+            for generation in (2, 3, 4):
+                for table in (RAW, SUMS):
+                    demo.table(table).overwrite(rows(*[generation] * generation))
+                outcomes = [*pool.map(publish, (f"{generation}-a", f"{generation}-b"))]
+                assert {one.release.number for one in outcomes} == {generation}
+                assert [one.is_new for one in outcomes].count(True) == 1, "the other found that nothing had changed"
+        finally:
+            done.set()
+        reader.result()
+    assert all(len(found) == 1 for found in seen), seen
+    assert demo.numbers() == [1, 2, 3, 4]
 
 
 # how long
