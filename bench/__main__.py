@@ -31,6 +31,7 @@ NAMES = (
     "backfill",
     "inputs",
     "changes",
+    "releases",
     "writers",
     "runs",
     "reporting",
