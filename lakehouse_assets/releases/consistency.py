@@ -38,7 +38,7 @@ class PinnedTable:
 
 @dataclass(frozen=True)
 class Log:
-    """What Dagster knows: its log, and which assets are made from which."""
+    """Reads what Dagster knows: its log, and which assets are made from which."""
 
     instance: dg.DagsterInstance
     graph: BaseAssetGraph[Any]

@@ -1,4 +1,4 @@
-"""When Dagster's daemon makes a release: once all its tables are current.
+"""Has Dagster's daemon make a release once all its tables are current.
 
 What fits together is consistency.py's.
 """

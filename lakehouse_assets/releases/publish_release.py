@@ -51,7 +51,7 @@ each other's."""
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be released, and how."""
+    """Says what is to be released, and how."""
 
     name: str
     """The domain's."""
@@ -69,7 +69,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an order."""
+    """Says what became of an order."""
 
     release: KeptRelease
     """The release that readers get now."""

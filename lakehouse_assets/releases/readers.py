@@ -1,4 +1,4 @@
-"""What readers of a release use: `release()` finds one, and each of its tables is read at its snapshot.
+"""Finds a release for its readers, and gives them each of its tables at its snapshot.
 
 Nothing is written here.
 """
