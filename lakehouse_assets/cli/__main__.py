@@ -6,6 +6,7 @@ Dagster takes seconds to import, so it is imported after all checks.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return show_plan(settings, chosen.tables)
         if chosen.command == "trace":
+            gc.disable()  # a quarter of this short life would go into collecting what loading code leaves
             from lakehouse_assets.cli.trace_command import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)
