@@ -21,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.expire_commit import Expiry, expire
 from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused
@@ -225,42 +226,20 @@ def tag_of(name: str, run_id: str) -> str:
 
 
 def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> None:
-    """Tags each member's snapshot. Raises MemberMoved for one that is gone."""
+    """Tags each member's snapshot. Raises MemberMoved for one that is gone, PublishContended, what catalogs raise."""
     tag = tag_of(order.name, order.run_id)
-    _of_each(lambda member: set_tags(catalog, member.table, lambda _: {tag: member.snapshot_id}, member), members)
 
+    def of_member(member: Member) -> None:
+        def wanted(metadata: TableMetadata) -> dict[str, int | None]:
+            _check(member, metadata)
+            return {tag: member.snapshot_id}
 
-def set_tags(
-    catalog: Catalog,
-    identifier: str,
-    wanted: Callable[[TableMetadata], dict[str, int | None]],
-    member: Member | None = None,
-) -> None:
-    """Sets and removes tags of a table, in one commit, whatever else is committed meanwhile.
+        try:
+            set_tags(catalog, member.table, wanted)
+        except NoSuchTableError:
+            _check(member, None)
 
-    wanted: asked at each attempt; returns the snapshot of each tag, None for a tag that goes. member: what the table
-    must still be; raises MemberMoved where it is not.
-    """
-
-    def attempt() -> bool:
-        table = _checked(catalog, member) if member else catalog.load_table(identifier)
-        refs = table.metadata.refs
-        change = table.manage_snapshots()
-        changes = 0
-        for tag, snapshot_id in wanted(table.metadata).items():
-            if snapshot_id is None and tag in refs:
-                change, changes = change.remove_tag(tag), changes + 1
-            elif snapshot_id is not None and (tag not in refs or refs[tag].snapshot_id != snapshot_id):
-                change, changes = change.create_tag(snapshot_id, tag), changes + 1
-        if changes:
-            change.commit()
-        return True
-
-    def contended(problem: str, failure: Exception) -> PublishContended:
-        text = f"table {identifier}: the tags of a release are {problem}, the last error was {failure!r}"
-        return PublishContended(f"{text}. Nothing was released. Materialize the release again")
-
-    commit_persistently(identifier, "tag", attempt, lambda: None, contended, ATTEMPTS)
+    _of_each(of_member, members)
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
@@ -268,18 +247,22 @@ def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
 
     Raises MemberMoved for one that is not.
     """
-    _of_each(lambda member: _checked(catalog, member), members)
+
+    def verify(member: Member) -> None:
+        table = _load(catalog, member.table)
+        _check(member, table.metadata if table else None)
+
+    _of_each(verify, members)
 
 
-def _checked(catalog: Catalog, member: Member) -> IcebergTable:
-    table = _load(catalog, member.table)
-    if table is None:
+def _check(member: Member, found: TableMetadata | None) -> None:
+    """Raises MemberMoved where the table is not any more what it was when it was pinned. found: None if it is gone."""
+    if found is None:
         raise MemberMoved(f"table {member.table} is no longer in the catalog")
-    if str(table.metadata.table_uuid) != member.uuid:
+    if str(found.table_uuid) != member.uuid:
         raise MemberMoved(f"table {member.table} was created again since its snapshot {member.snapshot_id}")
-    if table.metadata.snapshot_by_id(member.snapshot_id) is None:
+    if found.snapshot_by_id(member.snapshot_id) is None:
         raise MemberMoved(f"snapshot {member.snapshot_id} of table {member.table} has expired")
-    return table
 
 
 # tidy

@@ -12,16 +12,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.positions import READER, Moves, read_on
-from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import PublishContended
 from lakehouse_assets.protocol.pin import MAIN, table_and_ref
 from lakehouse_assets.protocol.read_on import Position, ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
 
 READ_ALL = "lakehouse/read_all"
 """The run tag by which a step reads its inputs from their beginning, whatever was read before."""
-ATTEMPTS = 5
 
 logger = logging.getLogger(__name__)
 
@@ -50,29 +48,14 @@ def keep_unread(catalog: Catalog, table: str) -> None:
     tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
     """
     for name, text in read_on(catalog.load_table(table).metadata).positions.items():
+        position, (identifier, ref) = Position.parse(text), table_and_ref(name)
+        tag = f"{READER}{table}" if ref == MAIN else f"{READER}{table}.{ref}"
+
+        def wanted(found: TableMetadata, tag: str = tag, position: Position = position) -> dict[str, int | None]:
+            is_there = found.table_uuid == position.uuid and found.snapshot_by_id(position.snapshot_id) is not None
+            return {tag: position.snapshot_id} if is_there else {}
+
         try:
-            _tag(catalog, name, f"{READER}{table}", Position.parse(text))
+            set_tags(catalog, identifier, wanted)
         except Exception as error:  # of catalogs and storages; the rows are published
             logger.warning("%s: %s may expire before it is read, as it can't be tagged: %r", table, name, error)
-
-
-def _tag(catalog: Catalog, name: str, tag: str, position: Position) -> None:
-    identifier, ref = table_and_ref(name)
-    tag = tag if ref == MAIN else f"{tag}.{ref}"
-
-    def is_there() -> bool | None:
-        found = catalog.load_table(identifier).metadata
-        known = found.table_uuid == position.uuid and found.snapshot_by_id(position.snapshot_id) is not None
-        at = found.refs.get(tag)
-        return True if not known or (at and at.snapshot_id == position.snapshot_id) else None
-
-    def attempt() -> bool:
-        if not is_there():
-            catalog.load_table(identifier).manage_snapshots().create_tag(position.snapshot_id, tag).commit()
-        return True
-
-    commit_persistently(identifier, "tag", attempt, is_there, _contended, ATTEMPTS)
-
-
-def _contended(problem: str, failure: Exception) -> PublishContended:
-    return PublishContended(f"{problem}: {failure!r}")
