@@ -144,8 +144,9 @@ def compute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def failure_text(result: dg.ExecuteInProcessResult) -> str:
     """What a person reads at the failed step: description and metadata."""
-    (event,) = [e for e in result.all_events if e.is_step_failure]
-    data = event.step_failure_data
+    failures = [e for e in result.all_events if e.is_step_failure]
+    assert len(failures) == 1, "one step should have failed"
+    data = failures[0].step_failure_data
     text = [data.error.message if data.error else ""]
     if data.user_failure_data:
         text.append(data.user_failure_data.description or "")

@@ -94,7 +94,7 @@ class Released:
         session: one that has the same catalog, under the name ``lake``. table: its identifier. Raises as load().
         """
         self.load(table)
-        return session.read.option("snapshot-id", self.members[table].snapshot_id).table(f"{LAKE}.{table}")
+        return session.read.option("versionAsOf", self.members[table].snapshot_id).table(f"{LAKE}.{table}")
 
 
 def release(

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.errors import NoSuchRelease
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
@@ -312,6 +315,15 @@ def test_polars_and_duckdb_read_the_released_snapshot(demo: ReleasedLake) -> Non
     assert connection.sql("SELECT n FROM raw").fetchall() == [(1,)]
     with pytest.raises(NoSuchRelease, match=r"has no table demo\.between; it has demo\.raw, demo\.sums"):
         released.scan("demo.between")
+
+
+@pytest.mark.spark
+def test_spark_reads_the_released_snapshot(demo: ReleasedLake, jvm: SparkSession) -> None:
+    from lakehouse_assets.worker.session import configure
+
+    demo.write(3)
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(demo.settings), live=True))
+    assert [row.n for row in demo.read().spark(spark, "demo.raw").collect()] == [1]
 
 
 # killed
