@@ -39,7 +39,7 @@ def _readers(bench: Bench) -> Section:
     with _child(env, "expire", MEMBERS):
         while number < wanted:
             with _child(env, "publish", MEMBERS, wanted) as publisher:
-                ends = time.monotonic() + random.uniform(3, 10)
+                ends = time.monotonic() + random.uniform(2, 5)
                 while time.monotonic() < ends and publisher.poll() is None and number < wanted:
                     number = _read(catalog, seen)
             killed += 1

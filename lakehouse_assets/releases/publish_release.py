@@ -69,7 +69,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReleaseOutcome:
     """Says what became of an order."""
 
     release: KeptRelease
@@ -86,7 +86,7 @@ class MemberMoved(LakehouseError):
     """A member is not any more what it was when it was pinned: the release must be planned anew."""
 
 
-def publish_release(catalog: Catalog, order: Order, log: Log) -> Outcome:
+def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     """Makes the release that was ordered, and moves the pointer to it.
 
     Each attempt plans anew from the pointer and the tables as they are then, so one that was held up never replaces a
@@ -103,7 +103,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> Outcome:
             "Readers go on with the release before. Materialize it again"
         )
 
-    def landed() -> Outcome | None:
+    def landed() -> ReleaseOutcome | None:
         pointer = load_pointer(catalog, order.name)
         return _of_run(pointer, order) if pointer else None
 
@@ -112,7 +112,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> Outcome:
     )
 
 
-def _attempt(catalog: Catalog, order: Order, log: Log) -> Outcome:
+def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     pointer = open_pointer(catalog, order.name)  # before the tables: what another release pins later, conflicts
     if (done := _of_run(pointer, order)) is not None:
         return done
@@ -120,7 +120,7 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> Outcome:
     number = pointer.newest.number + 1 if pointer.newest else 1
     release = KeptRelease(number, _now(pointer), order.run_id, tuple(members))
     if pointer.newest and pointer.newest.version == release.version:
-        return Outcome(pointer.newest, pointer.before(pointer.newest), is_new=False, misfits=misfits)
+        return ReleaseOutcome(pointer.newest, pointer.before(pointer.newest), is_new=False, misfits=misfits)
     try:
         tag_members(catalog, order, members)
         verify_members(catalog, members)
@@ -129,12 +129,12 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> Outcome:
             raise ReleaseRefused(f"{moved}. Nothing was released") from moved
         raise CommitFailedException(str(moved)) from moved  # as any conflict: planned anew
     pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))
-    return Outcome(release, pointer.newest, is_new=True, misfits=misfits)
+    return ReleaseOutcome(release, pointer.newest, is_new=True, misfits=misfits)
 
 
-def _of_run(pointer: Pointer, order: Order) -> Outcome | None:
+def _of_run(pointer: Pointer, order: Order) -> ReleaseOutcome | None:
     done = pointer.of_run(order.run_id)
-    return Outcome(done, pointer.before(done), is_new=False) if done else None
+    return ReleaseOutcome(done, pointer.before(done), is_new=False) if done else None
 
 
 def _now(pointer: Pointer) -> datetime:

@@ -21,7 +21,7 @@ from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
-    from lakehouse_assets.releases.publish_release import Order, Outcome
+    from lakehouse_assets.releases.publish_release import Order, ReleaseOutcome
 
 ANYWAY = "lakehouse/release_anyway"
 """The run tag that releases tables which don't fit together."""
@@ -139,7 +139,7 @@ def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[s
     return {run.run_id for run in runs if run.status not in FINISHED}
 
 
-def shown(outcome: "Outcome") -> dict[str, Any]:
+def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:
     """Returns the metadata of a release: its number, its manifest, and what changed since the one before."""
     before = {member.table: member for member in outcome.before.members} if outcome.before else {}
     rows = []

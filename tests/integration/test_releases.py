@@ -23,7 +23,7 @@ from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
-from lakehouse_assets.releases.publish_release import Outcome
+from lakehouse_assets.releases.publish_release import ReleaseOutcome
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.releases import (
     BETWEEN,
@@ -239,7 +239,7 @@ def test_of_two_releases_at_once_each_is_whole_and_none_is_lost(demo: ReleasedLa
         while not done.is_set():
             seen.append(generations(demo.read()))
 
-    def publish(run_id: str) -> Outcome:
+    def publish(run_id: str) -> ReleaseOutcome:
         order = publish_release.Order("demo", demo.release.tables, run_id, 10, timedelta(), anyway=True)
         graph = dg.Definitions([demo.release.asset], resources={"lakehouse": None}).resolve_asset_graph()
         return publish_release.publish_release(demo.catalog, order, Log(demo.instance, graph))
