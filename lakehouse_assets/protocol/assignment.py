@@ -201,6 +201,8 @@ class Cause(StrEnum):
     """The table's declaration can't work."""
     MOVED = "moved"
     """An input that can only be read as it is had changed, or did while the step read it."""
+    POSITION = "position"
+    """What changed in an input since its changes were read can't be told."""
     INPUT = "input"
     """The step's input is missing or wrong, so that other chunks may have read it so too."""
     STEP = "step"

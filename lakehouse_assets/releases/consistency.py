@@ -54,13 +54,14 @@ class Log:
             named = {*_named(made).values()}
             line = _line(table.metadata, table.snapshot)
             known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            yield from self._unreported(table, line, _named(made))
             if aside := sorted(named & _aside(table.metadata, line)):
                 yield (
                     f"{table.identifier} was rolled back: Dagster's log says that partitions were made in its snapshot "
                     f"{aside[-1]}, which is not among those that led to its snapshot {table.snapshot.snapshot_id}. "
                     "Materialize these partitions again"
                 )
+            else:
+                yield from self._unreported(table, line, _named(made))
             if expired_or_new := named - known:
                 now = {snapshot.snapshot_id for snapshot in reload(table.identifier).snapshots}
                 if new := expired_or_new & now:

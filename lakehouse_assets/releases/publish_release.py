@@ -190,10 +190,11 @@ def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tupl
         time.sleep(random.uniform(0, min(LONGEST_WAIT_S, 2 ** (look - 1))))
     misfits = (*unsettled, *log.outdated([table.key for table in pinned]))
     if misfits and not order.anyway:
+        before = ", readers go on with the release before" if pointer.newest else ""
         raise ReleaseRefused(
             f"{order.name}: its tables don't fit together. {' '.join(f'{one}.' for one in misfits)} Nothing was "
-            "released, readers go on with the release before. To release them all the same, materialize with the run "
-            "tag lakehouse/release_anyway: true"
+            f"released{before}. To release them all the same, materialize with the run tag lakehouse/release_anyway: "
+            "true"
         )
     return [_member(table) for table in pinned], misfits
 
@@ -211,7 +212,7 @@ def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
     if found is None:
         kept = ", ".join(str(one.number) for one in pointer.releases) or "none"
         raise ReleaseRefused(
-            f"table {pointer_identifier(order.name)}: release {order.again} is not kept any more; kept are {kept}. "
+            f"table {pointer_identifier(order.name)}: release {order.again} is not kept; kept are {kept}. "
             "Name one of them in the run tag lakehouse/release_again. Nothing was released"
         )
     return found.members

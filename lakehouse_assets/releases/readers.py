@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -98,11 +98,11 @@ class Released:
 
 
 def release(
-    name: str, at: datetime | None = None, number: int | None = None, catalog: Catalog | None = None
+    name: str, *, at: datetime | None = None, number: int | None = None, catalog: Catalog | None = None
 ) -> Released:
     """Returns the newest release of a domain, or an earlier one that is kept; its pointer is loaded once.
 
-    name: of the domain. at: a time with its zone, for the release that was the newest then. number: of a release.
+    name: of the domain. at: for the release that was the newest then; UTC where it has no zone. number: of a release.
     catalog: where it is; None for the lake of this environment. Raises NoSuchRelease, CatalogUnavailable.
 
     Example:
@@ -112,6 +112,7 @@ def release(
         Traceback (most recent call last):
         lakehouse_assets.errors.NoSuchRelease: shop has no releases (table shop.releases): materialize shop/release
     """
+    at = at.replace(tzinfo=at.tzinfo or UTC) if at else None
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
     pointer = with_retries(lambda: load_pointer(opened, name))
     if pointer is None or not pointer.releases:

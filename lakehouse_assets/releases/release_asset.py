@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import JobScopedAssetGraph
 
+from lakehouse_assets.declare.option_values import mistyped
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishContended
 from lakehouse_assets.releases.pointer import MOST, pointer_identifier
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.trace import READS
 
 if TYPE_CHECKING:
     from lakehouse_assets.releases.publish_release import Order, ReleaseOutcome
@@ -59,7 +61,7 @@ class Release:
     """What readers find in it, in Markdown."""
 
     def __post_init__(self) -> None:
-        if problems := [*self._problems()]:
+        if problems := [f"release of {self.name}: {found}" for found in mistyped(self)] or [*self._problems()]:
             raise DeclarationError(*problems)
 
     def _problems(self) -> Iterator[str]:
@@ -115,7 +117,8 @@ class Release:
             tidy(catalog, order, lambda run_ids: _unfinished(context.instance, run_ids))
         except Exception as error:  # whatever catalogs raise: readers have the release already
             context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
-        return dg.MaterializeResult(metadata=shown(outcome), data_version=dg.DataVersion(outcome.release.version))
+        metadata = shown(outcome) | ({"released_again": order.again} if order.again else {})
+        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
 
     def _order(self, run: dg.DagsterRun) -> "Order":
         from lakehouse_assets.releases.publish_release import Order
@@ -125,7 +128,7 @@ class Release:
             raise dg.Failure(
                 f"run tag {AGAIN} is {again!r}, expected the number of a kept release", allow_retries=False
             )
-        anyway = run.tags.get(ANYWAY) == "true"
+        anyway = run.tags.get(ANYWAY, "").lower() == "true"
         return Order(
             self.name, self.tables, run.run_id, self.keep, self.keep_for, int(again) if again else None, anyway
         )
@@ -158,6 +161,8 @@ def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:
     manifest = markdown_table(("table", "snapshot", "rows", "rows since the last release", "committed"), rows)
     metadata: dict[str, Any] = {
         "release": outcome.release.number,
+        # For the trace: what was released need not be what the tables' last runs have made.
+        READS: {member.table: str(member.snapshot_id) for member in outcome.release.members},
         "released_at": dg.MetadataValue.timestamp(outcome.release.released_at),
         "is_new": outcome.is_new,
         "manifest": dg.MetadataValue.md(manifest),

@@ -45,6 +45,12 @@ class Domain:
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
     """Functions from a schedule's initial status in this environment to the schedule."""
 
+    def __post_init__(self) -> None:
+        for asset in self.assets:
+            if not isinstance(asset, dg.AssetsDefinition):
+                meant = ": name its .asset" if hasattr(asset, "asset") else ""
+                raise DeclarationError(f"domain {self.name!r}: assets has {asset!r}, which is no asset{meant}")
+
     @property
     def keys(self) -> list[dg.AssetKey]:
         """The keys of the domain's tables and assets."""

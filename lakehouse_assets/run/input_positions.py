@@ -32,7 +32,7 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
     """
     if table.write_mode.replaces or table.partitions is not None:
         return None
-    return ReadOn() if tags.get(READ_ALL) == "true" else read_on(metadata)
+    return ReadOn() if tags.get(READ_ALL, "").lower() == "true" else read_on(metadata)
 
 
 def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -20,12 +20,12 @@ from dagster._core.execution.plan.execute_step import _build_data_version_tags, 
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
-from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
@@ -94,10 +94,10 @@ def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
     return {INPUTS: location}
 
 
-def shown(table: Table, pins: Sequence[Pin], moves: Moves) -> Mapping[str, Any]:
+def shown(table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None) -> Mapping[str, Any]:
     """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
 
-    table: whose run it is. moves: from where it has read changes on.
+    table: whose run it is. as_changes: those whose changes were read. read_on: from where on.
     """
     if not pins:
         return {}
@@ -107,7 +107,7 @@ def shown(table: Table, pins: Sequence[Pin], moves: Moves) -> Mapping[str, Any]:
             str(pin.snapshot_id or "empty"),
             f"{pin.committed_at:%Y-%m-%d %H:%M:%S} UTC" if pin.committed_at else "",
             f"[{pin.run_id[:8]}](/runs/{pin.run_id})" if pin.run_id else "",
-            _read_since(pin.name, moves),
+            _read_since(pin.name, as_changes, read_on),
         )
         for pin in pins[:SHOWN]
     )
@@ -117,10 +117,11 @@ def shown(table: Table, pins: Sequence[Pin], moves: Moves) -> Mapping[str, Any]:
     return {"inputs": dg.MetadataValue.md(text)} | ({READS: of_others} if of_others else {})
 
 
-def _read_since(name: str, moves: Moves) -> str:
-    if name not in moves.to:
+def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) -> str:
+    if name not in as_changes:
         return "as it was"
-    return f"changes since {since.partition('@')[0]}" if (since := moves.since.get(name)) else "all, as changes"
+    since = read_on.positions.get(name) if read_on else None
+    return f"changes since {since.partition('@')[0]}" if since else "all, as changes"
 
 
 def files_by_key(chunks: Iterable[Receipt]) -> dict[str, list[tuple[str, int, int]]]:

@@ -123,6 +123,8 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
     causes = {failure.cause for failure in failures}
     if added:
         return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
+    if Cause.POSITION in causes:
+        return "materialize anew: a re-execution from failure reads up to the same version"
     if Cause.INPUT in causes:
         return (
             "when the input is corrected, re-execute all: from failure, what other chunks have staged of the input as "

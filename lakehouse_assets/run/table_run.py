@@ -38,6 +38,7 @@ from lakehouse_assets.errors import HeadMoved, InputsMoved
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
@@ -126,6 +127,8 @@ class Staging:
     """The first attempt at each chunk, by ordinal."""
     inputs: Sequence[Pin]
     """The versions of what it reads: those of the plan, or later ones where these could not be read."""
+    read_on: ReadOn | None
+    """From where on changes of these are read; None where the table's runs can't read on."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,7 @@ class TableRun:
             self._warn_of_another_owner(target)
             self.queue.begin(self.context, plan)
         planned_ms = round(plan.made_at.timestamp() * 1000)
+        reads_on = read_on_of(table, target.metadata, self.context.run.tags)
         fork_base = self.strategy.fork(evolution.target, plan.token, planned_ms, self._staged_on(is_first))
         attempts = first_attempts(
             table,
@@ -261,11 +265,11 @@ class TableRun:
             fork_base,
             self.context.run.run_id,
             inputs=inputs,
-            read_on=read_on_of(table, target.metadata, self.context.run.tags),
+            read_on=reads_on,
             left_out=evolution.left_out,
             undeclared=evolution.undeclared,
         )
-        return Staging(evolution, earlier, attempts, inputs)
+        return Staging(evolution, earlier, attempts, inputs, reads_on)
 
     def _staged_on(self, is_first: bool) -> int | None:
         """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
@@ -393,9 +397,8 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
-            of_run |= shown(
-                self.table, staging.inputs, moves_of((fork.receipt for fork in forks), staging.evolution.found.metadata)
-            )
+            read_to = {name for fork in forks for name in fork.receipt.read_to}
+            of_run |= shown(self.table, staging.inputs, read_to, staging.read_on)
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])

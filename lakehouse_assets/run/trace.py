@@ -6,7 +6,7 @@ reporting.py write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from lakehouse_assets.run.outdated import partitions_read
 CODE_VERSION = "dagster/code_version"
 """The tag that Dagster gives to each materialization that an asset with a code version returns."""
 READS = "reads"
-"""The metadata that names the versions of tables that are no assets here."""
+"""The metadata that names versions of tables by snapshot: of those that are no assets here, and all of a release."""
 FILES = "drop_zone_files"
 """The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 BATCH = 1000
@@ -110,13 +110,16 @@ class Trace:
                 at=datetime.fromtimestamp(timestamp, UTC),
                 code=(made.tags or {}).get(CODE_VERSION, "") if _value(made, "snapshot_id") else "",
                 leaves=tuple(sorted(leaves)),
-                inputs=tuple(self._inputs(key, tuple(keys), made.tags or {})),
+                inputs=tuple(self._inputs(key, tuple(keys), made)),
             )
         if left or not (by_run or partitions):
             yield Made(asset, tuple(sorted(left)))
 
-    def _inputs(self, key: dg.AssetKey, partitions: Partitions, tags: Mapping[str, str]) -> Iterator[Made]:
+    def _inputs(self, key: dg.AssetKey, partitions: Partitions, made: dg.AssetMaterialization) -> Iterator[Made]:
+        tags, by_snapshot = made.tags or {}, _value(made, READS) or {}
         for parent in sorted(self.graph.get(key).parent_keys - {key}):
+            if ".".join(parent.path) in by_snapshot:
+                continue
             pointer = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER)
             if pointer == NULL_EVENT_POINTER:
                 yield Made(".".join(parent.path), ())

@@ -62,7 +62,11 @@ class InputMoved(RuntimeError):
 
 
 class ChangesUnknown(RuntimeError):
-    """The changes of an input since the table's position can't be told, or the table can't read changes at all."""
+    """The changes of an input since the table's position can't be told."""
+
+
+class CannotReadOn(RuntimeError):
+    """A table, or the input whose changes it reads, is declared in a way that changes can't be told by."""
 
 
 class InputDropped(RuntimeError):
@@ -143,11 +147,13 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
     """
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
         return Cause.WORKER
-    if isinstance(error, CheckError):
+    if isinstance(error, (CheckError, CannotReadOn)):
         return Cause.DECLARATION
+    if isinstance(error, ChangesUnknown):
+        return Cause.POSITION
     if isinstance(error, InputMoved):
         return Cause.MOVED
-    of_input = isinstance(error, (BadPartitions, ChangesUnknown, FileNotFoundError)) or UNREADABLE.search(str(error))
+    of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
     return Cause.INPUT if of_input else Cause.STEP
 
 

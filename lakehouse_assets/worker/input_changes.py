@@ -22,12 +22,10 @@ from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import Position
 from lakehouse_assets.step.window import CHANGE_TYPE, Window
-from lakehouse_assets.worker.failure import ChangesUnknown, no_input
-from lakehouse_assets.worker.session import literal
+from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input
 
 OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
 """The columns of Iceberg's changelog that mean nothing once changes of several snapshots are netted."""
-VIEW = "lakehouse_changes"
 WAYS_OUT = (
     "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds "
     "all rows once more: delete its rows before)"
@@ -46,18 +44,26 @@ class InputChanges:
     """How far the step has read, a Position as text by input."""
 
     def read(self, name: str) -> DataFrame:
-        """Returns the changes of an input, as Window.changes() has it. Raises ChangesUnknown, LookupError."""
+        """Returns the changes of an input, as Window.changes() has it.
+
+        Raises ChangesUnknown, CannotReadOn, and LookupError for what is no input.
+        """
         work, name = self.assignment, name.removeprefix(f"{LAKE}.")
         pin = next((pin for pin in work.inputs if pin.name == name), None)
         if pin is None:
-            raise LookupError(no_input(name))
+            known = ", ".join(pin.name for pin in work.inputs) or "none"
+            raise LookupError(f"{no_input(name)}. Its inputs are {known}")
         if work.read_on is None:
-            raise ChangesUnknown(
+            raise CannotReadOn(
                 f"the step reads changes of {name}, which {work.table} can't keep track of: declare it Append or "
                 "Merge, without Dagster partitions"
             )
         if name in work.read_on.unknown:
             raise self._unknown(name, work.read_on.unknown[name])
+        if CHANGE_TYPE in self.spark.table(f"{LAKE}.{name}").columns:
+            raise CannotReadOn(
+                f"{name} has a column {CHANGE_TYPE}, by which its changes would be told: give it another name"
+            )
         text = work.read_on.positions.get(name)
         since = Position.parse(text) if text else None
         if pin.snapshot_id is not None:
@@ -98,14 +104,18 @@ class InputChanges:
         return rows.withColumn(CHANGE_TYPE, F.lit("INSERT"))
 
     def _netted(self, pin: Pin, since: int, until: int) -> DataFrame:
-        """Returns what Iceberg's changelog leaves where rows that were removed and added again cancel out."""
-        bounds = f"map('start-snapshot-id', '{since}', 'end-snapshot-id', '{until}')"
-        view = f"{VIEW}_{len(self.read_to)}"
-        self.spark.sql(
-            f"CALL {LAKE}.system.create_changelog_view(table => {literal(pin.table)}, changelog_view => '{view}', "
-            f"options => {bounds}, net_changes => true)"
-        )
-        return self.spark.table(view).drop(*OF_ICEBERG)
+        """Returns what Iceberg's changelog leaves where rows that were removed and added again cancel out.
+
+        Not netted by Iceberg's own procedure (1.12), which takes two equal binary values for different ones.
+        """
+        reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
+        changes = reader.table(f"{LAKE}.{pin.table}.changes").drop(*OF_ICEBERG)
+        columns = [F.col(f"`{name}`") for name in changes.columns if name != CHANGE_TYPE]
+        added = F.when(F.col(CHANGE_TYPE) == "INSERT", 1).otherwise(-1)
+        net = changes.groupBy(*columns).agg(F.sum(added).alias(CHANGE_TYPE)).where(F.col(CHANGE_TYPE) != 0)
+        kind = F.when(F.col(CHANGE_TYPE) > 0, "INSERT").otherwise("DELETE")
+        times = F.abs(F.col(CHANGE_TYPE)).cast("int")
+        return net.select(*columns, F.explode(F.array_repeat(kind, times)).alias(CHANGE_TYPE))
 
     def _unknown(self, name: str, why: str) -> ChangesUnknown:
         return ChangesUnknown(
@@ -122,6 +132,17 @@ class ReadingWindow(Window):
     def changes(self, table: str) -> DataFrame:
         """Returns the changes of an input since the table's own last commit."""
         return self.inputs.read(table)
+
+
+def refuse_unheeded(rows: DataFrame, assignment: Assignment, changes: InputChanges) -> None:
+    """Raises CannotReadOn where a merge would take rows that went for rows that came."""
+    merge = assignment.merge
+    if changes.read_to and merge and CHANGE_TYPE in rows.columns and CHANGE_TYPE not in merge.delete_when:
+        raise CannotReadOn(
+            f"{assignment.table} merges the changes of {', '.join(changes.read_to)}, and its delete_when does not say "
+            f"which of them are rows that went: declare Merge(…, delete_when=\"{CHANGE_TYPE} = 'DELETE'\", "
+            f'order_by="{CHANGE_TYPE}"), or drop the column in the step'
+        )
 
 
 def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[Snapshot] | None:

@@ -5,6 +5,7 @@ What is written to a fork is stage.py's and fork_rewrite.py's.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -72,6 +73,8 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. If the session was
     built with a ``spark.hadoop.fs.…``, that wins: somebody gave it for what the steps read.
     """
+    # It prints each error that Spark raises, also those that a worker provokes to look at a condition.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:
             spark.conf.set(name, value)

@@ -27,7 +27,7 @@ from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.input_changes import InputChanges, ReadingWindow
+from lakehouse_assets.worker.input_changes import InputChanges, ReadingWindow, refuse_unheeded
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.pinned_lake import reading
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
@@ -65,6 +65,7 @@ def stage(
         changes = InputChanges(spark, assignment, io_properties)
         with reading(spark, assignment.inputs, io_properties, credentials):
             rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
+            refuse_unheeded(rows, assignment, changes)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.

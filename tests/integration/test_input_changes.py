@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
 SOURCE = "demo.source"
 SCHEMA = Schema(NestedField(1, "n", LongType(), required=False), NestedField(2, "text", StringType(), required=False))
 POSITIONS, WITNESS = "lakehouse.positions", "lakehouse.reads-changes-of"
+MERGED = "tests.support.change_reading_steps:merged"
 READ_ALL = {"lakehouse/read_all": "true"}
 
 
@@ -46,7 +47,7 @@ def mirror(**options: Any) -> Table:
         **{
             "identifier": "demo.mirror",
             "columns": [column("n", "long", required=True), column("text", "string")],
-            "step": "tests.support.change_reading_steps:merged",
+            "step": MERGED,
             "deps": [dg.AssetKey(["demo", "source"])],
             "write_mode": Merge(["n"], delete_when="_change_type = 'DELETE'", order_by="_change_type"),
         }
@@ -327,9 +328,43 @@ def test_a_renamed_or_added_column_is_read_on(lake: Lake, source: IcebergTable) 
     assert mirrored(lake) == {1: "a", 2: "a", 3: "w"}
 
 
+def test_rows_written_anew_cancel_out_whatever_their_types(lake: Lake) -> None:
+    catalog = load_lake(lake.settings)
+    catalog.create_namespace("demo")
+    odd = pa.table(
+        {
+            "n": pa.array([1, 2, 2, None], pa.int64()),
+            "text": pa.array(["a", "b", "b", None]),
+            "b": pa.array([b"x", b"y", b"y", None], pa.binary()),
+            "d": pa.array([float("nan"), 0.5, 0.5, None]),
+            "m": pa.array([[("k", 1), ("l", 2)], [("k", 2)], [("k", 2)], None], pa.map_(pa.string(), pa.int64())),
+            "s": pa.array([{"c": b"z"}, None, None, None], pa.struct([("c", pa.binary())])),
+        }
+    )
+    table = catalog.create_table(SOURCE, odd.schema)
+    table.append(odd)
+    read(lake, log("narrow"))
+    for changed in (odd, odd.slice(0, 2)):
+        reload(lake).overwrite(changed)
+        read(lake, log("narrow"))
+    added, gone = {1: 1, 2: 2, None: 1}, {2: 1, None: 1}
+    assert logged(lake) == {
+        **{("INSERT", n): c for n, c in added.items()},
+        **{("DELETE", n): c for n, c in gone.items()},
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        (
+            {
+                "write_mode": Merge(["n"], order_by="_change_type"),
+                "step": "merged",
+                "columns": [column("n", "long"), column("text", "string")],
+            },
+            "delete_when does not say",
+        ),
         ({"write_mode": Overwrite()}, "can't keep track of"),
         ({"partitions": dg.StaticPartitionsDefinition(["a", "b"])}, "can't keep track of"),
         ({"deps": []}, "none of this run's inputs"),
@@ -341,6 +376,12 @@ def test_a_table_that_cannot_read_on_is_told_how_it_could(
     result = lake.run(log(**options), *(["a", "b"] if "partitions" in options else []))
     text = failure_text(result)
     assert all(word in text for word in (SOURCE, says))
+
+
+def test_an_input_with_a_column_of_that_name_is_refused(lake: Lake, source: IcebergTable) -> None:
+    with source.update_schema() as update:
+        update.add_column("_change_type", StringType())
+    assert "demo.source has a column _change_type" in failure_text(lake.run(log()))
 
 
 @pytest.mark.slow("The one that crosses the border to a worker's process.")
@@ -368,6 +409,8 @@ def test_the_ui_shows_from_where_it_was_read(lake: Lake, source: IcebergTable) -
         reload(lake).append(rows(n))
     assert "all, as changes" in shown[0]
     assert f"changes since {first}" in shown[1]
+    (event,) = lake.run(log(), tags=READ_ALL).get_asset_materialization_events()
+    assert "all, as changes" in event.materialization.metadata["inputs"].value
 
 
 @pytest.mark.long("Each death is a process and a JVM of its own, twice.")

@@ -90,12 +90,8 @@ def not_netted(patch: Patch) -> None:
     """What came and went again shows."""
 
     def gross(self: InputChanges, pin: Pin, since: int, until: int) -> DataFrame:
-        bounds = f"map('start-snapshot-id', '{since}', 'end-snapshot-id', '{until}')"
-        self.spark.sql(
-            f"CALL lake.system.create_changelog_view(table => '{pin.table}', changelog_view => 'gross', "
-            f"options => {bounds})"
-        )
-        return self.spark.table("gross").drop(*input_changes.OF_ICEBERG)
+        reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
+        return reader.table(f"lake.{pin.table}.changes").drop(*input_changes.OF_ICEBERG)
 
     patch.setattr(InputChanges, "_netted", gross)
 

@@ -24,12 +24,14 @@ from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
 from lakehouse_assets.releases.publish_release import ReleaseOutcome
+from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.releases import (
     BETWEEN,
     RAW,
     STEPS,
     SUMS,
+    TABLES,
     ReleasedLake,
     before,
     generations,
@@ -37,6 +39,7 @@ from tests.support.releases import (
     smaller,
     tag_names,
     told,
+    written,
 )
 
 
@@ -157,8 +160,19 @@ def test_rolling_back_is_a_new_release(demo: ReleasedLake) -> None:
     assert told(demo.publish(release_again="1"))["release"] == 3
     assert generations(demo.read()) == {1}
     assert generations(demo.read().previous) == {2}
-    assert "release 9 is not kept any more; kept are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
+    assert "release 9 is not kept; kept are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
+    assert told(demo.publish(release_again="2"))["released_again"] == 2
     assert "expected the number" in failure_text(demo.publish(release_again="one"))
+
+
+def test_the_trace_of_a_release_names_what_it_holds(demo: ReleasedLake) -> None:
+    demo.published(2)
+    demo.publish(release_again="1")
+    graph = dg.Definitions([*map(written, TABLES), demo.release.asset], resources={"lakehouse": None})
+    found = Trace(demo.instance, graph.resolve_asset_graph()).of(demo.release.asset.key)
+    text = "\n".join(tree_lines(found))
+    assert f"demo.raw: snapshot {demo.read().members['demo.raw'].snapshot_id}" in text
+    assert str(demo.table(RAW).current_snapshot().snapshot_id) not in text
 
 
 # others, between all steps

@@ -23,6 +23,11 @@ def followed(spark: SparkSession, window: Window) -> DataFrame:
     return window.changes("lake.demo.source").withColumnRenamed("_change_type", "change")
 
 
+def narrow(spark: SparkSession, window: Window) -> DataFrame:
+    """As followed, of a source with more columns."""
+    return window.changes("lake.demo.source").selectExpr("n", "text", "_change_type AS change")
+
+
 def merged(spark: SparkSession, window: Window) -> DataFrame:
     """The changes of demo.source, to be merged by n."""
     for act in MEANWHILE:
