@@ -155,10 +155,8 @@ def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:
         else:
             since = "" if old.rows is None or member.rows is None else f"{member.rows - old.rows:+,}"
         counted = "" if member.rows is None else f"{member.rows:,}"
-        rows.append(
-            (member.table, str(member.snapshot_id), counted, since, f"{member.committed_at:%Y-%m-%d %H:%M:%S} UTC")
-        )
-    manifest = markdown_table(("table", "snapshot", "rows", "rows since the last release", "committed"), rows)
+        rows.append((member.table, str(member.snapshot_id), counted, since))
+    manifest = markdown_table(("table", "snapshot", "rows", "since the last release"), rows)
     metadata: dict[str, Any] = {
         "release": outcome.release.number,
         # For the trace: what was released need not be what the tables' last runs have made.

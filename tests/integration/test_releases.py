@@ -72,7 +72,7 @@ def test_a_release_is_found_by_its_time(demo: ReleasedLake) -> None:
 def test_the_ui_shows_the_manifest_and_what_changed(demo: ReleasedLake) -> None:
     demo.write(4)
     manifest = told(demo.publish())["manifest"]
-    assert [line.split(" | ")[0::3] for line in manifest.splitlines()[2:]] == [
+    assert [line.removesuffix(" |").split(" | ")[0::3] for line in manifest.splitlines()[2:]] == [
         ["| demo.raw", "+3"],
         ["| demo.sums", "+3"],
     ]
