@@ -31,6 +31,7 @@ NAMES = (
     "backfill",
     "inputs",
     "changes",
+    "deaths",
     "releases",
     "writers",
     "runs",

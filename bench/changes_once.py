@@ -1,5 +1,5 @@
 """One process that reads changes: how long it takes, or what becomes of them when runs die. Prints lines of JSON.
-What is compared is said in changes.py."""
+What is compared is said in changes.py and deaths.py."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact
@@ -26,6 +30,7 @@ from tests.support.rewrites import token
 
 SOURCE = "demo.source"
 MILLION = 1_000_000
+WORDS = [f"word {n}" for n in range(1_000)]
 
 
 def main(what: str, size: int, number: int) -> None:
@@ -43,17 +48,35 @@ def _rows(first: int, count: int) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), "text": pa.array(f"row {n}" for n in numbers)})
 
 
+def _wide(first: int, count: int) -> pa.Table:
+    """Rows as wide as those of flights."""
+    chance = np.random.default_rng(first)
+    columns = {"n": pa.array(range(first, first + count), pa.int64())}
+    columns |= {f"i{n}": pa.array(chance.integers(0, 1_000_000, count), pa.int64()) for n in range(8)}
+    columns |= {f"d{n}": pa.array(chance.random(count)) for n in range(8)}
+    columns |= {f"s{n}": pa.array(WORDS).take(pa.array(chance.integers(0, len(WORDS), count))) for n in range(3)}
+    return pa.table(columns)
+
+
+def wide_log(name: str) -> Table:
+    """A row for each new row of the source."""
+    types = {"i": "long", "d": "double", "s": "string", "n": "long"}
+    columns = [column(name, types[name[0]]) for name in _wide(0, 1).column_names]
+    deps = [dg.AssetKey(["demo", "source"])]
+    return Table(name, columns, "bench.changes_steps:added", deps=deps, write_mode=Append())
+
+
 def _gain(lake: Lake, catalog: Catalog, size: int, times: int) -> None:
-    source, there = catalog.create_table(SOURCE, _rows(0, 1).schema), 0
+    source, there = catalog.create_table(SOURCE, _wide(0, 1).schema), 0
     for first in range(0, size, MILLION):
-        source.append(_rows(first, min(MILLION, size - first)))
+        source.append(_wide(first, min(MILLION, size - first)))
         there = first + min(MILLION, size - first)
-    _run(lake, log())
+    _run(lake, wide_log("demo.log"))
     for turn in range(times):
-        source.append(_rows(there, size // 100))
+        source.append(_wide(there, size // 100))
         there += size // 100
         seconds = {}
-        for name, table in (("changes", log()), ("all", log(identifier=f"demo.log_{turn}"))):
+        for name, table in (("changes", wide_log("demo.log")), ("all", wide_log(f"demo.log_{turn}"))):
             started = time.monotonic()
             _run(lake, table)
             seconds[name] = time.monotonic() - started
