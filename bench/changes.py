@@ -19,12 +19,10 @@ def measure(bench: Bench) -> list[Section]:
     gain = alls.median / changes.median
     return [
         Section(
-            f"A run that reads {SHARE:.0%} new rows of {rows:,} with 20 columns, and one that reads all; 5 of each in turn",
+            f"A run that reads {SHARE:.0%} new rows of {rows:,}, 20 columns, and one that reads all; 5 of each in turn",
             ("seconds of a run that reads all", "that reads the changes", "ratio"),
             [(alls, changes, f"{gain:.1f}")],
             [at_least("reading all takes, of reading the changes, at least", gain, LEAST_GAIN, " x")],
-            [
-                "Both append what they read to their table. The JVM is warm: a worker's start, the same for both, is left out."
-            ],
+            ["Both append what they read. The JVM is warm: a worker's start, the same for both, is left out."],
         ),
     ]

@@ -10,7 +10,7 @@ LAKES, DEATHS = 10, 50
 
 
 def measure(bench: Bench) -> list[Section]:
-    """One section. Deaths are exceptions in one process; tests/integration/test_input_changes.py kills processes at each stage."""
+    """One section. Deaths are exceptions here; tests/integration/test_input_changes.py kills processes for real."""
     lakes, deaths = bench.times(LAKES), bench.times(DEATHS, quick=3)
     total: dict[str, int] = {}
     for lake in range(lakes):
