@@ -5,14 +5,14 @@ Read are Dagster's log and the metadata of the pinned tables. What a release doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from lakehouse_assets.collect.leases import chains
 from lakehouse_assets.commit.tokens import TOKEN
@@ -43,16 +43,25 @@ class Log:
     instance: dg.DagsterInstance
     graph: BaseAssetGraph[Any]
 
-    def unsettled(self, pinned: Sequence[PinnedTable], reload: Callable[[str], TableMetadata]) -> Iterator[str]:
+    def made(self, keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, Made]:
+        """Returns the latest materializations of these assets, as the log has them now."""
+        return {key: latest_made(self.instance, self.graph, key) for key in keys}
+
+    def unsettled(
+        self,
+        pinned: Sequence[PinnedTable],
+        made: Mapping[dg.AssetKey, Made],
+        reload: Callable[[str], TableMetadata],
+    ) -> Iterator[str]:
         """Yields a sentence for each table of which the log and the pinned snapshot speak of different versions.
 
         As a rule that is over in a moment: a run has committed and not reported yet, or both since the table was
-        pinned. reload: loads a table's metadata as it is now, by its identifier.
+        pinned. made: of the members. reload: loads a table's metadata as it is now, by its identifier.
         """
         for table in pinned:
-            made = latest_made(self.instance, self.graph, table.key)
-            named = {*_named(made).values()}
-            line = _line(table.metadata, table.snapshot)
+            of_partition = _named(made[table.key])
+            named = {*of_partition.values()}
+            line = [*ancestors_of(table.snapshot, table.metadata)]
             known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             if aside := sorted(named & _aside(table.metadata, line)):
                 yield (
@@ -61,7 +70,7 @@ class Log:
                     "Materialize these partitions again"
                 )
             else:
-                yield from self._unreported(table, line, _named(made))
+                yield from self._unreported(table, line, of_partition)
             if expired_or_new := named - known:
                 now = {snapshot.snapshot_id for snapshot in reload(table.identifier).snapshots}
                 if new := expired_or_new & now:
@@ -118,18 +127,19 @@ class Log:
             "failure, or materialize its partitions again"
         )
 
-    def outdated(self, members: Collection[dg.AssetKey]) -> Iterator[str]:
+    def outdated(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
         """Yields a sentence for each table that was made from another version of an input than is there now.
 
         Looked at are the members and what lies between them, so that no member was made from what others don't have.
-        members: keys of assets.
+        members: keys of assets. made: their latest materializations. Those that say whether the members are what was
+        pinned, read once: what is reported later may be of runs that have committed since.
         """
         above = self._reach(members, lambda key: self.graph.get(key).parent_keys)
         below = self._reach(members, lambda key: self.graph.get(key).child_keys)
         for key in sorted(above & below):
             parents = (self.graph.get(key).parent_keys & below) - {key}
-            made = latest_made(self.instance, self.graph, key) if parents else {}
-            for found in outdated(self.instance, self.graph, key, made, parents):
+            of_key = made[key] if key in made else self.made([key])[key]
+            for found in outdated(self.instance, self.graph, key, of_key, parents):
                 keys = [one for one in found.partitions if one is not None]
                 of = f" {keys_text(keys)}" if keys else ""
                 snapshot = f", snapshot {found.snapshot}" if found.snapshot else ""
@@ -171,13 +181,3 @@ def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
     """
     ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
     return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids
-
-
-def _line(metadata: TableMetadata, head: Snapshot) -> list[Snapshot]:
-    """Returns a snapshot and all that led to it and are still there, newest first."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    line, here = [], by_id.get(head.snapshot_id)
-    while here is not None:
-        line.append(here)
-        here = by_id.get(here.parent_snapshot_id or 0)
-    return line

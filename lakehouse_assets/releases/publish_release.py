@@ -183,12 +183,13 @@ def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tupl
 
     for look in range(1, LOOKS + 1):
         pinned = pin_members(catalog, order, pointer.newest)
-        unsettled = [*log.unsettled(pinned, reload)]
+        made = log.made(table.key for table in pinned)
+        unsettled = [*log.unsettled(pinned, made, reload)]
         if not unsettled or order.anyway or look == LOOKS:
             break
         logger.info("%s: planned again, as %s", order.name, "; ".join(unsettled))
         time.sleep(random.uniform(0, min(LONGEST_WAIT_S, 2 ** (look - 1))))
-    misfits = (*unsettled, *log.outdated([table.key for table in pinned]))
+    misfits = (*unsettled, *log.outdated([table.key for table in pinned], made))
     if misfits and not order.anyway:
         before = ", readers go on with the release before" if pointer.newest else ""
         raise ReleaseRefused(

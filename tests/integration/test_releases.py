@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -150,6 +151,23 @@ def test_a_member_without_a_snapshot_is_refused_by_name(lake: Lake) -> None:
     assert "table demo.sums: a release of demo needs a snapshot" in failure_text(demo.publish(release_anyway="true"))
     with pytest.raises(NoSuchRelease, match="demo has no releases"):
         demo.read()
+
+
+def test_what_is_reported_between_two_looks_at_the_log_is_not_taken_for_what_was_pinned(
+    demo: ReleasedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.write(2, RAW, BETWEEN)
+    outdated = Log.outdated
+
+    def late(log: Log, *arguments: Any) -> Iterator[str]:
+        demo.write(2, SUMS)
+        return outdated(log, *arguments)
+
+    monkeypatch.setattr(Log, "outdated", late)
+    assert "demo.sums was made from demo.between" in failure_text(demo.publish())
+    monkeypatch.undo()
+    assert told(demo.publish())["release"] == 2
+    assert generations(demo.read()) == {2}
 
 
 # back
