@@ -7,11 +7,11 @@ worker/input_changes.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.protocol.read_on import ReadOn
@@ -82,23 +82,18 @@ class Moves:
 
 def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | None]:
     """Returns the positions of main's head; and a cherry-picked snapshot that has made them wrong, if there is one."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     for snapshot in _main(metadata):
         if text := _entry(snapshot, POSITIONS):
             return json.loads(text), None
-        source = by_id.get(int(_entry(snapshot, CHERRY_PICKED) or 0))
+        source = metadata.snapshot_by_id(int(_entry(snapshot, CHERRY_PICKED) or 0))
         if source is not None and _entry(source, POSITIONS):
             return {}, snapshot
     return {}, None
 
 
-def _main(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """Yields main's snapshots, newest first, as far back as they are kept."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    here = by_id.get(metadata.current_snapshot_id or 0)
-    while here is not None:
-        yield here
-        here = by_id.get(here.parent_snapshot_id or 0)
+def _main(metadata: TableMetadata) -> Iterable[Snapshot]:
+    """Returns main's snapshots, newest first, as far back as they are kept."""
+    return ancestors_of(metadata.current_snapshot(), metadata)
 
 
 def _entry(snapshot: Snapshot, name: str) -> str | None:

@@ -86,6 +86,11 @@ class Pointer:
     releases: tuple[KeptRelease, ...]
     """The kept releases, oldest first."""
 
+    @classmethod
+    def read(cls, table: IcebergTable) -> Pointer:
+        """Reads the rows of a pointer's table as it was loaded. Raises what catalogs and storages raise."""
+        return cls(table, _from_rows(table.scan().to_arrow().to_pylist()))
+
     @property
     def newest(self) -> KeptRelease | None:
         """The release that readers get; None before the first one."""
@@ -121,7 +126,7 @@ def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
     """Loads a pointer and reads its rows, once. Returns None where there is none. Raises what catalogs raise."""
     with suppress(NoSuchTableError, NoSuchNamespaceError):
         table = catalog.load_table(pointer_identifier(name))
-        return Pointer(table, _from_rows(table.scan().to_arrow().to_pylist())) if MARK in table.properties else None
+        return Pointer.read(table) if MARK in table.properties else None
     return None
 
 
@@ -140,7 +145,7 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
             f"table {identifier}: releases of {name} need a table of this name with the property {MARK}; the one that "
             "is there has no such property, so it is somebody else's. Rename it. Nothing was released"
         )
-    return Pointer(table, _from_rows(table.scan().to_arrow().to_pylist()))
+    return Pointer.read(table)
 
 
 def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:

@@ -281,13 +281,11 @@ def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]],
     tables = _of_each(catalog.load_table, identifiers)
     runs = {tag.removeprefix(prefix) for one in tables for tag in one.metadata.refs if tag.startswith(prefix)}
     alive = unfinished(runs)
-    pointer = open_pointer(
-        catalog, order.name
-    )  # behind the question: a run that is finished has moved it, or never will
+    # Behind that question: a run that is finished has moved it, or never will.
+    pointer = open_pointer(catalog, order.name)
     releases = {release.run_id: release for release in pointer.releases}
-    of_table: dict[str, dict[str, int | None]] = {name: {} for name in identifiers}
-    for name in identifiers:
-        of_table[name] |= {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
+    over: dict[str, int | None] = {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
+    of_table = {name: dict(over) for name in identifiers}
     for release in pointer.releases:
         for member in release.members:
             of_table.setdefault(member.table, {})[prefix + release.run_id] = member.snapshot_id

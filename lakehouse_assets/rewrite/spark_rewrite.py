@@ -54,7 +54,7 @@ def first_attempts(
     token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
     """
     settings = lakehouse.settings
-    catalog = public(worker_properties(settings))
+    catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
     def attempt(n: int, chunk: PlannedChunk) -> Attempt:

@@ -13,7 +13,7 @@ from pyiceberg.io import load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -150,16 +150,12 @@ def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[S
 
     ``since`` itself may have expired, as Iceberg's Java reads on from its child.
     """
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     found: list[Snapshot] = []
-    here: int | None = until
-    while here != since:
-        snapshot = by_id.get(here or 0)
-        if snapshot is None:
-            return None
+    for snapshot in ancestors_of(metadata.snapshot_by_id(until), metadata):
+        if snapshot.snapshot_id == since:
+            return found
         found.append(snapshot)
-        here = snapshot.parent_snapshot_id
-    return found
+    return found if found and found[-1].parent_snapshot_id == since else None
 
 
 def _gone(metadata: TableMetadata, since: int, until: int) -> str:
