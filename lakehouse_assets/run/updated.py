@@ -138,12 +138,13 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     requested = condition.newly_requested().since(
         condition.cron_tick_passed(again) | condition.newly_updated() | published
     )
+    # First whether a run is in progress: one that ends while a tick looks must count as running, or by what it made.
     return (
-        PublishedSinceRead(*upstream)
+        ~condition.in_progress()
+        & PublishedSinceRead(*upstream)
         & ~requested.with_label(f"requested since the last tick of {again}")
         & ~condition.any_deps_missing()
         & ~condition.any_deps_in_progress()
-        & ~condition.in_progress()
     ).with_label(f"{', '.join(key.to_user_string() for key in upstream)} updated")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
 
 import dagster as dg
 import pytest
@@ -13,7 +14,7 @@ from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_assets.run.updated import Reading, outdated, when_updated
+from lakehouse_assets.run.updated import PublishedSinceRead, Reading, outdated, when_updated
 from tests.support.faults import from_failure, span
 
 UP, OTHER, DOWN = (dg.AssetKey(["demo", name]) for name in ("up", "other", "down"))
@@ -154,6 +155,30 @@ def test_what_a_failed_run_was_asked_for_is_asked_for_again_on_the_hour_until_so
     loaded.run(DOWN, days=[FIRST])
     loaded.now += timedelta(hours=1)
     assert loaded.tick() == set()
+
+
+def test_a_run_that_ends_while_a_tick_looks_is_not_asked_for_again(
+    loaded: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.publish(UP, FIRST)
+    assert loaded.tick() == {FIRST}
+    began, may_end = Event(), Event()
+    loaded.while_down_runs = lambda: (began.set(), may_end.wait(20))
+    run = Thread(target=loaded.run, args=[DOWN], kwargs={"days": [FIRST]})
+    run.start()
+    assert began.wait(20)
+    evaluate = PublishedSinceRead.evaluate
+
+    def meanwhile(self: PublishedSinceRead, context: object) -> object:
+        found = evaluate(self, context)
+        may_end.set()
+        run.join(20)
+        return found
+
+    monkeypatch.setattr(PublishedSinceRead, "evaluate", meanwhile)
+    loaded.now += timedelta(hours=1)
+    assert loaded.tick() == set()
+    assert not run.is_alive()
 
 
 def test_a_failed_run_whose_upstream_is_published_again_is_asked_for_at_once(loaded: Location) -> None:
