@@ -74,3 +74,19 @@ class ForeignVersion(LakehouseError):
 
 class UnreadableMetadata(LakehouseError):
     """A file of a table's metadata is torn or foreign."""
+
+
+class SourceLost(LakehouseError):
+    """Rows of a source that its table has not read are gone, or the source is another one. A person must decide."""
+
+
+class SourceUnreachable(LakehouseError):
+    """A source does not answer, or is not configured; later it may."""
+
+
+class BadValue(LakehouseError, ValueError):
+    """A value of a source can't be read as its column's type."""
+
+
+class TooMuchHot(LakehouseError):
+    """A source holds more rows that are not moved than a reader would take."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
-from lakehouse_assets.declare.columns import Column, find_column, schema_of
+from lakehouse_assets.declare.columns import Column, find_column, schema_of, type_text
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
@@ -36,6 +36,9 @@ from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.protocol.pin import table_and_ref
 from lakehouse_assets.protocol.steps import FUNCTION, declared_code
+from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.step.move import MOVE
 
 if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
@@ -99,8 +102,9 @@ class Table:
     """``namespace.table`` in the catalog ``lake``; also the asset key."""
     columns: Sequence[Column]
     """Its columns, a ``column(…)`` each, in order."""
-    step: str
-    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame."""
+    step: str = ""
+    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame. A table
+    with a source may do without: it gets the source's rows as they are."""
     partitions: dg.PartitionsDefinition | None = None
     """Dagster's partitions; None: the whole table is one unit. Where a run owns its partitions (Overwrite, Merge by
     partition), each must be a whole number of Iceberg partitions; else they only select what the step reads."""
@@ -136,6 +140,8 @@ class Table:
     reads: Sequence[str] = ()
     """Iceberg tables that the step reads beside those among ``deps``, such as tables of others: ``finance.rates``, or
     ``finance.rates.tag_2026`` and ``finance.rates.branch_audit`` for a tag or branch."""
+    source: KafkaTopic | PostgresTable | None = None
+    """What the table's rows are moved from; each run moves what came since the last."""
     description: str = ""
     """Text for the UI, in Markdown."""
     owners: Sequence[str] = ()
@@ -175,12 +181,14 @@ class Table:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        if self.source is not None and not self.step:
+            object.__setattr__(self, "step", MOVE)
         try:
             for found in mistyped(self):  # first, so that the others can rely on types
                 raise ValueError(found)
             self._check_columns()
             self._check_options()
-            for found in (*self.write_mode.problems(self), *self.tuning.problems(self)):
+            for found in (*self.write_mode.problems(self), *self.tuning.problems(self), *self._source_problems()):
                 raise ValueError(found)
             self._check_heeded()
             for name, check in self.checks.items():
@@ -253,6 +261,19 @@ class Table:
             raise ValueError(problem)
         for name in self.maintenance.zorder:
             find_column(self.schema, name, "maintenance.zorder")
+
+    def _source_problems(self) -> Iterator[str]:
+        if self.source is None:
+            if not self.step:
+                yield "it has no step: name the function that computes its rows, or a source that they are moved from"
+            return
+        if self.partitions is not None:
+            yield "a table with a source has no Dagster partitions, as each run moves what came since the last"
+        types = {column.name: type_text(column.field_type) for column in self.schema.columns}
+        yield from self.source.problems(types, self.write_mode)
+        for option in ("floor", "ceiling"):
+            if getattr(self.source, option) < 1:
+                yield f"source has {option}={getattr(self.source, option)}, it must be a whole number of 1 or more"
 
     def _check_heeded(self) -> None:
         """Raises ValueError if an option is declared that the write mode does not look at."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 from lakehouse_assets.environment.package import LIBRARY, VERSION
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.window import Window
 
@@ -251,6 +252,8 @@ class Assignment(Work):
     """The versions of the tables that the step reads."""
     read_on: ReadOn | None = None
     """How far their changes were read before; None for a table whose runs can't read on (run/input_positions.py)."""
+    source: SourceRange | None = None
+    """What the run moves of the table's source; None where it has none."""
     compute: str = "local"
     """Where the worker runs, as LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -278,6 +281,8 @@ class Assignment(Work):
             "inputs": sorted(pin.version for pin in self.inputs),
             "positions in inputs": sorted(self.read_on.positions.items()) if self.read_on else (),
         }
+        if self.source is not None:
+            parts["source"] = self.source
         return {name: _digest(part) for name, part in parts.items()}
 
     @property

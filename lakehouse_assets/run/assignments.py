@@ -20,6 +20,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.protocol.steps import code_packages, worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -35,13 +36,14 @@ def first_attempts(
     *,
     inputs: Sequence[Pin] = (),
     read_on: ReadOn | None = None,
+    source: SourceRange | None = None,
     left_out: Sequence[str] = (),
     undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
     """Returns the first attempt at each chunk of a run, by the chunk's ordinal.
 
-    journal: says where receipts are written. run_id: shown in the services' own lists. inputs, read_on, left_out,
-    undeclared: see Assignment.
+    journal: says where receipts are written. run_id: shown in the services' own lists. inputs, read_on, source,
+    left_out, undeclared: see Assignment.
     """
     merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
@@ -70,6 +72,7 @@ def first_attempts(
             undeclared=tuple(undeclared),
             inputs=tuple(inputs),
             read_on=read_on,
+            source=source,
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,

@@ -48,6 +48,8 @@ def keep_unread(catalog: Catalog, table: str) -> None:
     tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
     """
     for name, text in read_on(catalog.load_table(table).metadata).positions.items():
+        if ":" in name:  # a source, which is purged only behind what is moved
+            continue
         position, (identifier, ref) = Position.parse(text), table_and_ref(name)
         tag = f"{READER}{table}" if ref == MAIN else f"{READER}{table}.{ref}"
 

@@ -25,6 +25,7 @@ from lakehouse_assets.inbox.covers import Covered, Covers
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.receipts import read_json
+from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
@@ -60,6 +61,8 @@ class RunPlan(Durable):
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
     inputs: tuple[Pin, ...] | None = None
     """The versions of the tables that all its workers read; None in a plan of code that pinned none."""
+    source: SourceRange | None = None
+    """What the run moves of the table's source; None where it has none."""
     upstream: Mapping[str, str] = field(default_factory=dict)
     """The tags by which Dagster tells later whether upstream assets have changed, as it knew these before the pins."""
 
@@ -135,12 +138,14 @@ class Plans:
         waiting: Callable[[], Mapping[str, Covered]] = dict,
         pins: Callable[[], tuple[Pin, ...]] = tuple,
         upstream: Callable[[], Mapping[str, str]] = dict,
+        source: Callable[[], SourceRange | None] = lambda: None,
     ) -> tuple[RunPlan, bool]:
         """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
 
         run_id: of the attempt. keys: its partition keys. metadata: the table's. waiting: returns what waits in the
         inbox for these keys; it is called after the table was read, if the run resumes no other. pins: pins what the
-        run reads; it is called after waiting and upstream: what came before is in what is read. Raises PublishRefused
+        run reads; it is called after waiting and upstream: what came before is in what is read. source: decides what
+        the run moves of the table's source. Raises PublishRefused
         where an earlier attempt has planned something else, or has published parts of a plan that is gone; and as
         find() and write().
         """
@@ -163,6 +168,7 @@ class Plans:
             chunks=tuple(plan_chunks(table, keys)),
             upstream=upstream(),
             inputs=pins(),
+            source=source(),
         )
         self.write(made)
         return made, False

@@ -43,6 +43,7 @@ from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
+from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
@@ -88,7 +89,8 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
         metadata, run_id = evolution.found.metadata, context.run.run_id
         pins = partial(pins_of, lakehouse, table, token.text)
         upstream = partial(upstream_tags, context, table.key)
-        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins, upstream)
+        source = partial(source_range, table, metadata, context.run.tags)
+        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins, upstream, source)
         launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
         run = TableRun(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
         yield from run.run(evolution, results, findings)
@@ -266,6 +268,7 @@ class TableRun:
             self.context.run.run_id,
             inputs=inputs,
             read_on=reads_on,
+            source=plan.source if is_first else source_range(table, target.metadata, self.context.run.tags),
             left_out=evolution.left_out,
             undeclared=evolution.undeclared,
         )

@@ -68,6 +68,14 @@ class Window:
         """
         raise NotImplementedError("changes are read in a step that a worker runs, from the position of its table")
 
+    def source_rows(self) -> DataFrame:
+        """Returns the rows of the table's source that this run moves, with the columns of the table.
+
+        A PostgresTable's have ``deleted`` beside them. A table whose step does anything else than return them can't be
+        read by hot_and_cold(). Raises LookupError for a table without a source, NotImplementedError outside a worker.
+        """
+        raise NotImplementedError("a source is read in a step that a worker runs, from the position of its table")
+
 
 def _bound(bound: datetime | None) -> datetime:
     if bound is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.protocol.assignment import Cause, OtherLibrary
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.code_check import OtherCode
@@ -135,7 +136,9 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Tells whether S3 failed, not the step, so that the same work may succeed on another host or later."""
+    """Tells whether S3 or a source failed, not the step, so that the same work may succeed on another host or later."""
+    if isinstance(error, SourceUnreachable):
+        return True
     return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
@@ -149,11 +152,13 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
         return Cause.WORKER
     if isinstance(error, (CheckError, CannotReadOn)):
         return Cause.DECLARATION
-    if isinstance(error, ChangesUnknown):
+    if isinstance(error, (ChangesUnknown, SourceLost)):
         return Cause.POSITION
     if isinstance(error, InputMoved):
         return Cause.MOVED
-    of_input = isinstance(error, (BadPartitions, FileNotFoundError)) or UNREADABLE.search(str(error))
+    of_input = isinstance(error, (BadPartitions, BadValue, FileNotFoundError, SourceUnreachable)) or UNREADABLE.search(
+        str(error)
+    )
     return Cause.INPUT if of_input else Cause.STEP
 
 

@@ -16,13 +16,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import Position
+from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.step.window import CHANGE_TYPE, Window
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input
+from lakehouse_assets.worker.source_rows import read_range
 
 OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
 """The columns of Iceberg's changelog that mean nothing once changes of several snapshots are netted."""
@@ -40,6 +43,8 @@ class InputChanges:
     assignment: Assignment
     io_properties: Mapping[str, str]
     """PyIceberg's, for the copies of the inputs' metadata."""
+    columns: StructType = field(default_factory=StructType)
+    """Those of the table's fork."""
     read_to: dict[str, str] = field(default_factory=dict)
     """How far the step has read, a Position as text by input."""
 
@@ -73,6 +78,22 @@ class InputChanges:
         if since.uuid != pin.uuid:
             raise self._unknown(name, f"the table was created again since {work.table} has read it")
         return self._between(pin, since.snapshot_id, pin.snapshot_id)
+
+    def read_source(self) -> DataFrame:
+        """Returns the rows of the source, as Window.source_rows() has it. Raises as read_range()."""
+        work = self.assignment
+        if work.source is None or work.read_on is None:
+            raise LookupError(f"{work.table} has no source: declare source=KafkaTopic(…) or PostgresTable(…)")
+        name = work.source.source.name
+        if name in work.read_on.unknown:
+            raise self._unknown(name, work.read_on.unknown[name])
+        text = work.read_on.positions.get(name)
+        position = Offsets.parse(text) if text else None
+        columns = StructType([one for one in self.columns if one.name not in work.undeclared])
+        rows, to = read_range(self.spark, work.source, position, columns)
+        if str(to) != text:
+            self.read_to[name] = str(to)
+        return rows
 
     def _between(self, pin: Pin, since: int, until: int) -> DataFrame:
         metadata = FromInputFile.table_metadata(
@@ -132,6 +153,10 @@ class ReadingWindow(Window):
     def changes(self, table: str) -> DataFrame:
         """Returns the changes of an input since the table's own last commit."""
         return self.inputs.read(table)
+
+    def source_rows(self) -> DataFrame:
+        """Returns the rows of the table's source that this run moves."""
+        return self.inputs.read_source()
 
 
 def refuse_unheeded(rows: DataFrame, assignment: Assignment, changes: InputChanges) -> None:

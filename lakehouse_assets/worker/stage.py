@@ -62,7 +62,7 @@ def stage(
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
         take_opened()  # by a step before, where a process runs several
-        changes = InputChanges(spark, assignment, io_properties)
+        changes = InputChanges(spark, assignment, io_properties, spark.table(fork).schema)
         with reading(spark, assignment.inputs, io_properties, credentials):
             rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
             refuse_unheeded(rows, assignment, changes)

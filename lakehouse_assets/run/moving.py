@@ -1,0 +1,50 @@
+"""Decides which rows of its source a run of a table moves.
+
+What a source holds is sources/'; how far the table was moved, commit/positions.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import PublishRefused, SourceLost
+from lakehouse_assets.protocol.source_range import SourceRange
+from lakehouse_assets.run.input_positions import READ_ALL, read_on_of
+from lakehouse_assets.sources.offsets import Offsets
+
+WAY_OUT = (
+    f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
+    "from its beginning (an Append then adds rows once more that it has); else roll the table forward, or restore the "
+    "source"
+)
+
+
+def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> SourceRange | None:
+    """Returns what a run moves of its table's source; None for a table without one.
+
+    metadata: the table's. tags: the run's. Raises SourceUnreachable, and PublishRefused where the rows that the table
+    has not got are not all there.
+    """
+    if (source := table.source) is None:
+        return None
+    known = read_on_of(table, metadata, tags)
+    assert known is not None  # tables with a source are declared so that they can read on
+    if why := known.unknown.get(source.name):
+        raise _refused(table, f"how far {source.name} was read can't be known: {why}")
+    text = known.positions.get(source.name)
+    position = Offsets.parse(text) if text else None
+    try:
+        state = source.state()
+    except SourceLost as error:
+        raise _refused(table, str(error)) from error
+    if problem := state.problem(source.name, position):
+        raise _refused(table, problem)
+    begin = state.begin(position)
+    return SourceRange(source, begin, source.bound(state, begin))
+
+
+def _refused(table: Table, problem: str) -> PublishRefused:
+    return PublishRefused(f"table {table.identifier}: {problem}. Nothing was staged or published. {WAY_OUT}")

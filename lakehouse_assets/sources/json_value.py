@@ -1,0 +1,59 @@
+"""The values of a topic that are JSON objects, read into the columns of a table.
+
+Records, offsets and what they mean are kafka.py's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_TYPES = ("time", "uuid", "fixed")
+"""What types that can't be read from JSON begin with."""
+
+
+@dataclass(frozen=True)
+class Json:
+    """Values that are JSON objects; a field becomes the column of its name, other fields are left out.
+
+    Dates and times are text as ISO 8601 has it, decimals numbers or text.
+
+    Example:
+        >>> from lakehouse_assets import Json, KafkaTopic
+        >>> KafkaTopic("flight-events", value=Json()).name
+        'kafka:flight-events'
+    """
+
+    def problems(self, columns: Mapping[str, str]) -> Iterator[str]:
+        """Yields the columns whose types JSON does not have. columns: their types by name."""
+        for name, type_ in columns.items():
+            if type_.startswith(NO_TYPES) and not type_.startswith("timestamp"):
+                yield f"column {name!r} is of the type {type_}, which can't be read from JSON: declare it string"
+
+    def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+        """Returns a row for each value. Raises ValueError, which names none, if one of them can't be read."""
+        import pyarrow as pa
+        import pyarrow.json as json
+
+        def read_as(field: pa.Field) -> pa.DataType:
+            return pa.string() if pa.types.is_date(field.type) else field.type  # Arrow's JSON has no dates
+
+        # A value may stand on several lines.
+        options = json.ParseOptions(
+            explicit_schema=pa.schema([(field.name, read_as(field)) for field in schema]),
+            unexpected_field_behavior="ignore",
+            newlines_in_values=True,
+        )
+        text = b"\n".join(values)
+        try:
+            found = json.read_json(io.BytesIO(text), json.ReadOptions(block_size=len(text) + 1), options)
+            if found.num_rows != len(values):
+                raise ValueError(f"{len(values)} values have {found.num_rows} JSON objects")
+            return found.select(schema.names).cast(schema).combine_chunks().to_batches()[0]
+        except pa.ArrowException as error:
+            raise ValueError(str(error)) from None

@@ -1,0 +1,243 @@
+"""Topics of Kafka as sources: their offsets, what of them is safe to move, and reading a range of them exactly.
+
+What a value holds is json_value.py's. Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other settings, named
+likewise; which of these failures were met by trying is in docs/why.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
+from lakehouse_assets.sources.json_value import Json
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.source import Lag, Source, SourceState, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka.admin import AdminClient
+
+SETTINGS = ("bootstrap.servers", "security.protocol", "client.", "sasl.", "ssl.", "broker.address.", "socket.")
+"""What the names of the client's settings begin with that the environment may give
+(https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)."""
+SKIPPED = re.compile(r"\d+:\d+")
+SECONDS = 15.0
+"""How long an answer of the broker is waited for."""
+STUCK_SECONDS = 60.0
+"""After which time without a record of a range that is said to have more, the broker counts as out of reach."""
+BATCH = 10_000
+"""The most records that are parsed at once."""
+
+
+@dataclass(frozen=True)
+class KafkaTopic(Source):
+    """A topic whose records are moved into a table that is declared Append.
+
+    Example:
+        >>> from lakehouse_assets import Append, KafkaTopic, Table, column
+        >>> columns = [column("id", "long"), column("at", "timestamptz")]
+        >>> Table("shop.clicks", columns, source=KafkaTopic("clicks"), write_mode=Append()).source.topic
+        'clicks'
+    """
+
+    topic: str = field(kw_only=False)
+    """Its name. A compacted topic is refused: it does not keep its records."""
+    value: Json = field(default=Json(), kw_only=False)
+    """How the value of a record becomes a row."""
+    skip: Sequence[str] = ()
+    """Records that are left out, such as one whose value nobody can read: ``<partition>:<offset>`` each."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name in positions."""
+        return f"kafka:{self.topic}"
+
+    def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
+        """Yields a problem for another mode than a plain Append, and for types that its values don't have."""
+        mode = type(write_mode).__name__
+        if mode != "Append" or getattr(write_mode, "dedup_on", ()):
+            yield f"a KafkaTopic is moved by Append(), which adds each record once; found {mode}"
+        if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
+            yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset"
+        yield from self.value.problems(columns)
+
+    def state(self) -> SourceState:
+        """Asks for the topic's id and offsets, and looks whether it keeps its records."""
+        from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+        from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+
+        try:
+            admin = self._admin()
+            asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=SECONDS)
+            found = asked[self.topic].result()
+            resource = ConfigResource(ResourceType.TOPIC, self.topic)
+            config = admin.describe_configs([resource], request_timeout=SECONDS)[resource].result()
+            parts = [TopicPartition(self.topic, n) for n in range(len(found.partitions))]
+
+            def offsets(spec: OffsetSpec, level: IsolationLevel) -> tuple[int, ...]:
+                futures = admin.list_offsets(dict.fromkeys(parts, spec), isolation_level=level, request_timeout=SECONDS)
+                return tuple(futures[part].result().offset for part in parts)
+
+            # The first last: what is gone by then is not there for whoever reads next.
+            newest = offsets(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+            safe = offsets(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+            first = offsets(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+        except KafkaException as error:
+            raise self._failure(error) from error
+        if "compact" in (config["cleanup.policy"].value or ""):
+            raise SourceLost(
+                f"{self.name} has cleanup.policy {config['cleanup.policy'].value}: a compacted topic loses records in "
+                "silence, set it to delete"
+            )
+        kept_ms = int(config["retention.ms"].value or -1)
+        retention = timedelta(milliseconds=kept_ms) if kept_ms >= 0 else None
+        return SourceState(str(found.topic_id), first, safe, newest, retention)
+
+    def bound(self, state: SourceState, begin: Offsets) -> Offsets:
+        """Returns the last stable offsets; where these are too many rows, the same share of each partition."""
+        spans = begin.spans(Offsets(state.identity, state.safe))
+        total = sum(end - start for start, end in spans.values())
+        if total <= self.ceiling:
+            return Offsets(state.identity, state.safe)
+        to = [*begin.widened(len(state.safe)).by_partition]
+        for number, (start, end) in spans.items():
+            to[number] = start - (start - end) * self.ceiling // total  # rounded up: each partition moves
+        return Offsets(state.identity, tuple(to))
+
+    def lag(self, state: SourceState, begin: Offsets) -> Lag:
+        """Counts offsets, and reads the first record that is not moved of each partition."""
+        spans = begin.spans(Offsets(state.identity, state.safe))
+        times = [self._written_at(number, *span) for number, span in spans.items()]
+        oldest = min((at for at in times if at), default=None)
+        depth = sum(state.newest) - sum(state.first)
+        return Lag(depth, sum(end - start for start, end in spans.values()), oldest)
+
+    def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
+        """Returns a split for each partition, to its last stable offset."""
+        return [Split(n, *span) for n, span in begin.spans(Offsets(state.identity, state.safe)).items()]
+
+    def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields the committed records of a range of one partition."""
+        left_out = {int(offset) for partition, offset in self._skipped() if partition == str(split.partition)}
+        rows = 0
+        for messages in self._records(split):
+            kept = [message for message in messages if message.offset() not in left_out]
+            if kept:
+                yield self._parsed(kept, schema)
+                rows += len(kept)
+            if limit is not None and rows >= limit:
+                return
+
+    def _skipped(self) -> list[list[str]]:
+        return [one.split(":") for one in self.skip]
+
+    def _parsed(self, messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
+        """Returns a row for each record. Raises BadValue, which names the first that can't be read."""
+        try:
+            return self.value.parse([message.value() or b"" for message in messages], schema)
+        except ValueError as error:
+            for message in messages:
+                try:
+                    self.value.parse([message.value() or b""], schema)
+                except ValueError as found:
+                    where = f"{message.partition()}:{message.offset()}"
+                    raise BadValue(
+                        f"{self.name}: the value of the record {where} can't be read: {found}. To leave it out, "
+                        f"declare KafkaTopic(skip=[{where!r}])"
+                    ) from None
+            raise BadValue(f"{self.name}: values can't be read: {error}") from error
+
+    def _records(self, split: Split) -> Iterator[list[Message]]:
+        """Yields the committed records of a range, in order.
+
+        The end is reached where a record or the end of the partition lies behind it: a range may hold no record, as
+        aborted ones and the marks of transactions have offsets too.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        assert split.end is not None
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(self.topic, split.partition, split.begin)])
+            reached, heard = split.begin, time.monotonic()
+            while reached < split.end:
+                found = []
+                for message in consumer.consume(BATCH, timeout=0.2):
+                    if (error := message.error()) is None:
+                        reached = max(reached, message.offset() + 1)
+                        if message.offset() < split.end:
+                            found.append(message)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        reached = max(reached, message.offset())
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise SourceLost(f"{self.name}: partition {split.partition} no longer has {reached}: {error}")
+                    elif error.fatal() or not error.retriable():
+                        raise self._failure(KafkaException(error))
+                    heard = time.monotonic() if error is None else heard
+                if found:
+                    yield found
+                if time.monotonic() - heard > STUCK_SECONDS:
+                    raise SourceUnreachable(f"{self.name}: no record of {reached} to {split.end} in {STUCK_SECONDS} s")
+        except KafkaException as error:
+            raise self._failure(error) from error
+        finally:
+            consumer.close()
+
+    def _written_at(self, partition: int, begin: int, end: int) -> datetime | None:
+        """Returns the time of the first committed record of a range; None if there is none."""
+        for messages in self._records(Split(partition, begin, end)):
+            return datetime.fromtimestamp(messages[0].timestamp()[1] / 1000, UTC)
+        return None
+
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(client_settings())
+
+    def _consumer(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                **client_settings(),
+                "group.id": "lakehouse",  # asked for; nothing is ever committed to it
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",  # else what retention took is passed over in silence
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": False,
+            }
+        )
+
+    def _failure(self, error: Any) -> SourceLost | SourceUnreachable:
+        from confluent_kafka import KafkaError
+
+        code = error.args[0].code() if error.args and isinstance(error.args[0], KafkaError) else None
+        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID):
+            return SourceLost(f"{self.name}: the broker has no such topic")
+        return SourceUnreachable(
+            f"{self.name} can't be reached at {os.environ.get('KAFKA_BOOTSTRAP_SERVERS')}: {error}"
+        )
+
+
+def client_settings() -> dict[str, str]:
+    """Returns the client's settings of the environment: KAFKA_SASL_USERNAME is ``sasl.username``.
+
+    Raises SourceUnreachable without KAFKA_BOOTSTRAP_SERVERS.
+    """
+    named = {
+        name.removeprefix("KAFKA_").lower().replace("_", "."): value
+        for name, value in os.environ.items()
+        if name.startswith("KAFKA_")
+    }
+    found = {name: value for name, value in named.items() if name.startswith(SETTINGS)}
+    if "bootstrap.servers" not in found:
+        raise SourceUnreachable("KAFKA_BOOTSTRAP_SERVERS is not set: no topic can be reached")
+    return {"log_level": "3", "socket.timeout.ms": str(round(SECONDS * 1000)), **found}

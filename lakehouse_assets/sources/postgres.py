@@ -1,0 +1,232 @@
+"""Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them exactly, and purging.
+
+The columns and triggers that this needs are postgres_ddl.py's. Reached by libpq's own variables, PGHOST and the like;
+what was found by trying is in docs/why.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.source import Lag, Source, SourceState, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg2.extensions import cursor as Cursor
+
+TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
+POS, POS_AT, DELETED = "pos", "pos_at", "deleted"
+"""Columns that a source has beside the table's: the transaction that wrote the row last, when that began, and whether
+the row is deleted."""
+PURGED = "lakehouse_purged"
+"""The table that says up to which ``pos`` each source was purged."""
+TYPES = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "string": "text",
+}
+"""PostgreSQL's types, by Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
+STATE = f"""
+SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, to_regclass(%s)::oid,
+       pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
+       (SELECT upto FROM {PURGED} WHERE source = %s)
+FROM pg_database d, pg_current_snapshot() s WHERE d.datname = current_database()
+"""
+
+
+@dataclass(frozen=True)
+class PostgresTable(Source):
+    """A table of PostgreSQL, written by upserts, whose rows are moved into a table that is declared Merge.
+
+    `lakehouse source sql` prints what the database needs.
+
+    Example:
+        >>> from lakehouse_assets import Merge, PostgresTable, Table, column
+        >>> columns = [column("id", "long", required=True), column("status", "string")]
+        >>> merge = Merge(["id"], delete_when="deleted")
+        >>> Table("shop.orders", columns, source=PostgresTable("orders"), write_mode=merge).source.name
+        'postgres:orders'
+    """
+
+    table: str = field(kw_only=False)
+    """Its name, with its schema where that is not on the search path. Its columns are named as the table's."""
+
+    @property
+    def name(self) -> str:
+        """The table's name in positions."""
+        return f"postgres:{self.table}"
+
+    def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
+        """Yields problems of its name, of the mode, and of columns that it can't have."""
+        if not TABLE.fullmatch(self.table):
+            yield f"PostgresTable names {self.table!r}, which is not of the form table or schema.table in lower case"
+        if type(write_mode).__name__ != "Merge" or getattr(write_mode, "delete_when", "") != DELETED:
+            yield f"a PostgresTable is moved by Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
+        if taken := sorted({POS, POS_AT, DELETED} & {name.lower() for name in columns}):
+            yield f"columns that a PostgresTable has of its own: {', '.join(taken)}; call them otherwise"
+        for name, type_ in columns.items():
+            if postgres_type(type_) is None:
+                yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
+
+    def state(self) -> SourceState:
+        """Asks for the identity, what was purged, and the oldest transaction that may still write."""
+        with self._cursor() as cursor:
+            cursor.execute(STATE, (self.table, self.table))
+            system, database, table, oldest, newest, purged = cursor.fetchone() or ()
+        if table is None or purged is None:
+            raise SourceLost(
+                f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
+            )
+        return SourceState(f"{system}.{database}.{table}", (purged,), (oldest,), (newest,))
+
+    def bound(self, state: SourceState, begin: Offsets) -> Offsets:
+        """Returns the oldest transaction that may still write; where that is too many rows, an earlier one."""
+        (first,), (safe,) = begin.by_partition, state.safe
+        query = f"SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s ORDER BY {POS} OFFSET %s LIMIT 1"
+        with self._cursor() as cursor:
+            cursor.execute(query, (first, safe, self.ceiling))
+            if (found := cursor.fetchone()) and found[0] == self._least(cursor, first):
+                cursor.execute(f"SELECT min({POS}) FROM {self._quoted} WHERE {POS} > %s", found)  # it moves whole
+                found = cursor.fetchone()
+        return Offsets(state.identity, (min(found[0] or safe, safe) if found else safe,))
+
+    def _least(self, cursor: Cursor, begin: int) -> int | None:
+        cursor.execute(f"SELECT min({POS}) FROM {self._quoted} WHERE {POS} >= %s", (begin,))
+        row = cursor.fetchone()
+        return row[0] if row else None
+
+    def lag(self, state: SourceState, begin: Offsets) -> Lag:
+        """Counts the table's rows, and those that are safe and not moved."""
+        (first,), (safe,) = begin.by_partition, state.safe
+        query = (
+            f"SELECT count(*), count(*) FILTER (WHERE {POS} >= %s AND {POS} < %s), min({POS_AT}) FILTER "
+            f"(WHERE {POS} >= %s AND {POS} < %s) FROM {self._quoted}"
+        )
+        with self._cursor() as cursor:
+            cursor.execute(query, (first, safe) * 2)
+            depth, rows, oldest = cursor.fetchone() or (0, 0, None)
+        return Lag(depth, rows, oldest)
+
+    def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
+        """Returns one split without an end: all that is committed may be read."""
+        return [Split(0, begin.by_partition[0], None)]
+
+    def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows whose ``pos`` is in the split, as one statement sees them."""
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        with TemporaryFile() as file:
+            with self._cursor() as cursor:
+                cursor.execute(
+                    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
+                    "AND NOT attisdropped",
+                    (self.table,),
+                )
+                has = {name for (name,) in cursor.fetchall()}
+                columns = ", ".join(quoted(name) if name in has else "NULL" for name in schema.names)
+                until = "" if split.end is None else f" AND {POS} < {split.end:d}"
+                most = "" if limit is None else f" LIMIT {limit:d}"
+                rows = f"SELECT {columns} FROM {self._quoted} WHERE {POS} >= {split.begin:d}{until}{most}"
+                cursor.copy_expert(f"COPY ({rows}) TO STDOUT (FORMAT csv)", file)
+            if not file.tell():
+                return
+            file.seek(0)
+            options = csv.ConvertOptions(
+                column_types=schema,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=["t"],
+                false_values=["f"],
+            )
+            parse = csv.ParseOptions(newlines_in_values=True)
+            try:
+                yield from csv.open_csv(file, csv.ReadOptions(column_names=schema.names), parse, options)
+            except pa.ArrowException as error:
+                raise BadValue(f"{self.name}: a value can't be read: {error}") from error
+
+    def purge(self, upto: int) -> int:
+        """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.
+
+        At READ COMMITTED: beside an upsert that stamps such a row anew, PostgreSQL looks at the row again and leaves
+        it; at a higher level the purge would fail.
+        """
+        with self._cursor() as cursor:
+            cursor.execute("SET LOCAL lakehouse.purge = 'on'")
+            cursor.execute(f"UPDATE {PURGED} SET upto = %s WHERE source = %s AND upto <= %s", (upto, self.table, upto))
+            if not cursor.rowcount:  # another one has purged further
+                return 0
+            cursor.execute(f"DELETE FROM {self._quoted} WHERE {POS} < %s", (upto,))
+            return int(cursor.rowcount)
+
+    def oldest_writer(self) -> float:
+        """Returns for how many seconds the oldest open transaction has been writing, in any database; 0 without one."""
+        with self._cursor() as cursor:
+            cursor.execute(
+                "SELECT extract(epoch FROM now() - min(xact_start))::float FROM pg_stat_activity "
+                "WHERE backend_xid IS NOT NULL"
+            )
+            row = cursor.fetchone()
+            return row[0] or 0.0 if row else 0.0
+
+    @property
+    def _quoted(self) -> str:
+        return ".".join(map(quoted, self.table.split(".")))
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Cursor]:
+        with connected(self.name) as cursor:
+            yield cursor
+
+
+@contextmanager
+def connected(name: str) -> Iterator[Cursor]:
+    """Yields a cursor in one transaction, which is committed at the end. name: of the source, for messages.
+
+    Raises SourceUnreachable where there is no server or no connection left, and SourceLost where tables are missing.
+    """
+    import psycopg2
+    from psycopg2 import errors
+
+    try:
+        connection = psycopg2.connect("", application_name="lakehouse", connect_timeout=10, options=OPTIONS)
+        try:
+            with connection, connection.cursor() as cursor:
+                yield cursor
+        finally:
+            connection.close()
+    except errors.UndefinedTable as error:
+        raise SourceLost(
+            f"{name}: {error.diag.message_primary}; `lakehouse source sql` prints what the database needs"
+        ) from error
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        where = f"{os.environ.get('PGHOST', 'the local socket')}:{os.environ.get('PGPORT', '5432')}"
+        raise SourceUnreachable(f"{name} can't be reached at {where}: {error}".strip()) from error
+
+
+OPTIONS = "-c TimeZone=UTC -c DateStyle=ISO -c default_transaction_isolation=read\\ committed"
+
+
+def quoted(name: str) -> str:
+    """Returns a name as PostgreSQL takes it whatever it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def postgres_type(type_: str) -> str | None:
+    """Returns PostgreSQL's type for one of Iceberg's; None where there is none that can be read."""
+    return type_.replace("decimal", "numeric") if type_.startswith("decimal(") else TYPES.get(type_)

@@ -1,0 +1,36 @@
+"""Tables with sources, and what writes to these, for the tests of hot and cold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Append, Merge
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.postgres_ddl import ddl
+
+COLUMNS = (column("n", "long", required=True), column("text", "string"))
+UPSERT = (
+    "INSERT INTO state (n, text, deleted) VALUES (%s, %s, %s) "
+    "ON CONFLICT (n) DO UPDATE SET text = excluded.text, deleted = excluded.deleted"
+)
+
+
+def state_table(**options: Any) -> Table:
+    """``demo.state``: a row for each n of the PostgreSQL table ``state``."""
+    given = {"identifier": "demo.state", "columns": COLUMNS, "source": PostgresTable("state")}
+    return Table(**{**given, "write_mode": Merge(["n"], delete_when="deleted")} | options)
+
+
+def events_table(**options: Any) -> Table:
+    """``demo.events``: a row for each record of the topic ``events``."""
+    given = {"identifier": "demo.events", "columns": COLUMNS, "source": KafkaTopic("events")}
+    return Table(**{**given, "write_mode": Append()} | options)
+
+
+def ddl_of(table: Table) -> str:
+    """Returns what the database of a table's source needs."""
+    assert isinstance(table.source, PostgresTable)
+    return ddl(table.source, {one.name: one.type for one in table.columns}, table.write_mode.match_on)
