@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.tuning import Planning as Planning
     from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.hot.hot_and_cold import hot_and_cold as hot_and_cold
     from lakehouse_assets.releases.current import when_current as when_current
     from lakehouse_assets.releases.readers import release as release
     from lakehouse_assets.releases.release_asset import Release as Release
     from lakehouse_assets.run.domain import Domain as Domain
     from lakehouse_assets.run.resource import Lakehouse as Lakehouse
     from lakehouse_assets.run.updated import when_updated as when_updated
+    from lakehouse_assets.sources.json_value import Json as Json
+    from lakehouse_assets.sources.kafka import KafkaTopic as KafkaTopic
+    from lakehouse_assets.sources.postgres import PostgresTable as PostgresTable
     from lakehouse_assets.step.dropzone import read_csv as read_csv
     from lakehouse_assets.step.dropzone import read_parquet as read_parquet
     from lakehouse_assets.step.window import BadPartitions as BadPartitions
@@ -50,6 +54,8 @@ HOMES = {
     "Distribution": "declare.tuning",
     "Domain": "run.domain",
     "FullRefresh": "declare.modes",
+    "Json": "sources.json_value",
+    "KafkaTopic": "sources.kafka",
     "Lakehouse": "run.resource",
     "LakehouseTables": "component",
     "Level": "declare.care",
@@ -58,6 +64,7 @@ HOMES = {
     "Overwrite": "declare.modes",
     "Pace": "declare.arrivals",
     "Planning": "declare.tuning",
+    "PostgresTable": "sources.postgres",
     "Release": "releases.release_asset",
     "Rewrites": "declare.modes",
     "Size": "environment.sizes",
@@ -66,6 +73,7 @@ HOMES = {
     "Window": "step.window",
     "code_location": "build_location",
     "column": "declare.columns",
+    "hot_and_cold": "hot.hot_and_cold",
     "put_file": "storage.objects",
     "read_csv": "step.dropzone",
     "read_parquet": "step.dropzone",

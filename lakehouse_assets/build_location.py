@@ -13,6 +13,7 @@ import dagster as dg
 from lakehouse_assets.declare.location import dependency_problems
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.hot.source_definitions import source_definitions
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.run.domain import Domain, location_settings
@@ -50,6 +51,7 @@ def shared_definitions(
     return dg.Definitions.merge(
         maintenance(tables, settings),
         queue_definitions(tables, settings),
+        source_definitions(tables, settings),
         dg.Definitions(
             jobs=[plan_job(tables)],
             resources={"lakehouse": Lakehouse(settings), **(resources or {})},

@@ -49,6 +49,19 @@ def carrier(metadata: TableMetadata) -> int | None:
     return next((snapshot.snapshot_id for snapshot in _main(metadata) if _entry(snapshot, POSITIONS)), None)
 
 
+def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
+    """Returns the position in an input that main has had since then, as text; None where it had none, or none is known.
+
+    before_ms: in epoch ms, by the clock of whoever committed.
+    """
+    if name not in read_on(metadata).positions:
+        return None
+    old = (snapshot for snapshot in _main(metadata) if snapshot.timestamp_ms <= before_ms)
+    text = next((text for snapshot in old if (text := _entry(snapshot, POSITIONS))), None)
+    found: Mapping[str, str] = json.loads(text) if text else {}
+    return found.get(name)
+
+
 @dataclass(frozen=True)
 class Moves:
     """Says what a commit does to positions: a run moves those that it has read on from; all others are copied."""

@@ -303,6 +303,11 @@ class Table:
         return self.identifier.partition(".")[0]
 
     @property
+    def source_key(self) -> dg.AssetKey | None:
+        """The key of the asset that its source is shown as; None without one."""
+        return dg.AssetKey(self.source.name.split(":")) if self.source is not None else None
+
+    @property
     def dep_names(self) -> list[str]:
         """The identifiers of its deps; some may be assets that are no tables."""
         return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -118,15 +118,23 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def fetch_jars(settings: Settings) -> None:
-    """Lets Spark's own resolver fetch the jars from Maven Central. Raises SetupError with the resolver's last lines."""
-    target = jar_folder(settings.cache)
+    """Fetches the jars of coordinates(). Raises SetupError as resolve() does."""
+    resolve(settings, coordinates(), jar_folder(settings.cache), EXCLUDED)
+
+
+def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded: Sequence[str] = ()) -> None:
+    """Lets Spark's own resolver fetch packages from Maven Central, and what they depend on, into a new folder.
+
+    packages: their coordinates. excluded: those of what they need not bring. Raises SetupError with the resolver's last
+    lines.
+    """
     with scratch_beside(target) as scratch:
         script = scratch / "nothing.py"
         script.write_text("")
-        command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(coordinates())]
+        command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
         # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
         conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
-        conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(EXCLUDED)}
+        conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(excluded)}
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
         # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
@@ -134,7 +142,7 @@ def fetch_jars(settings: Settings) -> None:
         found = scratch / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
-                f"Spark could not resolve its jars ({', '.join(coordinates())}) from Maven Central; check the network, "
+                f"Spark could not resolve its jars ({', '.join(packages)}) from Maven Central; check the network, "
                 "or name a mirror in LAKEHOUSE_SPARK__spark__jars__repositories. Its output ends with:\n"
                 + last_lines(done.stdout)
             )

@@ -272,7 +272,7 @@ class Assignment(Work):
         """
         window = self.window
         bounds = [bound and bound.isoformat() for bound in (window.start, window.end)]
-        parts = {
+        parts: dict[str, object] = {
             "code": self.code,
             "declaration": (self.step, self.code_version, self.unique),
             "Spark settings": sorted(self.spark_conf.items()),
@@ -282,7 +282,7 @@ class Assignment(Work):
             "positions in inputs": sorted(self.read_on.positions.items()) if self.read_on else (),
         }
         if self.source is not None:
-            parts["source"] = self.source
+            parts["source"] = self.source.version
         return {name: _digest(part) for name, part in parts.items()}
 
     @property

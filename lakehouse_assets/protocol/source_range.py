@@ -22,6 +22,12 @@ class SourceRange:
     """The table's position when the run was planned; the first row that was there where it had none."""
     to: Offsets
 
+    @property
+    def version(self) -> tuple[str, ...]:
+        """The parts of it that decide which rows it has."""
+        skipped = self.source.skip if isinstance(self.source, KafkaTopic) else ()
+        return self.source.name, str(self.begin), str(self.to), *skipped
+
     def left(self, position: Offsets | None) -> Offsets:
         """Returns where to begin now: another run may have moved on since, and nothing is moved twice."""
         return position or self.begin

@@ -34,7 +34,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         owners=list(table.owners),
         kinds={"iceberg", "pyspark", *table.kinds},
         partitions_def=table.partitions,
-        deps=list(table.deps),
+        deps=[*table.deps, *([table.source_key] if table.source_key else [])],
         backfill_policy=dg.BackfillPolicy.single_run(),
         code_version=table.code_version,
         automation_condition=table.automation,

@@ -62,7 +62,7 @@ class KafkaTopic(Source):
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
         """Yields a problem for another mode than a plain Append, and for types that its values don't have."""
         mode = type(write_mode).__name__
-        if mode != "Append" or getattr(write_mode, "dedup_on", ()):
+        if mode != "Append" or getattr(write_mode, "match_on", None):
             yield f"a KafkaTopic is moved by Append(), which adds each record once; found {mode}"
         if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
             yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset"
@@ -169,13 +169,14 @@ class KafkaTopic(Source):
             reached, heard = split.begin, time.monotonic()
             while reached < split.end:
                 found = []
-                for message in consumer.consume(BATCH, timeout=0.2):
+                for message in consumer.consume(BATCH, timeout=0.02):
+                    offset = message.offset() or 0
                     if (error := message.error()) is None:
-                        reached = max(reached, message.offset() + 1)
-                        if message.offset() < split.end:
+                        reached = max(reached, offset + 1)
+                        if offset < split.end:
                             found.append(message)
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        reached = max(reached, message.offset())
+                        reached = max(reached, offset)
                     elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                         raise SourceLost(f"{self.name}: partition {split.partition} no longer has {reached}: {error}")
                     elif error.fatal() or not error.retriable():
@@ -212,6 +213,7 @@ class KafkaTopic(Source):
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",  # else what retention took is passed over in silence
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # the end of a partition is told after this time
                 "allow.auto.create.topics": False,
             }
         )
@@ -240,4 +242,4 @@ def client_settings() -> dict[str, str]:
     found = {name: value for name, value in named.items() if name.startswith(SETTINGS)}
     if "bootstrap.servers" not in found:
         raise SourceUnreachable("KAFKA_BOOTSTRAP_SERVERS is not set: no topic can be reached")
-    return {"log_level": "3", "socket.timeout.ms": str(round(SECONDS * 1000)), **found}
+    return {"log_level": "0", "socket.timeout.ms": str(round(SECONDS * 1000)), **found}

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,9 @@ class PostgresTable(Source):
     table: str = field(kw_only=False)
     """Its name, with its schema where that is not on the search path. Its columns are named as the table's."""
 
+    grace: timedelta = timedelta(minutes=10)
+    """How long rows stay that the lake has; more than the longest read takes, which must begin again otherwise."""
+
     @property
     def name(self) -> str:
         """The table's name in positions."""
@@ -86,7 +90,8 @@ class PostgresTable(Source):
         """Asks for the identity, what was purged, and the oldest transaction that may still write."""
         with self._cursor() as cursor:
             cursor.execute(STATE, (self.table, self.table))
-            system, database, table, oldest, newest, purged = cursor.fetchone() or ()
+            (row,) = cursor.fetchall()
+        system, database, table, oldest, newest, purged = row
         if table is None or purged is None:
             raise SourceLost(
                 f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.sources.offsets import Offsets
@@ -136,10 +136,6 @@ class Source(ABC):
         """
         if problem := self.state().problem(self.name, begin):
             raise SourceLost(problem)
-
-    def metadata(self) -> dict[str, Any]:
-        """Returns what the UI shows of it."""
-        return {"floor": self.floor, "latency_seconds": self.latency.total_seconds(), "ceiling": self.ceiling}
 
 
 def client_environment() -> dict[str, str]:

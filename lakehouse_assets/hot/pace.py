@@ -1,0 +1,63 @@
+"""Decides when a table's source is moved, and what is to be said of how far behind it is.
+
+Pure functions of numbers; the sensors that act on them are in source_sensors.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import dagster as dg
+
+from lakehouse_assets.sources.source import Lag, Source, SourceState
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 60.0, 3600.0
+"""How long a source is left alone after the first failed run, then twice as long each time, and at most."""
+NEAR = 0.5
+"""The share of a topic's retention that the oldest record may wait before it is a warning."""
+LONG_WRITER_SECONDS = 300.0
+"""How long a transaction may write before it is a warning: it keeps all later rows from being moved."""
+
+
+def is_due(source: Source, lag: Lag, now: datetime) -> bool:
+    """Tells whether a run is worth its commit: there is a floor's worth of rows, or the oldest has waited long enough.
+
+    Without a row that can be read, as in a range of aborted records, nothing waits.
+    """
+    return lag.rows >= source.floor or (lag.oldest is not None and now - lag.oldest >= source.latency)
+
+
+def wait_after(failures: int) -> float:
+    """Returns for how many seconds a source is left alone. failures: of runs, one after the other."""
+    return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (failures - 1)) if failures else 0.0
+
+
+@dataclass(frozen=True)
+class SourceVerdict:
+    """What the check of a table's source says."""
+
+    passed: bool
+    text: str
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
+
+
+def verdict(source: Source, state: SourceState, lag: Lag, writing: float, now: datetime) -> SourceVerdict:
+    """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
+
+    writing: for how many seconds its oldest open transaction has been writing.
+    """
+    age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
+    if state.retention and age > NEAR * state.retention.total_seconds():
+        return SourceVerdict(
+            False,
+            f"the oldest record of {source.name} that is not moved is {age:,.0f} s old, and the topic keeps records "
+            f"for {state.retention.total_seconds():,.0f} s: materialize the table, or raise retention.ms",
+        )
+    if state.held_back and writing > LONG_WRITER_SECONDS:
+        return SourceVerdict(
+            False,
+            f"a transaction of the database has been writing for {writing:,.0f} s and keeps what came after it from "
+            "being moved: see pg_stat_activity",
+        )
+    return SourceVerdict(True, f"{source.name} has all rows that are not moved")

@@ -1,0 +1,81 @@
+"""Deletes from sources in PostgreSQL what is in the lake, once no reader can need it, and the job that does so.
+
+Up to where a table was moved is commit/positions.py's; the deleting itself, sources/postgres.py's.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from pydantic import Field
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+from lakehouse_assets.commit.positions import settled
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres import PostgresTable
+
+PURGE = "lakehouse_purge"
+
+
+@dataclass(frozen=True)
+class Purgeable:
+    """What of a source may be deleted."""
+
+    source: PostgresTable
+    upto: int
+    """All rows whose ``pos`` is below."""
+
+
+def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
+    """Returns what of a table's source may be deleted: what main has had for the source's grace; None for nothing.
+
+    Asked of the catalog, and not of what a run has said: a commit may have been rolled back since. now: seconds since
+    1970. Raises SourceLost and SourceUnreachable, and what catalogs raise.
+    """
+    source = table.source
+    if not isinstance(source, PostgresTable):
+        return None
+    try:
+        metadata = with_retries(lambda: catalog.load_table(table.identifier)).metadata
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    text = settled(metadata, source.name, round((now - source.grace.total_seconds()) * 1000))
+    position, state = Offsets.parse(text) if text else None, source.state()
+    if position is None or position.identity != state.identity or position.by_partition <= state.first:
+        return None
+    return Purgeable(source, position.by_partition[0])
+
+
+class PurgeConfig(dg.Config):
+    """Config of the job: the tables to look at. The field shows in the launchpad."""
+
+    tables: list[str] = Field([], description="Identifiers such as nyc.flight_state; none: all with such a source.")
+
+
+def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job over these tables."""
+
+    @dg.op(name="purge", out=dg.Out(dg.Nothing))
+    def purge(context: dg.OpExecutionContext, config: PurgeConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        rows = []
+        try:
+            for table in chosen_tables(config.tables, tables):
+                if (found := purgeable(lakehouse.catalog(), table, time.time())) is not None:
+                    deleted = found.source.purge(found.upto)
+                    context.log.info(f"{found.source.name}: {deleted} rows below {found.upto} deleted")
+                    rows.append((found.source.name, str(found.upto), str(deleted)))
+        except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
+            raise dg.Failure(str(error)) from error
+        context.add_output_metadata({"purged": shown_table(("source", "up to", "rows"), rows)})
+
+    about = "Deletes from sources in PostgreSQL the rows that the lake has had for their grace."
+    return job_of(purge, PurgeConfig, PURGE, about)

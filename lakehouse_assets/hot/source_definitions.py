@@ -1,0 +1,42 @@
+"""Sources as a part of the code location: their assets, the sensors, the tables' check, the job that purges.
+
+They are there only where a table has a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.settings import Settings
+
+
+def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
+    """Returns the definitions for these tables; none where no table has a source."""
+    moved = [table for table in tables if table.source is not None]
+    if not moved:
+        return dg.Definitions()
+    # Import what a code location without a source need not load.
+    from lakehouse_assets.hot.purge import purge_job
+    from lakehouse_assets.hot.source_sensors import movers_sensor, purges_sensor, source_check, source_key
+    from lakehouse_assets.sources.postgres import PostgresTable
+
+    status = dg.DefaultSensorStatus.STOPPED if settings.by_hand else dg.DefaultSensorStatus.RUNNING
+    purged = [table for table in moved if isinstance(table.source, PostgresTable)]
+    assets = {source_key(table): table for table in moved}
+    return dg.Definitions(
+        assets=[
+            dg.AssetSpec(
+                key,
+                group_name="sources",
+                kinds={key.path[0]},
+                description=f"What is moved into {table.identifier}: how much of it there is, how long it waits.",
+            )
+            for key, table in assets.items()
+        ],
+        asset_checks=[source_check(table) for table in moved],
+        sensors=[movers_sensor(moved, status), *([purges_sensor(purged, status)] if purged else [])],
+        jobs=[purge_job(purged)] if purged else [],
+    )

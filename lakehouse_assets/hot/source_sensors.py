@@ -1,0 +1,229 @@
+"""The sensors of sources: one asks for runs that move rows and shows how far behind tables are, one asks for purges.
+
+When a run is due, and what the check says, is pace.py's.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from pydantic import TypeAdapter
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.errors import LakehouseError, SourceLost
+from lakehouse_assets.hot.pace import SourceVerdict, is_due, verdict, wait_after
+from lakehouse_assets.hot.purge import PURGE, purgeable
+from lakehouse_assets.run.in_flight import flights, location_of_sensor
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.source import Lag, SourceState
+
+CHECK = "source"
+DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."
+MOVER_TAG = "lakehouse/mover"
+"""The tag of a run that the sensor asked for: the table's identifier."""
+EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+REMEMBERED = 8
+"""The number of ended runs that are looked at; eight failures wait for the longest time."""
+
+
+@dataclass(frozen=True)
+class SourceLook:
+    """What a tick sees of one table's source."""
+
+    state: SourceState
+    lag: Lag
+    writing: float
+    """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
+
+    def metadata(self, now: datetime) -> dict[str, Any]:
+        """Returns the numbers that the source's asset shows, each of which Dagster plots."""
+        age = (now - self.lag.oldest).total_seconds() if self.lag.oldest else 0.0
+        return {
+            "depth": self.lag.depth,
+            "lag_rows": self.lag.rows,
+            "lag_seconds": round(max(0.0, age), 1),
+            "held_back": self.state.held_back,
+            "oldest_writer_seconds": round(self.writing, 1),
+        }
+
+
+def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
+    """Asks the source how far the table is behind. Raises SourceLost, SourceUnreachable and what catalogs raise."""
+    source = table.source
+    assert source is not None
+    try:
+        metadata = with_retries(lambda: lakehouse.catalog().load_table(table.identifier)).metadata
+    except (NoSuchTableError, NoSuchNamespaceError):
+        metadata = None
+    known = read_on(metadata) if metadata else None
+    if known and (why := known.unknown.get(source.name)):
+        raise SourceLost(f"how far {source.name} was moved can't be known: {why}")
+    text, state = known.positions.get(source.name) if known else None, source.state()
+    position = Offsets.parse(text) if text else None
+    if problem := state.problem(source.name, position):
+        raise SourceLost(problem)
+    writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
+    return SourceLook(state, source.lag(state, state.begin(position)), writing)
+
+
+@dataclass(frozen=True)
+class SourceCursor:
+    """The cursor of the sensor, as the next tick reads it. Losing it loses nothing."""
+
+    shown_at: float = 0.0
+    """When the sources were observed last, seconds since 1970."""
+    said: dict[str, str] = field(default_factory=dict)
+    """What the check of each table said last, by identifier."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> "SourceCursor":
+        """Reads a cursor. None, and text that is not ours, gives a new one."""
+        try:
+            return TypeAdapter(cls).validate_json(text or "{}")
+        except ValueError:
+            return cls()
+
+    def text(self) -> str:
+        """Returns the cursor as text, for Dagster to keep."""
+        return TypeAdapter(SourceCursor).dump_json(self).decode()
+
+
+def movers_sensor(
+    tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
+) -> dg.SensorDefinition:
+    """Returns one sensor for all tables with a source. clock: returns seconds since 1970."""
+
+    @dg.sensor(
+        name="lakehouse_movers",
+        asset_selection=dg.AssetSelection.assets(*(table.key for table in tables)),
+        minimum_interval_seconds=EVERY_SECONDS,
+        default_status=status,
+        description="Asks for runs that move what sources hold, and shows how far behind their tables are.",
+    )
+    def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
+        now, cursor = clock(), SourceCursor.parse(context.cursor)
+        at, shows = datetime.fromtimestamp(now, UTC), now - cursor.shown_at >= SHOWN_EVERY_SECONDS
+        busy = flights(context.instance, tables, location_of_sensor(context))
+        requests, sentences, said = list[dg.RunRequest](), list[str](), dict[str, str]()
+        events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
+        for table in tables:
+            name, source = table.identifier, table.source
+            assert source is not None
+            try:
+                look = look_at_source(lakehouse, table)
+            except SourceLost as lost:
+                found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
+                sentences.append(f"{name}: {lost}")
+            except (LakehouseError, OSError) as error:  # it may answer at the next tick
+                sentences.append(f"{name}: {error}")
+                continue
+            else:
+                found = verdict(source, look.state, look.lag, look.writing, at)
+                if shows:
+                    events.append(dg.AssetObservation(source_key(table), metadata=look.metadata(at)))
+                waits = None if name in busy else _waits(context.instance, table, now)
+                if is_due(source, look.lag, at) and waits == 0:
+                    requests.append(dg.RunRequest(asset_selection=[table.key], tags={MOVER_TAG: name}))
+                under_way = (
+                    "is being moved" if name in busy else f"waits {waits:.0f} s after a failure" if waits else ""
+                )
+                sentences.append(f"{name}: {look.lag.rows:,} rows to move {under_way}".strip())
+            said[name] = found.text
+            if cursor.said.get(name) != found.text:
+                events.append(check_evaluation(table, found))
+        cursor = replace(cursor, shown_at=now if shows else cursor.shown_at, said={**cursor.said, **said})
+        skipped = None if requests else "; ".join(sentences)
+        context.log.info("; ".join(sentences))
+        return dg.SensorResult(run_requests=requests, asset_events=events, skip_reason=skipped, cursor=cursor.text())
+
+    return ask
+
+
+def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
+    """Returns for how many seconds the table is still left alone after runs that failed, one after the other."""
+    filters = dg.RunsFilter(tags={MOVER_TAG: table.identifier}, statuses=ENDED)
+    records = instance.get_run_records(filters, limit=REMEMBERED, order_by="update_timestamp", ascending=False)
+    failures = list(_failures(record.dagster_run.status for record in records))
+    ended = records[0].end_time or records[0].update_timestamp.timestamp() if records else 0.0
+    return max(0.0, ended + wait_after(len(failures)) - now) if failures else 0.0
+
+
+def _failures(statuses: Iterator[dg.DagsterRunStatus]) -> Iterator[dg.DagsterRunStatus]:
+    for status in statuses:
+        if status is not dg.DagsterRunStatus.FAILURE:
+            return
+        yield status
+
+
+def purges_sensor(
+    tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
+) -> dg.SensorDefinition:
+    """Returns one sensor that asks for the job lakehouse_purge. clock: returns seconds since 1970."""
+
+    @dg.sensor(
+        name="lakehouse_purges",
+        job_name=PURGE,
+        minimum_interval_seconds=PURGE_EVERY_SECONDS,
+        default_status=status,
+        description="Asks for purges of sources in PostgreSQL, of what the lake has had for their grace.",
+    )
+    def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
+        due, problems = list[str](), list[str]()
+        for table in tables:
+            try:
+                if purgeable(lakehouse.catalog(), table, clock()) is not None:
+                    due.append(table.identifier)
+            except (LakehouseError, OSError) as error:  # the sensor lakehouse_movers shows it
+                problems.append(f"{table.identifier}: {error}")
+        config = {"ops": {"purge": {"config": {"tables": due}}}}
+        requests = [dg.RunRequest(run_config=config)] if due else []
+        return dg.SensorResult(run_requests=requests, skip_reason=None if due else "; ".join(problems) or "nothing due")
+
+    return ask
+
+
+def source_check(table: Table) -> dg.AssetChecksDefinition:
+    """Returns the check of one table's source, as an op; without runs the sensor evaluates it. It fails no run."""
+
+    @dg.asset_check(asset=table.key, name=CHECK, description=DESCRIPTION)
+    def look(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
+        assert table.source is not None
+        try:
+            seen = look_at_source(lakehouse, table)
+            found = verdict(table.source, seen.state, seen.lag, seen.writing, datetime.now(UTC))
+        except SourceLost as lost:
+            found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
+        except (LakehouseError, OSError) as error:
+            found = SourceVerdict(False, str(error))
+        return dg.AssetCheckResult(passed=found.passed, severity=found.severity, description=found.text)
+
+    return look
+
+
+def check_evaluation(table: Table, found: SourceVerdict) -> dg.AssetCheckEvaluation:
+    """Returns what the sensor says of a table's source."""
+    return dg.AssetCheckEvaluation(
+        asset_key=table.key,
+        check_name=CHECK,
+        passed=found.passed,
+        severity=found.severity,
+        description=found.text,
+        metadata={},
+    )
+
+
+def source_key(table: Table) -> dg.AssetKey:
+    """Returns the key of the asset that a table's source is shown as."""
+    assert table.source_key is not None
+    return table.source_key

@@ -1,0 +1,207 @@
+"""A topic of a real broker in front of a table: each record moves once, and is read once wherever it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold
+from lakehouse_assets.sources import kafka as kafka_source
+from lakehouse_assets.sources.kafka import KafkaTopic
+from tests.conftest import Lake, failure_text
+from tests.support.hot_tables import events_table
+from tests.support.kafka import Kafka, kafka
+from tests.support.topics import TOPIC, Topic, value
+
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("inline")]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Kafka]:
+    with kafka(read_settings()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
+    return Topic(broker.bootstrap)
+
+
+def move(lake: Lake, **tags: str) -> None:
+    result = lake.run(events_table(), tags=tags)
+    assert result.success, failure_text(result)
+
+
+def refused(lake: Lake) -> str:
+    result = lake.run(events_table())
+    assert not result.success
+    return failure_text(result)
+
+
+def seen(lake: Lake) -> list[int]:
+    """What a reader sees, in order, each as often as it comes."""
+    found = hot_and_cold(events_table(), columns=["n"], catalog=load_lake(lake.settings))
+    return sorted(found.polars().collect()["n"].to_list())
+
+
+def cold(lake: Lake) -> list[int]:
+    return sorted(lake.rows(events_table(), ["n"])["n"].to_pylist())
+
+
+def test_records_are_read_once_wherever_they_are(lake: Lake, topic: Topic) -> None:
+    topic.send(range(5))
+    assert seen(lake) == [*range(5)]
+    move(lake)
+    topic.send(range(5, 8))
+    assert (cold(lake), seen(lake)) == ([*range(5)], [*range(8)])
+    move(lake)
+    move(lake)
+    assert cold(lake) == seen(lake) == [*range(8)]
+
+
+def test_what_is_aborted_or_open_is_not_read_and_holds_nothing_up(lake: Lake, topic: Topic) -> None:
+    topic.send([1])
+    with topic.transaction(commit=False) as producer:
+        producer.produce(TOPIC, value(66))
+    move(lake)
+    position = hot_and_cold(events_table(), catalog=load_lake(lake.settings)).position
+    assert position is not None
+    assert position.by_partition == (3,)  # behind the aborted record and the mark of its end
+    with topic.transaction() as producer:
+        producer.produce(TOPIC, value(2))
+        producer.flush()
+        topic.send([3])
+        assert seen(lake) == [1]
+        move(lake)
+    assert seen(lake) == [1, 2, 3]
+    move(lake)
+    assert cold(lake) == [1, 2, 3]
+
+
+def test_a_range_of_aborted_records_moves_the_position_alone(lake: Lake, topic: Topic) -> None:
+    topic.send([1])
+    move(lake)
+    with topic.transaction(commit=False) as producer:
+        producer.produce(TOPIC, value(66))
+    move(lake)
+    topic.cut(3)
+    topic.send([2])
+    assert seen(lake) == [1, 2]
+    move(lake)
+    assert cold(lake) == [1, 2]
+
+
+def test_records_that_retention_took_before_they_were_moved_are_told(lake: Lake, topic: Topic) -> None:
+    topic.send(range(3))
+    move(lake)
+    topic.send(range(3, 9))
+    topic.cut(7)
+    with pytest.raises(SourceLost, match=r"kafka:events was read to 3, and has only what follows 7: 4 offsets"):
+        seen(lake)
+    text = refused(lake)
+    assert "kafka:events was read to 3, and has only what follows 7: 4 offsets" in text
+    assert "lakehouse/read_all: true" in text
+    move(lake, **{"lakehouse/read_all": "true"})
+    assert seen(lake) == [0, 1, 2, 7, 8]
+
+
+def test_retention_that_passes_while_a_reader_reads(lake: Lake, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.send(range(6))
+    move(lake)
+    topic.send(range(6, 9))
+    read = KafkaTopic.read
+
+    def cut_after(self: KafkaTopic, *arguments: object) -> Iterator[object]:
+        yield from read(self, *arguments)  # type: ignore[arg-type]
+        topic.cut(8)
+
+    monkeypatch.setattr(KafkaTopic, "read", cut_after)
+    with pytest.raises(SourceLost, match="2 offsets"):
+        seen(lake)
+
+
+def test_a_topic_that_was_made_again_is_another_one(lake: Lake, topic: Topic) -> None:
+    topic.send(range(3))
+    move(lake)
+    topic.create()
+    topic.send(range(10, 15))
+    with pytest.raises(SourceLost, match="kafka:events is another one than was read"):
+        seen(lake)
+    assert "kafka:events is another one than was read" in refused(lake)
+    move(lake, **{"lakehouse/read_all": "true"})
+    assert seen(lake) == [0, 1, 2, 10, 11, 12, 13, 14]
+
+
+def test_a_partition_that_was_added_is_read_from_its_beginning(lake: Lake, topic: Topic) -> None:
+    topic.send([1])
+    move(lake)
+    topic.widen(3)
+    topic.send([2], partition=2)
+    topic.send([3])
+    assert seen(lake) == [1, 2, 3]
+    move(lake)
+    assert cold(lake) == seen(lake) == [1, 2, 3]
+
+
+def test_a_compacted_topic_is_refused(lake: Lake, broker: Kafka, topic: Topic) -> None:
+    Topic(broker.bootstrap, "compacted", **{"cleanup.policy": "compact,delete"})  # a killed broker brings it back
+    result = lake.run(events_table(source=KafkaTopic("compacted")))
+    assert not result.success
+    assert "cleanup.policy compact,delete" in failure_text(result)
+
+
+def test_a_value_that_cannot_be_read_is_named_and_can_be_left_out(lake: Lake, topic: Topic) -> None:
+    topic.send([0])
+    topic.send_raw(b"{not json", b"", value(3))
+    with pytest.raises(BadValue, match="record 0:1 can't be read"):
+        seen(lake)
+    assert "record 0:1 can't be read" in refused(lake)
+    table = events_table(source=KafkaTopic("events", skip=["0:1", "0:2"]))
+    result = lake.run(table)
+    assert result.success, failure_text(result)
+    assert cold(lake) == [0, 3]
+
+
+def test_a_run_moves_no_more_than_its_ceiling(lake: Lake, topic: Topic) -> None:
+    topic.widen(2)
+    topic.send(range(30))
+    topic.send(range(30, 40), partition=1)
+    table = events_table(source=KafkaTopic("events", ceiling=8))
+    assert lake.run(table).success
+    assert len(cold(lake)) == 8
+    assert seen(lake) == [*range(40)]
+    for _ in range(5):
+        assert lake.run(table).success
+    assert cold(lake) == [*range(40)]
+
+
+def test_a_reader_takes_no_more_than_it_would(lake: Lake, topic: Topic) -> None:
+    topic.send(range(20))
+    with pytest.raises(TooMuchHot, match=r"more than 10 rows .* materialize demo/events, or raise limit_hot"):
+        hot_and_cold(events_table(), limit_hot=10, catalog=load_lake(lake.settings))
+
+
+def test_a_broker_that_dies_and_comes_back(
+    lake: Lake, broker: Kafka, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.send(range(4))
+    move(lake)
+    topic.send([4])
+    monkeypatch.setattr(kafka_source, "SECONDS", 1.0)
+    broker.stop()
+    with pytest.raises(SourceUnreachable, match="kafka:events can't be reached"):
+        KafkaTopic("events").state()
+    assert "kafka:events can't be reached" in refused(lake)
+    broker.start()
+    monkeypatch.setattr(kafka_source, "SECONDS", 15.0)
+    deadline = time.monotonic() + 30
+    while seen(lake) != [*range(5)] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    move(lake)
+    assert cold(lake) == seen(lake) == [*range(5)]
