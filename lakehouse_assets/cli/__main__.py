@@ -66,6 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from lakehouse_assets.cli.trace_command import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)
+        if chosen.command == "source":
+            from lakehouse_assets.cli.source_command import source_sql  # imports Dagster
+
+            return source_sql(settings, chosen.table, apply=chosen.apply)
+        if chosen.command == "warm":
+            from lakehouse_assets.cli.job_commands import warm_rows  # imports Dagster
+
+            return warm_rows(settings, chosen.table, chosen.where)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
         return run(settings, chosen.domain, chosen.tables)
@@ -109,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("asset", help="such as shop.orders")
     trace.add_argument("partition", nargs="?", help="its key; without, the latest that was materialized")
     trace.add_argument("--at", help="a time in ISO 8601, UTC where it names no zone: what was there then")
+    source = commands.add_parser("source", help="print the SQL that a database needs to be a source of a table")
+    source.add_argument("what", choices=["sql"])
+    source.add_argument("table", help="in PostgreSQL")
+    source.add_argument("--apply", action="store_true", help="execute it, on the database of PGHOST and the like")
+    warm = commands.add_parser("warm", help="put rows of a table back into its source in PostgreSQL")
+    warm.add_argument("table", help="an identifier such as shop.orders")
+    warm.add_argument("--where", required=True, help="a condition over its columns, such as \"day = '2026-01-31'\"")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser

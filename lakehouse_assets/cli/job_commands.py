@@ -19,6 +19,7 @@ from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.drive.slots import Queue
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.hot.warm import WARM
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run import plan_job
@@ -58,6 +59,21 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
             print(f"error: {problem}", file=sys.stderr)
             return 1
         return _run(settings, instance, MAINTENANCE, whole, "maintain.log", lambda result: _told(result, config))
+
+
+def warm_rows(settings: Settings, table: str, where: str) -> int:
+    """Puts rows of a table back into its source. Returns 0, or 1 if the job failed.
+
+    table: its identifier. where: a condition over its columns. Expects that home.prepare was called.
+    """
+
+    def told(result: dg.JobExecutionResult) -> Iterable[str]:
+        return (
+            [f"{shown_values(result)['rows'].value} rows of {table} are in its source again"] if result.success else ()
+        )
+
+    with opened(settings) as (instance, _):
+        return _run(settings, instance, WARM, {"table": table, "where": where}, "warm.log", told)
 
 
 def _run(

@@ -194,16 +194,12 @@ def _position(table: Table, cold: IcebergTable | None) -> Offsets | None:
 def _hot(table: Table, source: Source, position: Offsets | None, limit: int) -> pa.Table:
     """Returns what the source holds from the position on, and proves that none of it was missing."""
     import pyarrow as pa
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     state = source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(_advised(table, problem))
     begin = state.begin(position)
-    plain = schema_to_pyarrow(table.schema, include_field_ids=False)
-    fields = [pa.field(one.name, one.type) for one in plain]
-    fields += [] if table.source is None or not table.write_mode.match_on else [pa.field(DELETED, pa.bool_())]
-    schema, batches, rows = pa.schema(fields), list[Any](), 0
+    schema, batches, rows = hot_schema(table), list[Any](), 0
     for split in source.visible(state, begin):
         for batch in source.read(split, schema, limit - rows + 1):
             batches.append(batch)
@@ -218,6 +214,16 @@ def _hot(table: Table, source: Source, position: Offsets | None, limit: int) -> 
     except SourceLost as error:
         raise SourceLost(_advised(table, str(error))) from error
     return pa.Table.from_batches(batches, schema)
+
+
+def hot_schema(table: Table) -> pa.Schema:
+    """Returns the columns of a table's source as Arrow has them, all of which may be null."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    plain = schema_to_pyarrow(table.schema, include_field_ids=False)
+    more = [pa.field(DELETED, pa.bool_())] if table.write_mode.match_on else []
+    return pa.schema([*(pa.field(one.name, one.type) for one in plain), *more])
 
 
 def _advised(table: Table, problem: str) -> str:

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from lakehouse_assets.declare.columns import type_text
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
+
+SQL = "sql"
+"""The metadata of a source's asset that says what its database needs."""
 
 
 def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
@@ -21,6 +25,7 @@ def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Defini
     # Import what a code location without a source need not load.
     from lakehouse_assets.hot.purge import purge_job
     from lakehouse_assets.hot.source_sensors import movers_sensor, purges_sensor, source_check, source_key
+    from lakehouse_assets.hot.warm import warm_job
     from lakehouse_assets.sources.postgres import PostgresTable
 
     status = dg.DefaultSensorStatus.STOPPED if settings.by_hand else dg.DefaultSensorStatus.RUNNING
@@ -32,11 +37,24 @@ def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Defini
                 key,
                 group_name="sources",
                 kinds={key.path[0]},
+                metadata=_set_up(table),
                 description=f"What is moved into {table.identifier}: how much of it there is, how long it waits.",
             )
             for key, table in assets.items()
         ],
         asset_checks=[source_check(table) for table in moved],
         sensors=[movers_sensor(moved, status), *([purges_sensor(purged, status)] if purged else [])],
-        jobs=[purge_job(purged)] if purged else [],
+        jobs=[purge_job(purged), warm_job(purged)] if purged else [],
     )
+
+
+def _set_up(table: Table) -> dict[str, dg.MetadataValue]:
+    """Returns the SQL that a source in PostgreSQL needs, to be shown; nothing for others."""
+    from lakehouse_assets.sources.postgres import PostgresTable
+    from lakehouse_assets.sources.postgres_ddl import ddl
+
+    if not isinstance(table.source, PostgresTable):
+        return {}
+    types = {column.name: type_text(column.field_type) for column in table.schema.columns}
+    text = ddl(table.source, types, table.write_mode.match_on)
+    return {SQL: dg.MetadataValue.md(f"```sql\n{text}```")}

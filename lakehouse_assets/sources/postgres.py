@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them exactly, and purging.
+"""Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them, purging and putting back.
 
 The columns and triggers that this needs are postgres_ddl.py's. Reached by libpq's own variables, PGHOST and the like;
 what was found by trying is in docs/why.md.
@@ -168,15 +168,42 @@ class PostgresTable(Source):
     def purge(self, upto: int) -> int:
         """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.
 
-        At READ COMMITTED: beside an upsert that stamps such a row anew, PostgreSQL looks at the row again and leaves
-        it; at a higher level the purge would fail.
+        A row that an open transaction writes is passed over: it gets a new stamp, or a later purge finds it.
         """
         with self._cursor() as cursor:
             cursor.execute("SET LOCAL lakehouse.purge = 'on'")
             cursor.execute(f"UPDATE {PURGED} SET upto = %s WHERE source = %s AND upto <= %s", (upto, self.table, upto))
             if not cursor.rowcount:  # another one has purged further
                 return 0
-            cursor.execute(f"DELETE FROM {self._quoted} WHERE {POS} < %s", (upto,))
+            rows = f"SELECT ctid FROM {self._quoted} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
+            cursor.execute(f"DELETE FROM {self._quoted} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
+            return int(cursor.rowcount)
+
+    def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
+        """Writes rows of the lake that stood at ``position``, so that they count as written now; returns how many.
+
+        A row that was written since is left as it is. Returns None, and writes nothing, where the source was purged
+        further: what was purged may be newer. Until this ends, a purge waits.
+        """
+        import pyarrow.csv as csv
+
+        with self._cursor() as cursor, TemporaryFile() as file:
+            cursor.execute(f"SELECT upto FROM {PURGED} WHERE source = %s FOR SHARE", (self.table,))
+            if any(upto > position for (upto,) in cursor.fetchall()):
+                return None
+            csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
+            file.seek(0)
+            columns = ", ".join(map(quoted, rows.column_names))
+            cursor.execute(
+                f"CREATE TEMP TABLE put_back ON COMMIT DROP AS SELECT {columns} FROM {self._quoted} WITH NO DATA"
+            )
+            cursor.copy_expert("COPY put_back FROM STDIN (FORMAT csv)", file)
+            cursor.execute(
+                f"INSERT INTO {self._quoted} AS hot ({columns}) SELECT {columns} FROM put_back "
+                f"ON CONFLICT ({', '.join(map(quoted, keys))}) DO UPDATE SET {DELETED} = hot.{DELETED} "
+                f"WHERE hot.{POS} < %s",
+                (position,),
+            )
             return int(cursor.rowcount)
 
     def oldest_writer(self) -> float:

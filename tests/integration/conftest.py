@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg2
 import pytest
+from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
+from tests.conftest import missing
 from tests.support.forks import Daily
+from tests.support.hot_tables import ddl_of, state_table
+from tests.support.kafka import Kafka, kafka
+from tests.support.postgres import PostgreSQL, binaries, postgresql
 from tests.support.proxy import Proxy, proxy
 from tests.support.servers import SeaweedFS, seaweedfs
+from tests.support.topics import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,3 +90,40 @@ def wire(weed: SeaweedFS) -> Iterator[Proxy]:
     """Between a test and the REST catalog."""
     with proxy(weed.catalog_uri) as state:
         yield state
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgreSQL]:
+    """A PostgreSQL for the tests of sources."""
+    if binaries() is None:
+        missing("PostgreSQL is not installed")
+    with postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    """An empty source ``state``, reached by libpq's variables, and a connection that commits each statement."""
+    for name, value in postgres_server.variables.items():
+        monkeypatch.setenv(name, value)
+    connection = psycopg2.connect("")
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
+        cursor.execute(ddl_of(state_table()))
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Kafka]:
+    """A broker of Kafka."""
+    with kafka(read_settings()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """An empty topic ``events``, reached by KAFKA_BOOTSTRAP_SERVERS."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
+    return Topic(broker.bootstrap)

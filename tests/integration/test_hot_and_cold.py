@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from tests.conftest import Lake, failure_text, missing
-from tests.support.hot_tables import UPSERT, ddl_of, state_table
-from tests.support.postgres import PostgreSQL, binaries, postgresql
+from tests.conftest import Lake, failure_text
+from tests.support.hot_tables import UPSERT, state_table
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("inline")]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQL]:
-    if binaries() is None:
-        missing("PostgreSQL is not installed")
-    with postgresql() as server:
-        yield server
-
-
-@pytest.fixture
-def database(server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
-    """An empty source ``state``, and a connection that commits each statement."""
-    for name, value in {"HOST": server.host, "PORT": server.port, "USER": server.user, "DATABASE": "postgres"}.items():
-        monkeypatch.setenv(f"PG{name}", str(value))
-    connection = psycopg2.connect("")
-    connection.autocommit = True
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
-        cursor.execute(ddl_of(state_table()))
-    yield connection
-    connection.close()
 
 
 def upsert(database: Connection, *rows: tuple[int, str | None], deleted: bool = False) -> None:

@@ -8,29 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.sources import kafka as kafka_source
 from lakehouse_assets.sources.kafka import KafkaTopic
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table
-from tests.support.kafka import Kafka, kafka
+from tests.support.kafka import Kafka
 from tests.support.topics import TOPIC, Topic, value
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("inline")]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Kafka]:
-    with kafka(read_settings()) as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topic:
-    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
-    return Topic(broker.bootstrap)
 
 
 def move(lake: Lake, **tags: str) -> None:

@@ -31,6 +31,11 @@ class PostgreSQL:
     database: str = "postgres"
     user: str = USER
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """libpq's variables by which it is reached."""
+        return {"PGHOST": self.host, "PGPORT": str(self.port), "PGDATABASE": self.database, "PGUSER": self.user}
+
 
 def binaries() -> Path | None:
     """The directory of initdb and postgres, the newest where there are several; None when it is not installed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 TOPIC = "events"
@@ -26,14 +26,15 @@ class Topic:
 
     def create(self, partitions: int = 1, **config: str) -> None:
         """Creates the topic; one of the same name is deleted before."""
-        if self.name in self.admin.list_topics(timeout=SECONDS).topics:
-            self.admin.delete_topics([self.name])[self.name].result(SECONDS)
         deadline = time.monotonic() + SECONDS
         while True:
+            with suppress(KafkaException):  # there is none
+                self.admin.delete_topics([self.name])[self.name].result(SECONDS)
             try:
-                self.admin.create_topics([NewTopic(self.name, partitions, 1, config=config)])[self.name].result(SECONDS)
+                new = NewTopic(self.name, partitions, 1, config=config)
+                self.admin.create_topics([new])[self.name].result(SECONDS)
                 return
-            except Exception:  # it is still being deleted
+            except KafkaException:  # it is still being deleted
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

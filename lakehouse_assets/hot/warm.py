@@ -1,0 +1,75 @@
+"""Puts rows of a table back into its source in PostgreSQL, where they are changed row by row, and the job that does so.
+
+From then on they shadow the table's, until the next move; no reader waits, and none sees a gap.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+from pyiceberg.catalog import Catalog
+
+from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.errors import LakehouseError, SourceLost
+from lakehouse_assets.run.jobs import job_of
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres import PostgresTable
+
+WARM = "lakehouse_warm"
+TRIES = 5
+"""How often the table is read again where its source was purged further meanwhile."""
+
+
+def warm(catalog: Catalog, table: Table, where: str) -> int:
+    """Puts the rows of a table that a condition holds for into its source, and returns how many.
+
+    Left out are those that the source has in a newer version. where: as PyIceberg's scans take it. Raises SourceLost
+    and SourceUnreachable, and what catalogs raise.
+    """
+    source = table.source
+    assert isinstance(source, PostgresTable)
+    for _ in range(TRIES):
+        cold = with_retries(lambda: catalog.load_table(table.identifier))
+        known = read_on(cold.metadata)
+        text, why = known.positions.get(source.name), known.unknown.get(source.name, "no run has moved rows of it")
+        if text is None:
+            raise SourceLost(f"table {table.identifier}: how far {source.name} was moved can't be known: {why}")
+        position, state = Offsets.parse(text), source.state()
+        if position.identity != state.identity:
+            raise SourceLost(f"table {table.identifier}: {state.problem(source.name, position)}")
+        names = [column.name for column in table.schema.columns if column.name in cold.schema().column_names]
+        rows = cold.scan(row_filter=where, selected_fields=tuple(names)).to_arrow()
+        put = source.put_back(rows, table.write_mode.match_on, position.by_partition[0])
+        if put is not None:
+            return put
+    raise SourceLost(f"{source.name} was purged each of {TRIES} times that {table.identifier} was read: try again")
+
+
+class WarmConfig(dg.Config):
+    """Config of the job: what is put back. The fields show in the launchpad."""
+
+    table: str = Field(description="An identifier such as nyc.flight_state.")
+    where: str = Field(description="A condition over its columns, such as flight_date = '2013-01-01'.")
+
+
+def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job over these tables."""
+    known = {table.identifier: table for table in tables}
+
+    @dg.op(name="warm", out=dg.Out(dg.Nothing))
+    def warm_rows(context: dg.OpExecutionContext, config: WarmConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        if config.table not in known:
+            raise dg.Failure(f"{config.table} has no source in PostgreSQL; such are {', '.join(known)}")
+        try:
+            rows = warm(lakehouse.catalog(), known[config.table], config.where)
+        except (LakehouseError, OSError, ValueError) as error:  # OSError: networks, catalogs; ValueError: the condition
+            raise dg.Failure(str(error)) from error
+        context.log.info(f"{config.table}: {rows} rows are in its source again")
+        context.add_output_metadata({"rows": rows})
+
+    return job_of(warm_rows, WarmConfig, WARM, "Puts rows of a table back into its source, to be changed there.")

@@ -1,0 +1,59 @@
+"""Moves rows without Spark, for tests of readers that want hundreds of moves: the order of the steps is the real one.
+What a run really does is tested with runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import In
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.commit.positions import POSITIONS, WITNESS, read_on
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.hot.hot_and_cold import hot_schema
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.source import Split
+
+
+def made(catalog: Catalog, table: Table) -> IcebergTable:
+    """The table, empty, as a first run makes it."""
+    catalog.create_namespace_if_not_exists(table.domain)
+    return catalog.create_table(table.identifier, table.schema, properties=dict(table.all_properties))
+
+
+def position_of(cold: IcebergTable, table: Table) -> Offsets | None:
+    assert table.source is not None
+    text = read_on(cold.metadata).positions.get(table.source.name)
+    return Offsets.parse(text) if text else None
+
+
+def moving(catalog: Catalog, table: Table) -> Iterator[None]:
+    """Moves what is safe, and stops after each step."""
+    source = table.source
+    assert source is not None
+    cold = catalog.load_table(table.identifier)
+    position, state = position_of(cold, table), source.state()
+    begin = state.begin(position)
+    to = source.bound(state, begin)
+    yield
+    keys, schema = list(table.write_mode.match_on), hot_schema(table)
+    spans = begin.spans(to).items()
+    batches: list[Any] = [b for number, span in spans for b in source.read(Split(number, *span), schema)]
+    yield
+    source.prove(begin)
+    rows = pa.Table.from_batches(batches, schema)
+    summary = {POSITIONS: json.dumps({source.name: str(to)})}
+    with cold.transaction() as transaction:
+        if WITNESS not in cold.properties:
+            transaction.set_properties({WITNESS: source.name})
+        if keys:
+            if rows.num_rows:
+                transaction.delete(In(keys[0], rows[keys[0]].to_pylist()), snapshot_properties=summary)
+            rows = rows.filter(pc.invert(rows["deleted"])).drop_columns(["deleted"])
+        transaction.append(rows.cast(cold.schema().as_arrow()), snapshot_properties=summary)
+    yield
