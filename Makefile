@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events verify-trade test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
+.PHONY: help setup java run plan maintain ui events replay verify-trade test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -13,6 +13,7 @@ FORCE =
 LEVELS =
 TABLES =
 QUEUE =
+EVENTS =
 SPEED = 20
 DAYS = 365
 DIR =
@@ -37,8 +38,11 @@ plan: setup ## Show what the declarations would change on the lake, before anyth
 maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …", FORCE=1)
 	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) $(call switch,FORCE,--force) --levels $(LEVELS) --tables $(TABLES)
 
-ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own)
-	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(CLI) ui) --port $(PORT)
+ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own, EVENTS=1 with Kafka and PostgreSQL)
+	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(if $(call switch,EVENTS,1),$(PYTHON) -m scripts.local_sources,$(CLI) ui)) --port $(PORT)
+
+replay: setup ## Send what happened in 2013 to the sources of `make ui EVENTS=1` (SPEED=3600 times as fast, DAYS=365)
+	@$(PYTHON) -m scripts.replay --speed $(if $(filter command%,$(origin SPEED)),$(SPEED),3600) --days $(DAYS)
 
 events: setup ## Fill the drop zone, and send the arrivals to the queue of `make ui QUEUE=1` (SPEED=20 a second, DAYS=365)
 	@$(PYTHON) -m scripts.events --speed $(SPEED) --days $(DAYS)

@@ -1,10 +1,16 @@
 """The code location of this repository: its domains, and the resources that it configures for their assets."""
 
+import os
+
 from lakehouse_assets import code_location
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.trade.domain import DOMAIN as TRADE
 from resources.reports import reports_at_home
 
-DOMAINS = (NYC, TRADE)
+DOMAINS = [NYC, TRADE]
+if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # as `make ui EVENTS=1` sets it: elsewhere its sources are not there
+    from lakehouse_assets.domains.live.domain import DOMAIN as LIVE
+
+    DOMAINS.append(LIVE)
 
 defs = code_location(*DOMAINS, resources={"reports": reports_at_home()})

@@ -33,6 +33,9 @@ CLASSES = {
     "Level": "",
     "Arrivals": "What arrives",
     "Pace": "",
+    "KafkaTopic": "Sources",
+    "Json": "",
+    "PostgresTable": "",
     "Domain": "The domain",
     "Release": "What readers get together",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -15,9 +16,10 @@ from itertools import pairwise
 @cache
 def field_docs(cls: type) -> dict[str, str]:
     """Returns the documentation of each field, or member of an enum, that has one: by its name, on one line."""
+    of_bases = [field_docs(base) for base in cls.__bases__ if is_dataclass(base)]
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
-    docs = {}
+    docs = {name: doc for of_base in of_bases for name, doc in of_base.items()}
     for field, text in pairwise(node.body):
         targets = [field.target] if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [])
         if (doc := _text(text)) and targets and isinstance(targets[0], ast.Name):

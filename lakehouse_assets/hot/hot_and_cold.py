@@ -21,7 +21,7 @@ from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreacha
 from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import DELETED
-from lakehouse_assets.sources.source import Source
+from lakehouse_assets.sources.row_source import RowSource
 from lakehouse_assets.step.move import MOVE
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def hot_and_cold(
     raise AssertionError("the last try returns or raises")
 
 
-def _source(table: Table) -> Source:
+def _source(table: Table) -> RowSource:
     if table.source is None:
         raise DeclarationError(f"table {table.identifier} has no source: hot_and_cold() reads tables that do")
     if step_of(table.step).reference != MOVE:
@@ -191,7 +191,7 @@ def _position(table: Table, cold: IcebergTable | None) -> Offsets | None:
     return Offsets.parse(text) if text else None
 
 
-def _hot(table: Table, source: Source, position: Offsets | None, limit: int) -> pa.Table:
+def _hot(table: Table, source: RowSource, position: Offsets | None, limit: int) -> pa.Table:
     """Returns what the source holds from the position on, and proves that none of it was missing."""
     import pyarrow as pa
 

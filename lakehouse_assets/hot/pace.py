@@ -10,7 +10,7 @@ from datetime import datetime
 
 import dagster as dg
 
-from lakehouse_assets.sources.source import Lag, Source, SourceState
+from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 60.0, 3600.0
 """How long a source is left alone after the first failed run, then twice as long each time, and at most."""
@@ -20,7 +20,7 @@ LONG_WRITER_SECONDS = 300.0
 """How long a transaction may write before it is a warning: it keeps all later rows from being moved."""
 
 
-def is_due(source: Source, lag: Lag, now: datetime) -> bool:
+def is_due(source: RowSource, lag: Lag, now: datetime) -> bool:
     """Tells whether a run is worth its commit: there is a floor's worth of rows, or the oldest has waited long enough.
 
     Without a row that can be read, as in a range of aborted records, nothing waits.
@@ -42,7 +42,7 @@ class SourceVerdict:
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
 
-def verdict(source: Source, state: SourceState, lag: Lag, writing: float, now: datetime) -> SourceVerdict:
+def verdict(source: RowSource, state: SourceState, lag: Lag, writing: float, now: datetime) -> SourceVerdict:
     """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
 
     writing: for how many seconds its oldest open transaction has been writing.

@@ -27,8 +27,10 @@ def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Defini
     from lakehouse_assets.hot.source_sensors import movers_sensor, purges_sensor, source_check, source_key
     from lakehouse_assets.hot.warm import warm_job
     from lakehouse_assets.sources.postgres import PostgresTable
+    from lakehouse_assets.sources.row_source import is_on_loopback
 
-    status = dg.DefaultSensorStatus.STOPPED if settings.by_hand else dg.DefaultSensorStatus.RUNNING
+    by_hand = settings.by_hand and not is_on_loopback()  # nobody takes production's rows by chance
+    status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     purged = [table for table in moved if isinstance(table.source, PostgresTable)]
     assets = {source_key(table): table for table in moved}
     return dg.Definitions(

@@ -25,7 +25,7 @@ from lakehouse_assets.run.in_flight import flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.source import Lag, SourceState
+from lakehouse_assets.sources.row_source import Lag, SourceState
 
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.sources.json_value import Json
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.source import Lag, Source, SourceState, Split
+from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ BATCH = 10_000
 
 
 @dataclass(frozen=True)
-class KafkaTopic(Source):
+class KafkaTopic(RowSource):
     """A topic whose records are moved into a table that is declared Append.
 
     Example:
@@ -222,7 +222,7 @@ class KafkaTopic(Source):
         from confluent_kafka import KafkaError
 
         code = error.args[0].code() if error.args and isinstance(error.args[0], KafkaError) else None
-        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID):
+        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
             return SourceLost(f"{self.name}: the broker has no such topic")
         return SourceUnreachable(
             f"{self.name} can't be reached at {os.environ.get('KAFKA_BOOTSTRAP_SERVERS')}: {error}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.source import Lag, Source, SourceState, Split
+from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ FROM pg_database d, pg_current_snapshot() s WHERE d.datname = current_database()
 
 
 @dataclass(frozen=True)
-class PostgresTable(Source):
+class PostgresTable(RowSource):
     """A table of PostgreSQL, written by upserts, whose rows are moved into a table that is declared Merge.
 
     `lakehouse source sql` prints what the database needs.

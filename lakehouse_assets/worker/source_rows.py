@@ -20,7 +20,7 @@ from lakehouse_assets.errors import BadValue, LakehouseError, SourceLost, Source
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import DELETED, PostgresTable
-from lakehouse_assets.sources.source import Source, Split, client_environment
+from lakehouse_assets.sources.row_source import RowSource, Split, client_environment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ OF_TASK = re.compile(rf"(?:\w+\.)*({'|'.join(RAISED)}): (.+)")
 class Reader:
     """Reads splits in Spark's Python workers, which it is sent to with what they need to reach the source."""
 
-    source: Source
+    source: RowSource
     splits: Sequence[Split]
     schema: pa.Schema
     environment: Mapping[str, str]

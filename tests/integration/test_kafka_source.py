@@ -9,9 +9,10 @@ import pytest
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.sources import kafka as kafka_source
 from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table
 from tests.support.kafka import Kafka
@@ -96,6 +97,18 @@ def test_records_that_retention_took_before_they_were_moved_are_told(lake: Lake,
     assert "lakehouse/read_all: true" in text
     move(lake, **{"lakehouse/read_all": "true"})
     assert seen(lake) == [0, 1, 2, 7, 8]
+
+
+def test_offsets_that_are_gone_are_an_error_and_are_not_passed_over(topic: Topic) -> None:
+    topic.send(range(9))
+    topic.cut(4)
+    with pytest.raises(SourceLost, match="partition 0 no longer has 2"):
+        list(KafkaTopic("events").read(Split(0, 2, 9), hot_schema(events_table())))
+
+
+def test_a_topic_that_is_not_there_is_told(topic: Topic) -> None:
+    with pytest.raises(SourceLost, match="kafka:nothing: the broker has no such topic"):
+        KafkaTopic("nothing").state()
 
 
 def test_retention_that_passes_while_a_reader_reads(lake: Lake, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,22 +47,26 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def postgresql() -> Iterator[PostgreSQL]:
-    """Start PostgreSQL with an empty database. Expects binaries() to be there."""
+def postgresql(kept: Path | None = None) -> Iterator[PostgreSQL]:
+    """Start PostgreSQL. Expects binaries() to be there.
+
+    kept: the folder where its database is, for good; None: it is empty, and gone afterwards.
+    """
     programs = binaries()
     assert programs is not None, "PostgreSQL is not installed"
     user = UNPRIVILEGED if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
+    folder = kept or Path(tempfile.mkdtemp(prefix="postgresql-"))
+    folder.mkdir(parents=True, exist_ok=True)
     if user:
         shutil.chown(folder, user)
     data, log = folder / "data", folder / "postgres.log"
     (port,) = free_ports(1)
     # Durability costs time, and nothing here outlives the test.
-    made = subprocess.run(
+    made = None if (data / "PG_VERSION").exists() else subprocess.run(
         [programs / "initdb", f"--pgdata={data}", f"--username={USER}", "--auth=trust", "--no-sync"],
         user=user, extra_groups=[] if user else None, cwd=folder, capture_output=True, text=True,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert made is None or made.returncode == 0, made.stderr
     options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", f"-cunix_socket_directories={folder}", "-cfsync=off"]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -75,7 +79,8 @@ def postgresql() -> Iterator[PostgreSQL]:
     finally:
         process.send_signal(signal.SIGQUIT)  # at once; connections left open do not hold it up
         process.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
+        if kept is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wait_until_ready(programs: Path, port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import In
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.positions import POSITIONS, WITNESS, read_on
+from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.source import Split
+from lakehouse_assets.sources.row_source import Split
 
 
 def made(catalog: Catalog, table: Table) -> IcebergTable:
@@ -48,12 +48,15 @@ def moving(catalog: Catalog, table: Table) -> Iterator[None]:
     source.prove(begin)
     rows = pa.Table.from_batches(batches, schema)
     summary = {POSITIONS: json.dumps({source.name: str(to)})}
-    with cold.transaction() as transaction:
+    with LeanTransaction(cold) as transaction:  # PyIceberg's copies the metadata with all its snapshots each time
         if WITNESS not in cold.properties:
             transaction.set_properties({WITNESS: source.name})
-        if keys:
-            if rows.num_rows:
-                transaction.delete(In(keys[0], rows[keys[0]].to_pylist()), snapshot_properties=summary)
-            rows = rows.filter(pc.invert(rows["deleted"])).drop_columns(["deleted"])
-        transaction.append(rows.cast(cold.schema().as_arrow()), snapshot_properties=summary)
+        if keys:  # the whole table anew: it is small, and stays one file
+            kept = cold.scan().to_arrow()
+            kept = kept.filter(pc.invert(pc.is_in(kept[keys[0]], rows[keys[0]])))
+            came = rows.filter(pc.invert(rows["deleted"])).drop_columns(["deleted"])
+            rows = pa.concat_tables([kept, came.cast(kept.schema)])
+            transaction.overwrite(rows, snapshot_properties=summary)
+        else:
+            transaction.append(rows.cast(cold.schema().as_arrow()), snapshot_properties=summary)
     yield

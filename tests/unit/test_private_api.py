@@ -1,4 +1,4 @@
-"""Every private name of Dagster, PyIceberg and PySpark that this project uses, with the test that notices its change.
+"""Every private name of a library that this project uses, of Dagster above all, with the test that notices its change.
 An upgrade of one of them starts with these tests; what they check is in the tests themselves."""
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ GUARDS = {
     "_SnapshotProducer._clean_all_uncommitted": (
         "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were"
     ),
+    "_AUTO_OFFSET_RESET": "test_offsets_that_are_gone_are_an_error_and_are_not_passed_over",
+    "_PARTITION_EOF": "test_a_range_of_aborted_records_moves_the_position_alone",
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
     "_gateway_client": "test_objects_that_python_lets_go_of_while_the_jvm_ends_are_no_traceback",
     "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",

@@ -87,7 +87,7 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
+class RowSource(ABC):
     """A source of a table's rows, and how soon and how often they are moved."""
 
     floor: int = 100_000
@@ -144,3 +144,10 @@ def client_environment() -> dict[str, str]:
     They hold secrets: they are handed on in memory only.
     """
     return {name: value for name, value in os.environ.items() if name.startswith(CLIENT_VARIABLES)}
+
+
+def is_on_loopback() -> bool:
+    """Tells whether all sources that the environment names are on this machine."""
+    places = [os.environ.get("KAFKA_BOOTSTRAP_SERVERS", ""), os.environ.get("PGHOST", "")]
+    named = [place.partition(":")[0] for place in ",".join(filter(None, places)).split(",")]
+    return set(named) <= {"127.0.0.1", "localhost"}
