@@ -42,6 +42,7 @@ def cold(lake: Lake) -> list[int]:
     return sorted(lake.rows(events_table(), ["n"])["n"].to_pylist())
 
 
+@pytest.mark.slow("The first of its file starts Spark and Kafka.")
 def test_records_are_read_once_wherever_they_are(lake: Lake, topic: Topic) -> None:
     topic.send(range(5))
     assert seen(lake) == [*range(5)]

@@ -1,4 +1,4 @@
-"""Runs that read changes and die between two of their steps: ``python -m tests.support.change_reading_deaths STAGE``.
+"""Runs that read on and die between two steps: ``python -m tests.support.change_reading_deaths STAGE [TABLE]``.
 The process is killed for real where it is one of its own; a campaign of many deaths raises Died in its place."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
@@ -99,5 +100,6 @@ def doomed(stage: Stage, die: Callable[[], None]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    declared = resolve_name(sys.argv[2]) if sys.argv[2:] else log
     with dg.DagsterInstance.get() as instance, doomed(Stage(sys.argv[1]), kill):
-        Lake(read_settings(), instance).run(log())
+        Lake(read_settings(), instance).run(declared())

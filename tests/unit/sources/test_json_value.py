@@ -1,0 +1,53 @@
+"""JSON values become rows: types, missing and further fields, and values that can't be read."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from lakehouse_assets.sources.json_value import Json
+
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("amount", pa.decimal128(9, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+
+
+def parse(*values: bytes) -> list[dict[str, object]]:
+    return Json().parse(values, SCHEMA).to_pylist()
+
+
+def test_fields_become_columns_of_their_types() -> None:
+    value = b'{"n": 1, "day": "2013-01-31", "at": "2013-01-31T08:00:00+02:00", "amount": "1.50", "tags": ["a"]}'
+    at = datetime(2013, 1, 31, 6, tzinfo=UTC)
+    assert parse(value) == [{"n": 1, "day": date(2013, 1, 31), "at": at, "amount": Decimal("1.50"), "tags": ["a"]}]
+
+
+def test_fields_that_are_missing_are_null_and_others_are_left_out() -> None:
+    assert parse(b'{"n": 1, "other": {"a": 1}}') == [{"n": 1, "day": None, "at": None, "amount": None, "tags": None}]
+
+
+def test_a_value_may_stand_on_several_lines() -> None:
+    assert [row["n"] for row in parse(b'{\n "n": 1\n}', b'{"n": 2}')] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{", b"[1]", b"1", b'{"n": "one"}', b'{"day": "31.1.2013"}', b'{"n": 1}{"n": 2}', b"null", b"{} null {}"],
+)
+def test_what_is_no_row_is_an_error(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse(value)
+
+
+def test_types_that_json_lacks_are_refused() -> None:
+    (problem,) = Json().problems({"a": "time", "b": "timestamptz", "c": "string"})
+    assert "column 'a' is of the type time" in problem
