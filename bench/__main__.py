@@ -33,6 +33,7 @@ NAMES = (
     "changes",
     "deaths",
     "releases",
+    "hot",
     "writers",
     "runs",
     "reporting",

@@ -28,7 +28,7 @@ PURGE = "lakehouse_purge"
 
 @dataclass(frozen=True)
 class Purgeable:
-    """What of a source may be deleted."""
+    """Says which rows of a source may be deleted."""
 
     source: PostgresTable
     upto: int

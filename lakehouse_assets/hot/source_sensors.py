@@ -39,7 +39,7 @@ REMEMBERED = 8
 
 @dataclass(frozen=True)
 class SourceLook:
-    """What a tick sees of one table's source."""
+    """Holds what a tick sees of one table's source."""
 
     state: SourceState
     lag: Lag

@@ -400,8 +400,10 @@ class TableRun:
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
-            read_to = {name for fork in forks for name in fork.receipt.read_to}
+            read_to = {name: to for fork in forks for name, to in fork.receipt.read_to.items()}
             of_run |= shown(self.table, staging.inputs, read_to, staging.read_on)
+            if self.table.source is not None:
+                of_run["moved_to"] = read_to.get(self.table.source.name, "no further: there was nothing to move")
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])

@@ -24,7 +24,7 @@ CLIENT_VARIABLES = ("PG", "KAFKA_")
 
 @dataclass(frozen=True)
 class SourceState:
-    """What a source holds now."""
+    """Holds what a source says of its offsets at one time."""
 
     identity: str
     """As in Offsets."""

@@ -31,7 +31,7 @@ OF_TASK = re.compile(rf"(?:\w+\.)*({'|'.join(RAISED)}): (.+)")
 
 
 @dataclass(frozen=True)
-class Reader:
+class SplitReader:
     """Reads splits in Spark's Python workers, which it is sent to with what they need to reach the source."""
 
     source: RowSource
@@ -64,7 +64,7 @@ def read_range(
     splits = [Split(number, *span) for number, span in spans.items()]
     if not splits:
         return spark.createDataFrame([], schema), begin
-    read = Reader(source, splits, to_arrow_schema(schema), client_environment())
+    read = SplitReader(source, splits, to_arrow_schema(schema), client_environment())
     try:
         numbers = spark.range(0, len(splits), 1, len(splits))
         rows = numbers.mapInArrow(read, schema).localCheckpoint()

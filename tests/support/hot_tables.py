@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge
@@ -10,6 +10,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.postgres_ddl import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakehouse_assets.step.window import Window
 
 COLUMNS = (column("n", "long", required=True), column("text", "string"))
 UPSERT = (
@@ -28,6 +33,12 @@ def events_table(**options: Any) -> Table:
     """``demo.events``: a row for each record of the topic ``events``."""
     given = {"identifier": "demo.events", "columns": COLUMNS, "source": KafkaTopic("events")}
     return Table(**{**given, "write_mode": Append()} | options)
+
+
+def same_rows(spark: SparkSession, window: Window) -> DataFrame:
+    """As many rows as spark.lakehouse.rows says, such as the bench's topic has."""
+    rows = int(spark.conf.get("spark.lakehouse.rows"))
+    return spark.range(rows).selectExpr("id AS n", "concat('event ', id) AS text", "current_timestamp() AS sent_at")
 
 
 def ddl_of(table: Table) -> str:

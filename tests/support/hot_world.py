@@ -1,0 +1,196 @@
+"""A world between whose readers' steps anything may happen: transactions that end in any order, moves, purges.
+What readers see is judged here; test_hot_races.py and bench/hot.py let them read."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from pyiceberg.catalog import Catalog
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import SourceLost
+from lakehouse_assets.hot import hot_and_cold as reader
+from lakehouse_assets.hot.purge import purgeable
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.row_source import SourceState
+from tests.support.hot_tables import UPSERT, state_table
+from tests.support.standin_mover import made, moving
+
+WRITERS, ACCOUNTS, EACH = 3, 4, 10
+
+
+@dataclass
+class Writer:
+    """Transfers between its accounts, whose sum is always the same. An account that has nothing is deleted."""
+
+    connection: Connection
+    has: dict[int, int]
+    is_open: bool = False
+
+    def act(self, chance: random.Random) -> None:
+        """Begins a transaction, or ends the one that is open."""
+        if self.is_open:
+            self.connection.commit()
+        else:
+            one, other = chance.sample(sorted(self.has), 2)
+            amount = chance.randint(0, self.has[one])
+            self.has[one] -= amount
+            self.has[other] += amount
+            with self.connection.cursor() as cursor:
+                cursor.executemany(UPSERT, [(n, str(self.has[n]), not self.has[n]) for n in (one, other)])
+        self.is_open = not self.is_open
+
+
+@dataclass
+class World:
+    """All that happens between the steps of a reader, by chance, and the same again for the same seed."""
+
+    catalog: Catalog
+    writers: list[Writer]
+    chance: random.Random
+    table: Table = field(default_factory=lambda: state_table(source=PostgresTable("state", grace=timedelta(0))))
+    mover: Iterator[None] = field(default_factory=lambda: iter(()))
+    is_acting: bool = False
+
+    def gap(self) -> None:
+        """Does nothing, or a few things; what is done here has no gaps of its own."""
+        if self.is_acting:
+            return
+        self.is_acting = True
+        for _ in range(self.chance.choice([0, 0, 2, 6, 12])):
+            act = self.chance.choice([self.write, self.write, self.step, self.step, self.purge])
+            act()
+        self.is_acting = False
+
+    def write(self) -> None:
+        self.chance.choice(self.writers).act(self.chance)
+
+    def step(self) -> None:
+        """The next step of a move; the first of another behind the last."""
+        if next(self.mover, self) is self:
+            self.mover = moving(self.catalog, self.table)
+
+    def purge(self) -> None:
+        if found := purgeable(self.catalog, self.table, time.time() + 60):
+            found.source.purge(found.upto)
+
+    def wrong(self, rows: list[tuple[int, str]]) -> str | None:
+        """What is wrong with the rows of one read; None if nothing."""
+        if len(dict(rows)) < len(rows):
+            return "a row twice"
+        sums = Counter[int]()
+        for n, text in rows:
+            sums[n // ACCOUNTS] += int(text)
+        return None if sums == dict.fromkeys(range(WRITERS), ACCOUNTS * EACH) else "rows missing, or of several times"
+
+    def tally(self, reads: int, *, to_the_end: bool = False) -> Counter[str]:
+        """How often each fault was found in some reads, or until one is found."""
+        found: Counter[str] = Counter()
+        for _ in range(reads):
+            try:
+                found[self.wrong(self.read()) or "right"] += 1
+            except SourceLost:  # after ten tries: this purger has no grace
+                found["gave up"] += 1
+            if faults(found) and not to_the_end:
+                break
+            self.gap()
+        return found
+
+    def read(self) -> list[tuple[int, str]]:
+        """The rows of the reader that users have."""
+        return rows_of(reader.hot_and_cold(self.table, catalog=self.catalog))
+
+
+def rows_of(found: reader.HotAndCold) -> list[tuple[int, str]]:
+    return found.polars().collect().rows()
+
+
+def faults(found: Counter[str]) -> int:
+    """How many reads were wrong."""
+    return found.total() - found["right"] - found["gave up"]
+
+
+@contextmanager
+def world_of(catalog: Catalog, seed: int) -> Iterator[World]:
+    """A world on an empty source, with gaps behind each step of a reader."""
+    accounts = [range(writer * ACCOUNTS, (writer + 1) * ACCOUNTS) for writer in range(WRITERS)]
+    connections = [psycopg2.connect("") for _ in accounts]
+    writers = [Writer(one, dict.fromkeys(own, EACH)) for one, own in zip(connections, accounts, strict=True)]
+    for writer in writers:
+        with writer.connection.cursor() as cursor:
+            cursor.executemany(UPSERT, [(n, str(EACH), False) for n in writer.has])
+        writer.connection.commit()
+    world = World(catalog, writers, random.Random(seed))
+    made(catalog, world.table)
+    steps = ((reader, "_load"), (PostgresTable, "state"), (PostgresTable, "read"), (PostgresTable, "prove"))
+    patches = [patch.object(owner, name, _with_gap(getattr(owner, name), name, world)) for owner, name in steps]
+    for one in patches:
+        one.start()
+    try:
+        yield world
+    finally:
+        for one in patches:
+            one.stop()
+        for connection in connections:
+            connection.close()
+
+
+def _with_gap(step: Callable[..., object], name: str, world: World) -> Callable[..., object]:
+    def with_gap(*arguments: object) -> object:
+        found = step(*arguments)
+        if name == "read":
+            found = iter([*found])  # type: ignore[call-overload]  so that the gap is behind the reading
+        world.gap()
+        return found
+
+    return with_gap
+
+
+# Wrong orders of the steps, each as a context in which the world's reader, or mover, takes them so.
+
+
+def without_the_proof(_: World) -> Any:
+    return patch.object(SourceState, "problem", lambda *_: None)
+
+
+def hot_first(_: World) -> Any:
+    def read(world: World) -> list[tuple[int, str]]:
+        first = reader.hot_and_cold(world.table, catalog=world.catalog)
+        world.gap()
+        later = world.catalog.load_table(world.table.identifier)
+        return rows_of(replace(first, cold=later, snapshot_id=later.metadata.current_snapshot_id))
+
+    return patch.object(World, "read", read)
+
+
+def position_of_a_second_load(world: World) -> Any:
+    position = reader._position
+
+    def of_second_load(table: Table, _: object) -> Offsets | None:
+        return position(table, reader._load(world.catalog, table.identifier))
+
+    return patch.object(reader, "_position", of_second_load)
+
+
+def moving_up_to_the_newest(_: World) -> Any:
+    """Serial order is not the order of commits: a transaction that is open may still write below."""
+    return patch.object(PostgresTable, "bound", lambda _, state, begin: Offsets(state.identity, state.newest))
+
+
+WRONG: dict[str, Callable[[World], Any]] = {
+    "without the proof": without_the_proof,
+    "hot first, cold later": hot_first,
+    "the position of a second load": position_of_a_second_load,
+    "moved up to the newest transaction": moving_up_to_the_newest,
+}
