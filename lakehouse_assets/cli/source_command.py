@@ -9,6 +9,7 @@ import dagster as dg
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline
+from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot.source_definitions import SQL
@@ -20,20 +21,16 @@ def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
 
     name: of the table in PostgreSQL. Raises LakehouseError for a name that no table has as its source.
     """
-    with opened(settings):
+    with output_to(settings.home / "source.log") as terminal, opened(settings):
         graph = Pipeline().graph
-    key, known = (
-        dg.AssetKey(["postgres", name]),
-        [one for one in graph.get_all_asset_keys() if one.path[0] == "postgres"],
-    )
-    if key not in known:
-        names = ", ".join(sorted(one.path[-1] for one in known)) or "none"
-        raise LakehouseError(f"no table has the source PostgresTable({name!r}); known are {names}")
-    text = str(graph.get(key).metadata[SQL].value).removeprefix("```sql\n").removesuffix("```")
-    if not apply:
-        print(text, end="")
-        return 0
-    with connected(f"postgres:{name}") as cursor:
-        cursor.execute(text)
-    print(f"{name} is set up as a source")
+        key = dg.AssetKey(["postgres", name])
+        known = [one for one in graph.get_all_asset_keys() if one.path[0] == "postgres"]
+        if key not in known:
+            names = ", ".join(sorted(one.path[-1] for one in known)) or "none"
+            raise LakehouseError(f"no table has the source PostgresTable({name!r}); known are {names}")
+        text = str(graph.get(key).metadata[SQL].value).removeprefix("```sql\n").removesuffix("```")
+        if apply:
+            with connected(f"postgres:{name}") as cursor:
+                cursor.execute(text)
+        print(f"{name} is set up as a source\n" if apply else text, end="", file=terminal)
     return 0

@@ -35,7 +35,7 @@ def wait_after(failures: int) -> float:
 
 @dataclass(frozen=True)
 class SourceVerdict:
-    """What the check of a table's source says."""
+    """Holds what the check of a table's source says."""
 
     passed: bool
     text: str

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
@@ -34,7 +35,10 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
     source = table.source
     assert isinstance(source, PostgresTable)
     for _ in range(TRIES):
-        cold = with_retries(lambda: catalog.load_table(table.identifier))
+        try:
+            cold = with_retries(lambda: catalog.load_table(table.identifier))
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows") from error
         known = read_on(cold.metadata)
         text, why = known.positions.get(source.name), known.unknown.get(source.name, "no run has moved rows of it")
         if text is None:
@@ -67,8 +71,10 @@ def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
             raise dg.Failure(f"{config.table} has no source in PostgreSQL; such are {', '.join(known)}")
         try:
             rows = warm(lakehouse.catalog(), known[config.table], config.where)
-        except (LakehouseError, OSError, ValueError) as error:  # OSError: networks, catalogs; ValueError: the condition
+        except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
+        except ValueError as error:
+            raise dg.Failure(f"the condition {config.where!r} can't be used: {error}") from error
         context.log.info(f"{config.table}: {rows} rows are in its source again")
         context.add_output_metadata({"rows": rows})
 

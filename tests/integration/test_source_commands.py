@@ -1,0 +1,54 @@
+"""`lakehouse source sql` and `lakehouse warm`, typed in this project as a person would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from psycopg2.extensions import connection as Connection
+
+from lakehouse_assets.domains.live.tables import flight_state
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
+from tests.conftest import ROOT
+from tests.support.standin_mover import made, moving
+
+pytestmark = pytest.mark.server
+ROW = "('2013-01-01', 'UA', 1545, 'EWR', 515, 'departed')"
+
+
+@pytest.fixture
+def flights(database: Connection, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    """The database of the domain live, which has no source yet."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    yield database
+    with database.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS flight_state CASCADE")
+
+
+def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakehouse_assets.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings: Settings) -> None:
+    assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").stdout
+    assert "known are flight_state" in typed("source", "sql", "flights").stderr
+    for _ in range(2):  # it may be executed again
+        assert typed("source", "sql", "flight_state", "--apply").stdout == "flight_state is set up as a source\n"
+    with flights.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO flight_state (flight_date, carrier, flight, origin, sched_dep_time, status) VALUES {ROW}"
+        )
+    catalog = load_lake(settings)
+    made(catalog, flight_state)
+    for _ in moving(catalog, flight_state):
+        pass
+    told = typed("warm", "live.flight_state", "--where", "flight_date = '2013-01-01'")
+    assert "1 rows of live.flight_state are in its source again" in told.stdout, told
+    assert (
+        "the condition 'nothing = 1' can't be used"
+        in typed("warm", "live.flight_state", "--where", "nothing = 1").stderr
+    )
