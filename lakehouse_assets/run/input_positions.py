@@ -32,7 +32,12 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
     """
     if table.write_mode.replaces or table.partitions is not None:
         return None
-    return ReadOn() if tags.get(READ_ALL, "").lower() == "true" else read_on(metadata)
+    return ReadOn() if reads_all(tags) else read_on(metadata)
+
+
+def reads_all(tags: Mapping[str, str]) -> bool:
+    """Tells whether a run reads its inputs from their beginning. tags: the run's."""
+    return tags.get(READ_ALL, "").lower() == "true"
 
 
 def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:

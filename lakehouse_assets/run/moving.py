@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
 from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.run.input_positions import READ_ALL, read_on_of
+from lakehouse_assets.run.input_positions import READ_ALL, read_on_of, reads_all
 from lakehouse_assets.sources.offsets import Offsets
 
 WAY_OUT = (
@@ -40,7 +40,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
         state = source.state()
     except SourceLost as error:
         raise _refused(table, str(error)) from error
-    if problem := state.problem(source.name, position):
+    if (problem := state.problem(source.name, position)) and not reads_all(tags):
         raise _refused(table, problem)
     begin = state.begin(position)
     return SourceRange(source, begin, source.bound(state, begin))

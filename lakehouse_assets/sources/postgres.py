@@ -96,7 +96,7 @@ class PostgresTable(RowSource):
             raise SourceLost(
                 f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
             )
-        return SourceState(f"{system}.{database}.{table}", (purged,), (oldest,), (newest,))
+        return SourceState(f"{system}.{database}.{table}", (purged,), (oldest,), (newest,), purged=purged > 0)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
         """Returns the oldest transaction that may still write; where that is too many rows, an earlier one."""

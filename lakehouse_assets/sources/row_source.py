@@ -36,6 +36,8 @@ class SourceState:
     """The offset, by partition, that the next row gets: between ``safe`` and it, transactions are open."""
     retention: timedelta | None = None
     """After which time the source deletes rows by itself; None where it does not."""
+    purged: bool = False
+    """Whether what comes before ``first`` was purged because a table had it."""
 
     @property
     def held_back(self) -> int:
@@ -49,6 +51,8 @@ class SourceState:
     def problem(self, name: str, position: Offsets | None) -> str | None:
         """Says why not all rows from the position on are there any more; None if they are. name: the source's."""
         if position is None:
+            if self.purged:
+                return f"{name} was purged up to {_text(self.first)}, and the table has nothing of it"
             return None
         if position.identity != self.identity:
             return f"{name} is another one than was read: {self.identity} now, {position.identity} then"

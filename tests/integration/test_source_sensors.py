@@ -15,12 +15,13 @@ from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.errors import SourceLost, SourceUnreachable
+from lakehouse_assets.errors import PublishRefused, SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.purge import PURGE, purge_job, purgeable
 from lakehouse_assets.hot.source_sensors import MOVER_TAG, movers_sensor, purges_sensor
 from lakehouse_assets.hot.warm import warm
 from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.postgres import PostgresTable
@@ -266,6 +267,24 @@ def test_a_rollback_behind_a_purge_is_told_and_before_it_reads_on(catalog: Catal
     assert purgeable(catalog, table, time.time() + 60) is None
     with pytest.raises(SourceLost, match="postgres:state was read to"):
         rows(catalog, table)
+
+
+def test_a_table_that_was_dropped_behind_a_purge_is_told(lake: Lake, catalog: Catalog, database: Connection) -> None:
+    table = state_table(source=SOON)
+    upsert(database, (1, "a"))
+    move(catalog, table)
+    found = purgeable(catalog, table, time.time() + 60)
+    assert found
+    found.source.purge(found.upto)
+    catalog.drop_table(table.identifier)
+    with pytest.raises(SourceLost, match="and the table has nothing of it"):
+        rows(catalog, table)
+    metadata = made(catalog, table).metadata
+    with pytest.raises(PublishRefused, match="and the table has nothing of it"):
+        source_range(table, metadata, {})
+    chosen = source_range(table, metadata, {"lakehouse/read_all": "true"})
+    assert chosen
+    assert chosen.begin.by_partition == (found.upto,)
 
 
 def test_only_the_purge_deletes(database: Connection) -> None:

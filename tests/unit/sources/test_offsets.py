@@ -46,6 +46,10 @@ def test_what_a_source_lacks_is_told(found: SourceState, problem: str | None) ->
     assert problem is None or problem in str(said)
 
 
+def test_what_was_purged_is_missed_by_a_table_that_has_nothing() -> None:
+    assert "was purged up to [3, 0]" in str(state(first=(3, 0), purged=True).problem("postgres:state", None))
+
+
 def test_without_a_position_all_that_is_there_is_read() -> None:
     found = state(first=(3, 0))
     assert found.problem("kafka:events", None) is None
