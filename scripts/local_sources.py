@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 
 import psycopg2
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakehouse_assets.cli.__main__ import main
@@ -34,9 +32,9 @@ def serve(arguments: list[str]) -> int:
     with kafka(settings, settings.home / "kafka") as broker, postgresql(settings.home / "postgresql") as server:
         environment = {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap, **server.variables}
         os.environ |= environment
-        with suppress(KafkaException):  # it is there already
-            new = NewTopic(flight_events.source.topic, 3, 1)
-            AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([new])[new.topic].result(20)
+        admin, topic = AdminClient({"bootstrap.servers": broker.bootstrap}), flight_events.source.topic
+        if topic not in admin.list_topics(timeout=20).topics:
+            admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(20)
         with psycopg2.connect("") as connection, connection.cursor() as cursor:
             cursor.execute(ddl_of(flight_state))
         address.write_text(json.dumps(environment))

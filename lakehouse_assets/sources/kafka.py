@@ -61,9 +61,8 @@ class KafkaTopic(RowSource):
 
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
         """Yields a problem for another mode than a plain Append, and for types that its values don't have."""
-        mode = type(write_mode).__name__
-        if mode != "Append" or getattr(write_mode, "match_on", None):
-            yield f"a KafkaTopic is moved by Append(), which adds each record once; found {mode}"
+        if not getattr(write_mode, "adds_again", False):
+            yield f"a KafkaTopic is moved by Append() without dedup_on, each record once; found {write_mode!r}"
         if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
             yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset"
         yield from self.value.problems(columns)

@@ -78,7 +78,7 @@ class PostgresTable(RowSource):
         """Yields problems of its name, of the mode, and of columns that it can't have."""
         if not TABLE.fullmatch(self.table):
             yield f"PostgresTable names {self.table!r}, which is not of the form table or schema.table in lower case"
-        if type(write_mode).__name__ != "Merge" or getattr(write_mode, "delete_when", "") != DELETED:
+        if getattr(write_mode, "delete_when", "") != DELETED:
             yield f"a PostgresTable is moved by Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
         if taken := sorted({POS, POS_AT, DELETED} & {name.lower() for name in columns}):
             yield f"columns that a PostgresTable has of its own: {', '.join(taken)}; call them otherwise"

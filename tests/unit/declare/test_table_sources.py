@@ -29,7 +29,7 @@ def test_a_table_with_a_source_needs_no_step() -> None:
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
-        (events_table, {"write_mode": Overwrite()}, r"moved by Append\(\), .* found Overwrite"),
+        (events_table, {"write_mode": Overwrite()}, r"moved by Append\(\) .* found Overwrite"),
         (events_table, {"write_mode": Append(dedup_on=["n"])}, r"moved by Append\(\)"),
         (events_table, {"partitions": DAYS}, "has no Dagster partitions"),
         (events_table, {"columns": [column("at", "time")]}, "can't be read from JSON"),
