@@ -141,6 +141,7 @@ def test_how_far_behind_a_table_is_can_be_plotted(lake: Lake, catalog: Catalog, 
     with psycopg2.connect("") as writer, writer.cursor() as cursor:
         cursor.execute(UPSERT, (4, "d", False))
         upsert(database, (5, "e"))
+        time.sleep(0.1)  # the shortest time that is told
         ticks = Ticks(lake, table)
         ticks.later = 30
         found = observed(ticks.tick())
