@@ -18,7 +18,7 @@ from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable, TooMuchHot
-from lakehouse_assets.protocol.steps import step_of
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import DELETED
 from lakehouse_assets.sources.row_source import RowSource
@@ -145,9 +145,10 @@ def hot_and_cold(
             rows = _hot(table, source, position, limit_hot)
         except (SourceLost, SourceUnreachable) as error:
             # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
-            moved = isinstance(error, SourceLost) and _snapshot(with_retries(lambda: _load(opened, table.identifier)))
-            again = isinstance(error, SourceUnreachable) or moved not in (False, _snapshot(cold))
-            if tried + 1 == TRIES or not again:
+            is_lost = isinstance(error, SourceLost) and _snapshot(
+                with_retries(lambda: _load(opened, table.identifier))
+            ) == _snapshot(cold)
+            if is_lost or tried + 1 == TRIES:
                 raise
             time.sleep(min(LONGEST_WAIT_SECONDS, 0.05 * 2**tried))
             continue
@@ -159,7 +160,7 @@ def hot_and_cold(
 def _source(table: Table) -> RowSource:
     if table.source is None:
         raise DeclarationError(f"table {table.identifier} has no source: hot_and_cold() reads tables that do")
-    if step_of(table.step).reference != MOVE:
+    if table.step != MOVE:
         raise DeclarationError(
             f"table {table.identifier} has the step {table.step}, which may change its source's rows: hot_and_cold() "
             "reads tables without a step of their own"
@@ -181,14 +182,13 @@ def _snapshot(cold: IcebergTable | None) -> int | None:
 def _position(table: Table, cold: IcebergTable | None) -> Offsets | None:
     """Returns how far the source was moved into the loaded snapshot. Raises SourceLost where that can't be known."""
     assert table.source is not None
-    known = read_on(cold.metadata) if cold is not None else None
-    if known and (why := known.unknown.get(table.source.name)):
+    known = read_on(cold.metadata) if cold is not None else ReadOn()
+    if why := known.unknown.get(table.source.name):
         raise SourceLost(
             f"table {table.identifier}: how far {table.source.name} was moved can't be known: {why}. Read the table "
             "without its source, or roll it to a snapshot that says"
         )
-    text = known.positions.get(table.source.name) if known else None
-    return Offsets.parse(text) if text else None
+    return known.offsets(table.source.name)
 
 
 def _hot(table: Table, source: RowSource, position: Offsets | None, limit: int) -> pa.Table:

@@ -6,9 +6,10 @@ When a run is due, and what the check says, is pace.py's.
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 import dagster as dg
@@ -21,9 +22,9 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.hot.pace import SourceVerdict, is_due, verdict, wait_after
 from lakehouse_assets.hot.purge import PURGE, purgeable
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run.in_flight import flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.row_source import Lag, SourceState
 
@@ -66,11 +67,10 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
         metadata = with_retries(lambda: lakehouse.catalog().load_table(table.identifier)).metadata
     except (NoSuchTableError, NoSuchNamespaceError):
         metadata = None
-    known = read_on(metadata) if metadata else None
-    if known and (why := known.unknown.get(source.name)):
+    known = read_on(metadata) if metadata else ReadOn()
+    if why := known.unknown.get(source.name):
         raise SourceLost(f"how far {source.name} was moved can't be known: {why}")
-    text, state = known.positions.get(source.name) if known else None, source.state()
-    position = Offsets.parse(text) if text else None
+    position, state = known.offsets(source.name), source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(problem)
     writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
@@ -154,16 +154,10 @@ def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
     """Returns for how many seconds the table is still left alone after runs that failed, one after the other."""
     filters = dg.RunsFilter(tags={MOVER_TAG: table.identifier}, statuses=ENDED)
     records = instance.get_run_records(filters, limit=REMEMBERED, order_by="update_timestamp", ascending=False)
-    failures = list(_failures(record.dagster_run.status for record in records))
+    statuses = (record.dagster_run.status for record in records)
+    failures = list(takewhile(lambda status: status is dg.DagsterRunStatus.FAILURE, statuses))
     ended = records[0].end_time or records[0].update_timestamp.timestamp() if records else 0.0
     return max(0.0, ended + wait_after(len(failures)) - now) if failures else 0.0
-
-
-def _failures(statuses: Iterator[dg.DagsterRunStatus]) -> Iterator[dg.DagsterRunStatus]:
-    for status in statuses:
-        if status is not dg.DagsterRunStatus.FAILURE:
-            return
-        yield status
 
 
 def purges_sensor(

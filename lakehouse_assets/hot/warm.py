@@ -18,7 +18,6 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.run.jobs import job_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
 
 WARM = "lakehouse_warm"
@@ -40,10 +39,10 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows") from error
         known = read_on(cold.metadata)
-        text, why = known.positions.get(source.name), known.unknown.get(source.name, "no run has moved rows of it")
-        if text is None:
+        position, why = known.offsets(source.name), known.unknown.get(source.name, "no run has moved rows of it")
+        if position is None:
             raise SourceLost(f"table {table.identifier}: how far {source.name} was moved can't be known: {why}")
-        position, state = Offsets.parse(text), source.state()
+        state = source.state()
         if position.identity != state.identity:
             raise SourceLost(f"table {table.identifier}: {state.problem(source.name, position)}")
         names = [column.name for column in table.schema.columns if column.name in cold.schema().column_names]

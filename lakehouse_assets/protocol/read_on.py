@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from lakehouse_assets.sources.offsets import Offsets
+
 
 class Position(NamedTuple):
     """A version of one input: up to it, its changes were read."""
@@ -36,3 +38,8 @@ class ReadOn:
     """A Position as text for each input whose changes were read; one that is missing is read from its beginning."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why the position of an input can't be known, in a clause, by input."""
+
+    def offsets(self, source: str) -> Offsets | None:
+        """Returns how far a source was read; None where it was not, or that can't be known. source: its name."""
+        text = self.positions.get(source)
+        return Offsets.parse(text) if text else None

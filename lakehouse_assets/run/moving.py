@@ -13,7 +13,6 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.input_positions import READ_ALL, read_on_of, reads_all
-from lakehouse_assets.sources.offsets import Offsets
 
 WAY_OUT = (
     f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
@@ -34,8 +33,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
     assert known is not None  # tables with a source are declared so that they can read on
     if why := known.unknown.get(source.name):
         raise _refused(table, f"how far {source.name} was read can't be known: {why}")
-    text = known.positions.get(source.name)
-    position = Offsets.parse(text) if text else None
+    position = known.offsets(source.name)
     try:
         state = source.state()
     except SourceLost as error:

@@ -153,8 +153,8 @@ class KafkaTopic(RowSource):
                     ) from None
             raise BadValue(f"{self.name}: values can't be read: {error}") from error
 
-    def _records(self, split: Split) -> Iterator[list[Message]]:
-        """Yields the committed records of a range, in order.
+    def _records(self, split: Split, most: int = BATCH) -> Iterator[list[Message]]:
+        """Yields the committed records of a range, in order, ``most`` at once.
 
         The end is reached where a record or the end of the partition lies behind it: a range may hold no record, as
         aborted ones and the marks of transactions have offsets too.
@@ -168,7 +168,7 @@ class KafkaTopic(RowSource):
             reached, heard = split.begin, time.monotonic()
             while reached < split.end:
                 found = []
-                for message in consumer.consume(BATCH, timeout=0.02):
+                for message in consumer.consume(most, timeout=0.02):
                     offset = message.offset() or 0
                     if (error := message.error()) is None:
                         reached = max(reached, offset + 1)
@@ -192,7 +192,7 @@ class KafkaTopic(RowSource):
 
     def _written_at(self, partition: int, begin: int, end: int) -> datetime | None:
         """Returns the time of the first committed record of a range; None if there is none."""
-        for messages in self._records(Split(partition, begin, end)):
+        for messages in self._records(Split(partition, begin, end), most=1):
             return datetime.fromtimestamp(messages[0].timestamp()[1] / 1000, UTC)
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
@@ -220,10 +220,8 @@ class PostgresTable(RowSource):
     def _quoted(self) -> str:
         return ".".join(map(quoted, self.table.split(".")))
 
-    @contextmanager
-    def _cursor(self) -> Iterator[Cursor]:
-        with connected(self.name) as cursor:
-            yield cursor
+    def _cursor(self) -> AbstractContextManager[Cursor]:
+        return connected(self.name)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import Position
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.step.window import CHANGE_TYPE, Window
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input
 from lakehouse_assets.worker.source_rows import read_range
@@ -87,11 +86,10 @@ class InputChanges:
         name = work.source.source.name
         if name in work.read_on.unknown:
             raise self._unknown(name, work.read_on.unknown[name])
-        text = work.read_on.positions.get(name)
-        position = Offsets.parse(text) if text else None
+        position = work.read_on.offsets(name)
         columns = StructType([one for one in self.columns if one.name not in work.undeclared])
         rows, to = read_range(self.spark, work.source, position, columns)
-        if str(to) != text:
+        if to != position:
             self.read_to[name] = str(to)
         return rows
 

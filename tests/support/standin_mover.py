@@ -28,8 +28,7 @@ def made(catalog: Catalog, table: Table) -> IcebergTable:
 
 def position_of(cold: IcebergTable, table: Table) -> Offsets | None:
     assert table.source is not None
-    text = read_on(cold.metadata).positions.get(table.source.name)
-    return Offsets.parse(text) if text else None
+    return read_on(cold.metadata).offsets(table.source.name)
 
 
 def moving(catalog: Catalog, table: Table) -> Iterator[None]:
