@@ -18,7 +18,7 @@ from lakehouse_assets.sources.offsets import Offsets
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CLIENT_VARIABLES = ("PG", "KAFKA_")
+CLIENT_VARIABLES = ("PG", "KAFKA_", "SCHEMA_REGISTRY_")
 """What the names of the environment's variables begin with that sources are reached by."""
 
 
@@ -148,6 +148,15 @@ def client_environment() -> dict[str, str]:
     They hold secrets: they are handed on in memory only.
     """
     return {name: value for name, value in os.environ.items() if name.startswith(CLIENT_VARIABLES)}
+
+
+def named_settings(prefix: str) -> dict[str, str]:
+    """Returns a client's settings of the environment: KAFKA_SASL_USERNAME is ``sasl.username``."""
+    return {
+        name.removeprefix(prefix).lower().replace("_", "."): value
+        for name, value in os.environ.items()
+        if name.startswith(prefix)
+    }
 
 
 def is_on_loopback() -> bool:
