@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 # https://iceberg.apache.org/docs/1.12.0/configuration/
 MODES, LEVELS = ("none", "hash", "range"), ("serializable", "snapshot")
@@ -66,6 +66,8 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _wanted(hint: Any, annotation: str) -> str:
     """Says what an option takes, to end a sentence."""
+    if get_origin(hint) is Literal:
+        return f"known are {', '.join(get_args(hint))}"
     one = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
     kind = get_origin(one) or one
     known = [
@@ -86,6 +88,8 @@ def _fits(value: Any, hint: Any) -> bool:
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return any(_fits(value, one) for one in arguments)
+    if kind is Literal:
+        return value in arguments
     if issubclass(kind, Enum):
         return value in [*kind]
     if kind in (int, float):
