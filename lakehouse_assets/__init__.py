@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.run.domain import Domain as Domain
     from lakehouse_assets.run.resource import Lakehouse as Lakehouse
     from lakehouse_assets.run.updated import when_updated as when_updated
+    from lakehouse_assets.sources.avro_value import Avro as Avro
     from lakehouse_assets.sources.json_value import Json as Json
     from lakehouse_assets.sources.kafka import KafkaTopic as KafkaTopic
     from lakehouse_assets.sources.postgres import PostgresTable as PostgresTable
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 HOMES = {
     "Append": "declare.modes",
     "Arrivals": "declare.arrivals",
+    "Avro": "sources.avro_value",
     "BadPartitions": "step.window",
     "Column": "declare.columns",
     "Compression": "declare.tuning",

@@ -35,6 +35,7 @@ CLASSES = {
     "Pace": "",
     "KafkaTopic": "Sources",
     "Json": "",
+    "Avro": "",
     "PostgresTable": "",
     "Domain": "The domain",
     "Release": "What readers get together",

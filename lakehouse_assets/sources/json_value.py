@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,9 @@ class Json:
         >>> KafkaTopic("flight-events", value=Json()).name
         'kafka:flight-events'
     """
+
+    type: Literal["json"] = field(default="json", repr=False)
+    """What it is called in YAML, and in what a worker is given."""
 
     def problems(self, columns: Mapping[str, str]) -> Iterator[str]:
         """Yields the columns whose types JSON does not have. columns: their types by name."""

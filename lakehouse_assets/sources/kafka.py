@@ -1,7 +1,7 @@
 """Topics of Kafka as sources: their offsets, what of them is safe to move, and reading a range of them exactly.
 
-What a value holds is json_value.py's. Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other settings, named
-likewise; which of these failures were met by trying is in docs/why.md.
+What a value holds is json_value.py's and avro_value.py's. Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other
+settings, named likewise; which of these failures were met by trying is in docs/why.md.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
+from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.json_value import Json
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split
+from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split, named_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ class KafkaTopic(RowSource):
 
     topic: str = field(kw_only=False)
     """Its name. A compacted topic is refused: it does not keep its records."""
-    value: Json = field(default=Json(), kw_only=False)
+    value: Json | Avro = field(default=Json(), kw_only=False)
     """How the value of a record becomes a row."""
     skip: Sequence[str] = ()
     """Records that are left out, such as one whose value nobody can read: ``<partition>:<offset>`` each."""
@@ -233,12 +234,7 @@ def client_settings() -> dict[str, str]:
 
     Raises SourceUnreachable without KAFKA_BOOTSTRAP_SERVERS.
     """
-    named = {
-        name.removeprefix("KAFKA_").lower().replace("_", "."): value
-        for name, value in os.environ.items()
-        if name.startswith("KAFKA_")
-    }
-    found = {name: value for name, value in named.items() if name.startswith(SETTINGS)}
+    found = {name: value for name, value in named_settings("KAFKA_").items() if name.startswith(SETTINGS)}
     if "bootstrap.servers" not in found:
         raise SourceUnreachable("KAFKA_BOOTSTRAP_SERVERS is not set: no topic can be reached")
     return {"log_level": "0", "socket.timeout.ms": str(round(SECONDS * 1000)), **found}

@@ -18,9 +18,12 @@ import yaml
 from lakehouse_assets import (
     Append,
     Arrivals,
+    Avro,
     Compression,
     Domain,
     FullRefresh,
+    Json,
+    KafkaTopic,
     LakehouseTables,
     Level,
     Maintenance,
@@ -161,6 +164,18 @@ def test_each_attribute_is_what_it_is_in_python() -> None:
         for name, value in vars(expected).items():
             if name not in ("automation", "partitions"):
                 assert getattr(found, name) == value, f"{expected.identifier}: {name}"
+
+
+def test_the_values_of_a_topic_are_told_by_their_type() -> None:
+    made = """
+domain: shop
+tables:
+- {identifier: shop.clicks, columns: [{name: n, type: int}], write_mode: {type: append},
+   source: {topic: clicks, value: {type: avro}}}
+- {identifier: shop.views, columns: [{name: n, type: int}], write_mode: {type: append}, source: {topic: views}}
+"""
+    tables = LakehouseTables.resolve_from_yaml(made).declared_domain.tables
+    assert [table.source for table in tables] == [KafkaTopic("clicks", Avro()), KafkaTopic("views", Json())]
 
 
 def test_the_definitions_are_those_of_python(project: Path) -> None:

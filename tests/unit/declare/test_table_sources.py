@@ -11,6 +11,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge, Overwrite
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.postgres_ddl import ddl
@@ -33,6 +34,12 @@ def test_a_table_with_a_source_needs_no_step() -> None:
         (events_table, {"write_mode": Append(dedup_on=["n"])}, r"moved by Append\(\)"),
         (events_table, {"partitions": DAYS}, "has no Dagster partitions"),
         (events_table, {"columns": [column("at", "time")]}, "can't be read from JSON"),
+        (events_table, {"source": KafkaTopic("events", Avro()), "columns": [column("at", "time")]}, "read from Avro"),
+        (
+            events_table,
+            {"source": KafkaTopic("events", Avro(type="json"))},
+            "value.type is 'json', known are avro",
+        ),
         (events_table, {"source": KafkaTopic("events", skip=["5"])}, "of the form partition:offset"),
         (events_table, {"source": KafkaTopic("events", floor=0)}, "source has floor=0"),
         (events_table, {"source": "kafka:events"}, "source is 'kafka:events'"),
