@@ -21,6 +21,7 @@ from tests.support.hot_tables import ddl_of, state_table
 from tests.support.kafka import Kafka, kafka
 from tests.support.postgres import PostgreSQL, binaries, postgresql
 from tests.support.proxy import Proxy, proxy
+from tests.support.schema_registry import Registry, apicurio
 from tests.support.servers import SeaweedFS, seaweedfs
 from tests.support.topics import Topic
 
@@ -127,3 +128,10 @@ def topic(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topic:
     """An empty topic ``events``, reached by KAFKA_BOOTSTRAP_SERVERS."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap)
     return Topic(broker.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[Registry]:
+    """A schema registry that speaks Confluent's REST interface."""
+    with apicurio(read_settings()) as registry:
+        yield registry

@@ -11,11 +11,13 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.sources import kafka as kafka_source
+from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table
 from tests.support.kafka import Kafka
+from tests.support.schema_registry import Registry, framed
 from tests.support.standin_mover import made, moving
 from tests.support.topics import TOPIC, Topic, value
 
@@ -177,6 +179,43 @@ def test_a_value_that_cannot_be_read_is_named_and_can_be_left_out(lake: Lake, to
     result = lake.run(table)
     assert result.success, failure_text(result)
     assert cold(lake) == [0, 3]
+
+
+def test_avro_records_of_two_versions_of_a_schema_are_moved(
+    lake: Lake, topic: Topic, schema_registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", schema_registry.url)
+    base = {"type": "record", "name": "Base", "fields": [{"name": "id", "type": "long"}]}
+    schema_registry.register("base", base)
+    of_base = {"name": "Base", "subject": "base", "version": 1}
+    before = {"type": "record", "name": "Event", "fields": [{"name": "n", "type": "int"}]}
+    text = {"name": "text", "type": ["null", "string"], "default": None}
+    more = [{"name": "n", "type": "long"}, text, {"name": "base", "type": ["null", "Base"], "default": None}]
+    first = schema_registry.register("events-value", before)
+    second = schema_registry.register("events-value", after := {**before, "fields": more}, of_base)
+    after["fields"][2]["type"] = ["null", base]  # as it is written
+    table = events_table(source=KafkaTopic("events", value=Avro()))
+    topic.send_raw(
+        framed(first, before, {"n": 1}),
+        framed(second, after, {"n": 2, "text": "two", "base": {"id": 1}}),
+        framed(first, before, {"n": 3}),
+    )
+    result = lake.run(table)
+    assert result.success, failure_text(result)
+    assert lake.rows(table).sort_by("n").to_pylist() == [
+        {"n": 1, "text": None},
+        {"n": 2, "text": "two"},
+        {"n": 3, "text": None},
+    ]
+    topic.send_raw(framed(second, after, {"n": 4, "text": "four", "base": None}))
+    found = hot_and_cold(table, catalog=load_lake(lake.settings)).polars().collect()
+    assert sorted(found["n"].to_list()) == [1, 2, 3, 4]
+    topic.send_raw(framed(second + 1000, before, {"n": 5}))
+    result = lake.run(table)
+    assert f"record 0:4 can't be read: the schema registry has no schema {second + 1000}" in failure_text(result)
+    monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:1")
+    result = lake.run(table)
+    assert "the schema registry can't be reached at http://127.0.0.1:1" in failure_text(result)
 
 
 def test_a_run_moves_no_more_than_its_ceiling(lake: Lake, topic: Topic) -> None:
