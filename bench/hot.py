@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
 
 import dagster as dg
 import duckdb
 import numpy as np
+import polars as pl
 import psycopg2
 import pyarrow as pa
-from confluent_kafka import Producer
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
 from bench.context import Bench
@@ -30,17 +34,19 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
+from lakehouse_assets.hot.pace import is_due
 from lakehouse_assets.sources.kafka import KafkaTopic
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import ddl_of, state_table
 from tests.support.hot_world import WRONG, faults, world_of
 from tests.support.kafka import kafka
 from tests.support.postgres import postgresql
-from tests.support.standin_mover import made, moving
+from tests.support.standin_mover import made, moving, position_of
 from tests.support.topics import TOPIC, Topic
 
 READS, WORLDS = 25, 40
 RATE, SECONDS, MOVED_EACH_SECONDS = 10_000, 60, 5.0
+TICK_SECONDS, OF_A_TICK = 10, 1000
 COLD, HOT, MOVED = 1_000_000, 100_000, 1_000_000
 EVENTS = Table(
     "bench.events",
@@ -51,11 +57,11 @@ EVENTS = Table(
 
 
 def measure(bench: Bench) -> list[Section]:
-    """Four sections: right and wrong reads, freshness, the cost of a read, the speed of a move."""
+    """Five sections: right and wrong reads, freshness, an hour's commits, the cost of a read, the speed of a move."""
     with postgresql() as database, kafka(bench.settings) as broker:
         variables = {**database.variables, "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap}
         with patch.dict(os.environ, variables):
-            return [_races(bench), _freshness(bench), _cost(bench), _moves(bench)]
+            return [_races(bench), _freshness(bench), _hour(bench), _cost(bench), _moves(bench)]
 
 
 def _races(bench: Bench) -> Section:
@@ -75,24 +81,10 @@ def _races(bench: Bench) -> Section:
 
 
 def _freshness(bench: Bench) -> Section:
-    """Events at a steady rate, a mover beside them, and a reader that looks at the newest again and again."""
+    """Events of another process at a steady rate, a mover, and a reader that looks at the newest again and again."""
     catalog, topic = _topic(bench, "freshness")
     rate, seconds = bench.times(RATE, quick=500), bench.times(SECONDS, quick=3)
     ended, delays, milliseconds, moves = threading.Event(), list[float](), list[float](), 0
-
-    def produce() -> None:
-        producer = Producer({"bootstrap.servers": topic.bootstrap, "linger.ms": 5})
-        began, sent = time.monotonic(), 0
-        while time.monotonic() - began < seconds:
-            while sent < (time.monotonic() - began) * rate:
-                at = datetime.now(UTC).isoformat()
-                producer.produce(TOPIC, f'{{"n": {sent}, "text": "event {sent}", "sent_at": "{at}"}}')
-                sent += 1
-                if not sent % 1000:
-                    producer.poll(0)
-            producer.poll(0.002)
-        producer.flush(30)
-        ended.set()
 
     def mover() -> None:
         nonlocal moves
@@ -101,21 +93,22 @@ def _freshness(bench: Bench) -> Section:
                 pass
             moves += 1
 
-    threads = [threading.Thread(target=act) for act in (produce, mover)]
-    for thread in threads:
-        thread.start()
-    seen = -1
-    while not ended.is_set():
+    produces = subprocess.Popen([sys.executable, "-m", "bench.events", topic.bootstrap, str(rate), str(seconds)])
+    moves_beside = threading.Thread(target=mover)
+    moves_beside.start()
+    seen, read = -1, hot_and_cold(EVENTS, catalog=catalog)
+    while produces.poll() is None:
         started = time.perf_counter()
-        hot = hot_and_cold(EVENTS, catalog=catalog).hot
-        now = time.time() * 1e6
+        read = read.again()
+        hot, now = read.hot, time.time() * 1e6
         milliseconds.append((time.perf_counter() - started) * 1000)
-        new = hot.filter(pa.compute.greater(hot["n"], seen))
+        new = hot.filter(pc.greater(hot["n"], seen))
         if new.num_rows:
-            seen = pa.compute.max(new["n"]).as_py()
+            seen = pc.max(new["n"]).as_py()
             delays += ((now - new["sent_at"].cast(pa.int64()).to_numpy()) / 1e6).tolist()
-    for thread in threads:
-        thread.join()
+    ended.set()
+    moves_beside.join()
+    assert not produces.returncode
     half, most = (float(np.percentile(delays, share)) for share in (50, 99))
     rows = [
         ("events a second", f"{rate:,}"),
@@ -130,17 +123,51 @@ def _freshness(bench: Bench) -> Section:
     return Section("Freshness", ("", ""), rows, [at_most("99 of 100 events are seen within", most, 1.0, " s")], notes)
 
 
+def _hour(bench: Bench) -> Section:
+    """An hour of events in simulated time, written to a table each 10 s, or to a topic and moved when it is due."""
+    catalog, topic = _topic(bench, "hour")
+    straight = catalog.create_table("bench.straight", EVENTS.schema)
+    source = KafkaTopic(TOPIC, floor=5_000_000)  # so that its latency decides
+    table = replace(EVENTS, source=source)
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    for tick in range(bench.times(360, quick=40)):
+        at = began + timedelta(seconds=TICK_SECONDS * tick)
+        numbers = range(tick * OF_A_TICK, (tick + 1) * OF_A_TICK)
+        columns = [[*numbers], [f"event {n}" for n in numbers], [at] * OF_A_TICK]
+        straight.append(pa.table(columns, schema=straight.schema().as_arrow()))
+        _send(topic, numbers, at)
+        state = source.state()
+        lag = source.lag(state, state.begin(position_of(catalog.load_table(table.identifier), table)))
+        if is_due(source, lag, at + timedelta(seconds=TICK_SECONDS)):
+            for _ in moving(catalog, table):
+                pass
+    ways = {
+        "written at once": (straight, lambda: _sum(pl.scan_iceberg(catalog.load_table("bench.straight")))),
+        "through the topic": (
+            catalog.load_table(EVENTS.identifier),
+            lambda: _sum(hot_and_cold(table, catalog=catalog).polars()),
+        ),
+    }
+    rows = []
+    for name, (found, way) in ways.items():
+        files = len(found.inspect.files())
+        rows.append((name, len(found.snapshots()), files, _times(bench, way)))
+    header = ("", "commits", "files", "milliseconds of a sum over all rows")
+    verdict = at_most("commits of an hour at a latency of 5 minutes", int(rows[1][1]), 12)
+    return Section("An hour of 100 events a second, seen within 10 seconds", header, rows, [verdict])
+
+
 def _cost(bench: Bench) -> Section:
     catalog, topic = _topic(bench, "cost")
     cold, hot = bench.times(COLD, quick=1000), bench.times(HOT, quick=100)
-    _send(topic, cold)
+    _send(topic, range(cold))
     for _ in moving(catalog, EVENTS):
         pass
-    _send(topic, hot)
+    _send(topic, range(hot))
     of_hot = _times(bench, lambda: hot_and_cold(EVENTS, catalog=catalog))
     ways: dict[str, Callable[[], object]] = {
-        "Polars, cold alone": lambda: _polars(catalog),
-        "Polars, as one": lambda: hot_and_cold(EVENTS, catalog=catalog).polars().select("n").sum().collect(),
+        "Polars, cold alone": lambda: _sum(pl.scan_iceberg(catalog.load_table(EVENTS.identifier))),
+        "Polars, as one": lambda: _sum(hot_and_cold(EVENTS, catalog=catalog).polars()),
         "DuckDB, as one": lambda: _duckdb(catalog),
     }
     rows = [("pinning, and reading what is hot", of_hot), *((name, _times(bench, way)) for name, way in ways.items())]
@@ -148,10 +175,8 @@ def _cost(bench: Bench) -> Section:
     return Section(title, ("", ""), rows)
 
 
-def _polars(catalog: Catalog) -> object:
-    import polars as pl
-
-    return pl.scan_iceberg(catalog.load_table(EVENTS.identifier)).select("n").sum().collect()
+def _sum(rows: pl.LazyFrame) -> object:
+    return rows.select("n").sum().collect()
 
 
 def _duckdb(catalog: Catalog) -> object:
@@ -164,7 +189,7 @@ def _moves(bench: Bench) -> Section:
     """One run that moves a topic, beside one whose step gives the same rows without a source."""
     _, topic = _topic(bench, "moves")
     rows = bench.times(MOVED, quick=1000)
-    _send(topic, rows)
+    _send(topic, range(rows))
     bare = Table(
         "bench.bare", EVENTS.columns, step="tests.support.hot_tables:same_rows", write_mode=Append(),
         spark_conf={"spark.lakehouse.rows": str(rows)},
@@ -204,10 +229,11 @@ def _topic(bench: Bench, home: str) -> tuple[Catalog, Topic]:
     return catalog, Topic(os.environ["KAFKA_BOOTSTRAP_SERVERS"])
 
 
-def _send(topic: Topic, rows: int) -> None:
-    at = datetime.now(UTC).isoformat()
-    for n in range(rows):
-        topic.producer.produce(TOPIC, json.dumps({"n": n, "text": f"event {n}", "sent_at": at}))
+def _send(topic: Topic, numbers: Sequence[int], at: datetime | None = None) -> None:
+    at = at or datetime.now(UTC)
+    for n in numbers:
+        sent = json.dumps({"n": n, "text": f"event {n}", "sent_at": at.isoformat()})
+        topic.producer.produce(TOPIC, sent, timestamp=int(at.timestamp() * 1000))
         if not n % 1000:
             topic.producer.poll(0)
     topic.producer.flush(60)

@@ -139,6 +139,11 @@ def parse_type(text: str) -> IcebergType:
     raise ValueError(f"{text!r} is none of list<type>, map<type, type>, struct<name: type, …>{meant}")
 
 
+def types_of(schema: Schema) -> dict[str, str]:
+    """Returns the types of a schema's columns by name, as declared ones are written."""
+    return {column.name: type_text(column.field_type) for column in schema.columns}
+
+
 def type_text(type_: IcebergType) -> str:
     """Returns the text of a type, as parse_type() reads it: without field ids."""
     match type_:

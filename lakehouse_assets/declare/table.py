@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
 from lakehouse_assets.declare.care import Maintenance, care_problem
-from lakehouse_assets.declare.columns import Column, find_column, schema_of, type_text
+from lakehouse_assets.declare.columns import Column, find_column, schema_of, types_of
 from lakehouse_assets.declare.modes import Overwrite, WriteMode
 from lakehouse_assets.declare.option_values import mistyped, property_problems
 from lakehouse_assets.declare.sql_conditions import condition_problem
@@ -269,8 +269,7 @@ class Table:
             return
         if self.partitions is not None:
             yield "a table with a source has no Dagster partitions, as each run moves what came since the last"
-        types = {column.name: type_text(column.field_type) for column in self.schema.columns}
-        yield from self.source.problems(types, self.write_mode)
+        yield from self.source.problems(types_of(self.schema), self.write_mode)
         for option in ("floor", "ceiling"):
             if getattr(self.source, option) < 1:
                 yield f"source has {option}={getattr(self.source, option)}, it must be a whole number of 1 or more"

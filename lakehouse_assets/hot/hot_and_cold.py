@@ -17,11 +17,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable, TooMuchHot
+from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable
+from lakehouse_assets.hot.hot_rows import HotRows, hot_schema, read_hot
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.postgres import DELETED
-from lakehouse_assets.sources.row_source import RowSource
+from lakehouse_assets.sources.row_source import DELETED
 from lakehouse_assets.step.move import MOVE
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ class HotAndCold:
     """The keys, deleted ones too, whose rows in the table are older than hot's; None where rows are only added."""
     columns: Sequence[str]
     where: str
+    limit_hot: int
+    catalog: Catalog = field(repr=False)
+    rows: HotRows = field(repr=False)
+    """The source's rows as they were read, which the next read keeps."""
+
+    def again(self) -> HotAndCold:
+        """Reads the same anew, with what was written since; of a topic, the records that were not read before.
+
+        Raises what hot_and_cold() raises.
+        """
+        return _read(self.declared, self.columns, self.where, self.limit_hot, self.catalog, self.rows)
 
     def polars(self) -> pl.LazyFrame:
         """Returns all rows as a lazy frame of Polars, whose filters and projections reach the table's files."""
@@ -131,33 +142,42 @@ def hot_and_cold(
         Traceback (most recent call last):
         lakehouse_assets.errors.DeclarationError: table shop.orders has no source: hot_and_cold() reads tables that do
     """
-    source = _source(table)
+    _check(table)
     names = [column.name for column in table.schema.columns]
     if unknown := sorted({*columns} - {*names}):
         raise DeclarationError(
             f"table {table.identifier} has no column {', '.join(unknown)}; it has {', '.join(names)}"
         )
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
+    return _read(table, tuple(columns) or names, where, limit_hot, opened, HotRows())
+
+
+def _read(
+    table: Table, columns: Sequence[str], where: str, limit_hot: int, catalog: Catalog, before: HotRows
+) -> HotAndCold:
+    """Reads the table first, then its source, and again where that lacks what came behind the table's snapshot."""
+    assert table.source is not None
     for tried in range(TRIES):
-        cold = with_retries(lambda: _load(opened, table.identifier))
+        cold = with_retries(lambda: _load(catalog, table.identifier))
         try:
             position = _position(table, cold)
-            rows = _hot(table, source, position, limit_hot)
+            rows = read_hot(table, table.source, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
             # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
             is_lost = isinstance(error, SourceLost) and _snapshot(
-                with_retries(lambda: _load(opened, table.identifier))
+                with_retries(lambda: _load(catalog, table.identifier))
             ) == _snapshot(cold)
             if is_lost or tried + 1 == TRIES:
                 raise
             time.sleep(min(LONGEST_WAIT_SECONDS, 0.05 * 2**tried))
             continue
-        hot, shadowed = _of_reader(rows, table)
-        return HotAndCold(table, cold, _snapshot(cold), position, hot, shadowed, tuple(columns) or names, where)
+        hot, shadowed = _of_reader(rows.to_arrow(hot_schema(table)), table)
+        snapshot_id = _snapshot(cold)
+        return HotAndCold(table, cold, snapshot_id, position, hot, shadowed, columns, where, limit_hot, catalog, rows)
     raise AssertionError("the last try returns or raises")
 
 
-def _source(table: Table) -> RowSource:
+def _check(table: Table) -> None:
     if table.source is None:
         raise DeclarationError(f"table {table.identifier} has no source: hot_and_cold() reads tables that do")
     if table.step != MOVE:
@@ -165,7 +185,6 @@ def _source(table: Table) -> RowSource:
             f"table {table.identifier} has the step {table.step}, which may change its source's rows: hot_and_cold() "
             "reads tables without a step of their own"
         )
-    return table.source
 
 
 def _load(catalog: Catalog, identifier: str) -> IcebergTable | None:
@@ -189,48 +208,6 @@ def _position(table: Table, cold: IcebergTable | None) -> Offsets | None:
             "without its source, or roll it to a snapshot that says"
         )
     return known.offsets(table.source.name)
-
-
-def _hot(table: Table, source: RowSource, position: Offsets | None, limit: int) -> pa.Table:
-    """Returns what the source holds from the position on, and proves that none of it was missing."""
-    import pyarrow as pa
-
-    state = source.state()
-    if problem := state.problem(source.name, position):
-        raise SourceLost(_advised(table, problem))
-    begin = state.begin(position)
-    schema, batches, rows = hot_schema(table), list[Any](), 0
-    for split in source.visible(state, begin):
-        for batch in source.read(split, schema, limit - rows + 1):
-            batches.append(batch)
-            rows += batch.num_rows
-            if rows > limit:
-                raise TooMuchHot(
-                    f"{source.name} holds more than {limit:,} rows that are not moved into {table.identifier}: "
-                    f"materialize {table.key.to_user_string()}, or raise limit_hot"
-                )
-    try:
-        source.prove(begin)  # after the rows were read: else what was purged in between is missed
-    except SourceLost as error:
-        raise SourceLost(_advised(table, str(error))) from error
-    return pa.Table.from_batches(batches, schema)
-
-
-def hot_schema(table: Table) -> pa.Schema:
-    """Returns the columns of a table's source as Arrow has them, all of which may be null."""
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-    plain = schema_to_pyarrow(table.schema, include_field_ids=False)
-    more = [pa.field(DELETED, pa.bool_())] if table.write_mode.match_on else []
-    return pa.schema([*(pa.field(one.name, one.type) for one in plain), *more])
-
-
-def _advised(table: Table, problem: str) -> str:
-    return (
-        f"table {table.identifier} can't be read as one with its source: {problem}. Read the table alone, and see what "
-        f"its next run says of the source"
-    )
 
 
 def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from lakehouse_assets.declare.columns import type_text
+from lakehouse_assets.declare.columns import types_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 
@@ -57,6 +57,5 @@ def _set_up(table: Table) -> dict[str, dg.MetadataValue]:
 
     if not isinstance(table.source, PostgresTable):
         return {}
-    types = {column.name: type_text(column.field_type) for column in table.schema.columns}
-    text = ddl(table.source, types, table.write_mode.match_on)
+    text = ddl(table.source, types_of(table.schema), table.write_mode.match_on)
     return {SQL: dg.MetadataValue.md(f"```sql\n{text}```")}

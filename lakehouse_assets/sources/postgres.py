@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING
 
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split
+from lakehouse_assets.sources.row_source import DELETED, Lag, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg2.extensions import cursor as Cursor
 
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
-POS, POS_AT, DELETED = "pos", "pos_at", "deleted"
-"""Columns that a source has beside the table's: the transaction that wrote the row last, when that began, and whether
-the row is deleted."""
+POS, POS_AT = "pos", "pos_at"
+"""Columns that a source has beside the table's: the transaction that wrote the row last, and when that began."""
 PURGED = "lakehouse_purged"
 """The table that says up to which ``pos`` each source was purged."""
 TYPES = {
@@ -62,6 +61,8 @@ class PostgresTable(RowSource):
         >>> Table("shop.orders", columns, source=PostgresTable("orders"), write_mode=merge).source.name
         'postgres:orders'
     """
+
+    marks_deleted = True
 
     table: str = field(kw_only=False)
     """Its name, with its schema where that is not on the search path. Its columns are named as the table's."""

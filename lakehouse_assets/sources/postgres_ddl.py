@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from lakehouse_assets.sources.postgres import DELETED, POS, POS_AT, PURGED, PostgresTable, postgres_type, quoted
+from lakehouse_assets.sources.postgres import POS, POS_AT, PURGED, PostgresTable, postgres_type, quoted
+from lakehouse_assets.sources.row_source import DELETED
 
 
 def ddl(source: PostgresTable, columns: Mapping[str, str], keys: Collection[str]) -> str:

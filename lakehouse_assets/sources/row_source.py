@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.sources.offsets import Offsets
@@ -18,6 +18,8 @@ from lakehouse_assets.sources.offsets import Offsets
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DELETED = "deleted"
+"""The column that says whether a row is deleted, of sources that have one."""
 CLIENT_VARIABLES = ("PG", "KAFKA_", "SCHEMA_REGISTRY_")
 """What the names of the environment's variables begin with that sources are reached by."""
 
@@ -93,6 +95,9 @@ class Split:
 @dataclass(frozen=True, kw_only=True)
 class RowSource(ABC):
     """A source of a table's rows, and how soon and how often they are moved."""
+
+    marks_deleted: ClassVar[bool] = False
+    """Whether its rows have a column ``deleted``, which says that they are."""
 
     floor: int = 100_000
     """The number of rows that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""

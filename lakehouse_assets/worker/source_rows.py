@@ -19,8 +19,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from lakehouse_assets.errors import BadValue, LakehouseError, SourceLost, SourceUnreachable
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.postgres import DELETED, PostgresTable
-from lakehouse_assets.sources.row_source import RowSource, Split, client_environment
+from lakehouse_assets.sources.row_source import DELETED, RowSource, Split, client_environment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +58,7 @@ def read_range(
     begin = begin.widened(len(chosen.to.by_partition))
     source.prove(begin)  # before: what follows takes long
     spans = begin.spans(chosen.to)
-    more = [StructField(DELETED, BooleanType())] if isinstance(source, PostgresTable) else []
+    more = [StructField(DELETED, BooleanType())] if source.marks_deleted else []
     schema = StructType([*(StructField(field.name, field.dataType) for field in columns), *more])
     splits = [Split(number, *span) for number, span in spans.items()]
     if not splits:

@@ -43,10 +43,10 @@ from lakehouse_assets.run.table_run import Staged, Staging, TableRun
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.stage import stage
-from tests.conftest import Lake, failure_text, missing
+from tests.conftest import Lake, failure_text
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.oauth import OAuth, oauth
-from tests.support.postgres import PostgreSQL, binaries, postgresql
+from tests.support.postgres import PostgreSQL
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, Moto, SeaweedFS, configured, moto
 from tests.support.tables import DAYS as DAILY
 from tests.support.tables import numbers
@@ -87,14 +87,6 @@ def keys_in_the_jvm(jvm: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[PostgreSQL]:
-    if binaries() is None:
-        missing("PostgreSQL is not installed (Debian's package: postgresql)")
-    with postgresql() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def glue() -> Iterator[Moto]:
     with moto() as running:
         yield running
@@ -129,7 +121,7 @@ def catalog_properties(kind: str, request: pytest.FixtureRequest, tmp_path: Path
         case "sqlite":
             return {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}
         case "postgresql":
-            at = request.getfixturevalue("database")
+            at = request.getfixturevalue("postgres_server")
             uri = f"postgresql+psycopg2://{at.user}@{at.host}:{at.port}/{at.database}?application_name=test"
             return {"type": "sql", "uri": uri, "warehouse": warehouse}
         case "rest":
@@ -270,14 +262,16 @@ def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(vending: Lake)
 
 @server
 def test_a_new_database_opened_by_many_at_once(
-    settings: Settings, database: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, postgres_server: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = psycopg2.connect(host=database.host, port=database.port, user=database.user, dbname=database.database)
+    connection = psycopg2.connect(
+        host=postgres_server.host, port=postgres_server.port, user=postgres_server.user, dbname=postgres_server.database
+    )
     connection.autocommit = True
     for round in range(3):
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE fresh{round}")
-        uri = f"postgresql://{database.user}@{database.host}:{database.port}/fresh{round}"
+        uri = f"postgresql://{postgres_server.user}@{postgres_server.host}:{postgres_server.port}/fresh{round}"
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri)
         together = Barrier(WRITERS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.columns import column, types_of
 from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.sources.kafka import KafkaTopic
@@ -44,4 +44,4 @@ def same_rows(spark: SparkSession, window: Window) -> DataFrame:
 def ddl_of(table: Table) -> str:
     """Returns what the database of a table's source needs."""
     assert isinstance(table.source, PostgresTable)
-    return ddl(table.source, {one.name: one.type for one in table.columns}, table.write_mode.match_on)
+    return ddl(table.source, types_of(table.schema), table.write_mode.match_on)

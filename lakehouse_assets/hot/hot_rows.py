@@ -1,0 +1,112 @@
+"""The rows that a source holds from a position on, read at once, with the proof that none of them was missing.
+
+Which position it is, and how they are joined with the table, is hot_and_cold.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import SourceLost, TooMuchHot
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.row_source import DELETED, RowSource, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class HotRows:
+    """The rows of a source from a position on, by the split they were read by.
+
+    Example:
+        >>> HotRows("Zk3X", {Split(0, 0, 5): None, Split(0, 5, 9): None}).splits_of(Split(0, 3, 12))
+        [Split(partition=0, begin=3, end=5), Split(partition=0, begin=5, end=9), Split(partition=0, begin=9, end=12)]
+    """
+
+    identity: str = ""
+    """Which source they are of, as in Offsets."""
+    by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
+
+    def splits_of(self, split: Split) -> list[Split]:
+        """Divides a split by what was read of it before, which need not be read again: its rows stay the same."""
+        if split.end is None:
+            return [split]
+        divided, begin = list[Split](), split.begin
+        for known in sorted(self.by_split, key=lambda one: one.begin):
+            if known.partition == split.partition and known.end is not None and begin < known.end <= split.end:
+                divided.append(Split(split.partition, begin, known.end))
+                begin = known.end
+        return [*divided, *([Split(split.partition, begin, split.end)] if begin < split.end else [])]
+
+    def to_arrow(self, schema: pa.Schema) -> pa.Table:
+        """Returns all of them."""
+        import pyarrow as pa
+
+        return pa.concat_tables([schema.empty_table(), *self.by_split.values()])
+
+
+def read_hot(table: Table, source: RowSource, position: Offsets | None, limit: int, before: HotRows) -> HotRows:
+    """Returns the rows of a table's source from a position on, and proves that none of them was missing.
+
+    limit: the most rows. before: what was read before of the same source. Raises SourceLost, SourceUnreachable,
+    TooMuchHot and BadValue.
+    """
+    state = source.state()
+    if problem := state.problem(source.name, position):
+        raise SourceLost(_advised(table, problem))
+    begin = state.begin(position)
+    known = before if before.identity == state.identity else HotRows()
+    schema, rows = hot_schema(table), 0
+    found: dict[Split, pa.Table] = {}
+    for split in (part for whole in source.visible(state, begin) for part in known.splits_of(whole)):
+        if split in known.by_split:
+            found[split] = known.by_split[split]
+        else:
+            found[split] = _read(source, split, schema, limit - rows + 1)
+        rows += found[split].num_rows
+        if rows > limit:
+            raise TooMuchHot(
+                f"{source.name} holds more than {limit:,} rows that are not moved into {table.identifier}: "
+                f"materialize {table.key.to_user_string()}, or raise limit_hot"
+            )
+    try:
+        source.prove(begin)  # after the rows were read: else what was purged in between is missed
+    except SourceLost as error:
+        raise SourceLost(_advised(table, str(error))) from error
+    return HotRows(state.identity, found)
+
+
+def hot_schema(table: Table) -> pa.Schema:
+    """Returns the columns of a table's source as Arrow has them, all of which may be null."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    assert table.source is not None
+    plain = schema_to_pyarrow(table.schema, include_field_ids=False)
+    more = [pa.field(DELETED, pa.bool_())] if table.source.marks_deleted else []
+    return pa.schema([*(pa.field(one.name, one.type) for one in plain), *more])
+
+
+def _read(source: RowSource, split: Split, schema: pa.Schema, limit: int) -> pa.Table:
+    """Returns a split's rows, or somewhat more than ``limit`` of them."""
+    import pyarrow as pa
+
+    batches: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in source.read(split, schema, limit):
+        batches.append(batch)
+        rows += batch.num_rows
+        if rows >= limit:
+            break
+    return pa.Table.from_batches(batches, schema)
+
+
+def _advised(table: Table, problem: str) -> str:
+    return (
+        f"table {table.identifier} can't be read as one with its source: {problem}. Read the table alone, and see what "
+        f"its next run says of the source"
+    )
