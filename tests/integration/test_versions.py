@@ -15,6 +15,7 @@ from uuid import uuid4
 import dagster as dg
 import pyarrow as pa
 import pytest
+from psycopg2.extensions import connection as Connection
 from pyiceberg.table import StaticTable
 
 from lakehouse_assets.declare.modes import Append, Merge, Rewrites
@@ -29,8 +30,10 @@ from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import ROOT, Lake, failure_text, missing
 from tests.support import merges
 from tests.support.faults import span
+from tests.support.hot_tables import UPSERT, events_table, state_table
 from tests.support.merges import PLAIN, found, give, merged, row
 from tests.support.tables import numbers
+from tests.support.topics import Topic
 from tests.versions import COMBINATIONS, Combination
 from tests.versions.launcher import cold, warm
 
@@ -250,3 +253,16 @@ def test_the_projects_own_spark_reads_it_and_both_write_the_same_table(
         result = replace(lake, workers=workers).run(table, day)
         assert result.success, failure_text(result)
         assert lake.sorted(table) == expected[table.identifier]
+
+
+@pytest.mark.server
+def test_rows_of_sources_are_moved(combination: Combination, lake: LakeOf, database: Connection, topic: Topic) -> None:
+    in_a_process = replace(lake, workers=cold(combination.interpreter, combination.folder))
+    topic.send(range(3))
+    with database.cursor() as cursor:
+        cursor.executemany(UPSERT, [(n, str(n), n == 1) for n in range(3)])
+    for table in (events_table(), state_table()):
+        result = in_a_process.run(table)
+        assert result.success, failure_text(result)
+    assert lake.sorted(events_table())["n"].to_pylist() == [0, 1, 2]
+    assert lake.sorted(state_table())["n"].to_pylist() == [0, 2]

@@ -16,7 +16,16 @@ from lakehouse_assets.environment.spark_setup import COORDINATES, EXCLUDED
 
 ROOT = Path(__file__).parents[2]
 # What a worker imports beside Spark, in the versions that the project has.
-PACKAGES = ("boto3", "dagster-pipes", "pyarrow", "pyiceberg", "sqlalchemy")
+PACKAGES = (
+    "boto3",
+    "confluent-kafka",
+    "dagster-pipes",
+    "pandas",
+    "psycopg2-binary",
+    "pyarrow",
+    "pyiceberg",
+    "sqlalchemy",
+)
 
 
 @dataclass(frozen=True)
