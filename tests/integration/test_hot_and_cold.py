@@ -115,7 +115,8 @@ def test_a_mover_that_is_killed_moves_each_row_once(lake: Lake, database: Connec
     assert seen(lake) == {1: "a", 2: "c", 3: "d"}
     result = lake.run(state_table(), tags=from_failure(run))
     assert result.success, failure_text(result)
-    assert cold(lake) == {1: "a", 2: "b"}  # its plan says so
+    has_no_plan = stage is Stage.PLANNED  # else that says what is moved
+    assert cold(lake) == ({1: "a", 2: "c", 3: "d"} if has_no_plan else {1: "a", 2: "b"})
     assert seen(lake) == {1: "a", 2: "c", 3: "d"}
     move(lake)
     assert seen(lake) == cold(lake) == {1: "a", 2: "c", 3: "d"}
