@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg2
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lakehouse_assets.cli.__main__ import main
 from lakehouse_assets.domains.live.tables import flight_events, flight_state
-from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.support.hot_tables import ddl_of
 from tests.support.kafka import kafka
 from tests.support.postgres import binaries, postgresql
@@ -21,13 +23,9 @@ ADDRESS = "sources.json"
 """The file in LAKEHOUSE_HOME that says where the sources are."""
 
 
-def serve(arguments: list[str]) -> int:
-    """Run the command line's ``ui`` with these arguments. Returns its exit status."""
-    settings = read_settings()
-    if binaries() is None:
-        print("error: PostgreSQL is not installed (on Debian: `apt-get install postgresql`)", file=sys.stderr)
-        return 1
-    print("starting Kafka and PostgreSQL …", flush=True)
+@contextmanager
+def local_sources(settings: Settings) -> Iterator[dict[str, str]]:
+    """Starts both, empty at first, and says where: yields the variables by which they are reached, which it sets."""
     address = settings.home / ADDRESS
     with kafka(settings, settings.home / "kafka") as broker, postgresql(settings.home / "postgresql") as server:
         environment = {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap, **server.variables}
@@ -38,11 +36,21 @@ def serve(arguments: list[str]) -> int:
         with psycopg2.connect("") as connection, connection.cursor() as cursor:
             cursor.execute(ddl_of(flight_state))
         address.write_text(json.dumps(environment))
-        print("`make replay` in another terminal sends what happened in 2013", flush=True)
         try:
-            return main(["ui", *arguments])
+            yield environment
         finally:
             address.unlink(missing_ok=True)
+
+
+def serve(arguments: list[str]) -> int:
+    """Run the command line's ``ui`` with these arguments. Returns its exit status."""
+    if binaries() is None:
+        print("error: PostgreSQL is not installed (on Debian: `apt-get install postgresql`)", file=sys.stderr)
+        return 1
+    print("starting Kafka and PostgreSQL …", flush=True)
+    with local_sources(read_settings()):
+        print("`make replay` in another terminal sends what happened in 2013", flush=True)
+        return main(["ui", *arguments])
 
 
 if __name__ == "__main__":

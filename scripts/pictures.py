@@ -9,14 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-from tests.support.dagster_server import dagster_server
+from lakehouse_assets.environment.settings import read_settings
+from scripts.local_sources import local_sources
+from tests.support.dagster_server import DagsterServer, dagster_server
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -25,11 +28,15 @@ WIDTH = 1400
 COLORS = 256
 VIEW = {"width": 1280, "height": 800}
 QUIET = ("--no-sandbox", "--disable-gpu")
-# By picture: the asset's view, and texts that are there once it is complete.
+# By picture: the asset and its view, and texts that are there once it is complete.
 PAGES = {
-    "partitions": ("partitions&partition=2013-12-31", "Materialized (365)", "snapshot_id"),
-    "audit": ("checks&checkDetail=audit", "audit", "Passed"),
+    "partitions": ("nyc/flights?view=partitions&partition=2013-12-31", "Materialized (365)", "snapshot_id"),
+    "audit": ("nyc/flights?view=checks&checkDetail=audit", "audit", "Passed"),
 }
+
+
+LIVE = {"fresh": ("live/delays_now?view=plots", "freshness_seconds", "rows_in_hot")}
+REPLAYED_MINUTES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,16 +54,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _remake(home: Path) -> int:
     (chart,) = (home / "reports").glob("*.png")
     _keep(chart.read_bytes(), "chart")
-    with dagster_server(home) as server, sync_playwright() as playwright:
+    with dagster_server(home) as server:
+        _take(server, PAGES)
+    with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
+        return _remake_live(Path(folder))
+
+
+def _remake_live(home: Path) -> int:
+    """Replays for some minutes, so that the report has as many points to be plotted."""
+    environment = {**os.environ, "LAKEHOUSE_HOME": str(home)}
+    with local_sources(read_settings(environment)) as sources, dagster_server(home, **sources) as server:
+        replay = subprocess.Popen([sys.executable, "-m", "scripts.replay"], cwd=ROOT, env=environment)
+        try:
+            time.sleep(60 * REPLAYED_MINUTES)
+            _take(server, LIVE)
+        finally:
+            replay.terminate()
+            replay.wait()
+    return 0
+
+
+def _take(server: DagsterServer, pages: Mapping[str, Sequence[str]]) -> None:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
         page = browser.new_page(viewport=VIEW)
-        for name, (view, *texts) in PAGES.items():
-            page.goto(f"{server.url}/assets/nyc/flights?view={view}")
+        for name, (view, *texts) in pages.items():
+            page.goto(f"{server.url}/assets/{view}")
             for text in texts:
                 expect(page.get_by_text(text, exact=True).first).to_be_visible(timeout=120_000)
             _keep(page.screenshot(animations="disabled"), name)
         browser.close()
-    return 0
 
 
 def _keep(png: bytes, name: str) -> None:
