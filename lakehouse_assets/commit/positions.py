@@ -35,18 +35,30 @@ def read_on(metadata: TableMetadata) -> ReadOn:
     positions, picked = _nearest(metadata)
     if picked is not None:
         why = (
-            f"snapshot {picked.snapshot_id} was cherry-picked from a run's, and brought its rows without their position"
+            f"snapshot {picked.snapshot_id} was cherry-picked from a run's, or from one that has expired and may have "
+            "been a run's: its rows came without their position"
         )
         return ReadOn(unknown=dict.fromkeys(witnessed.split(","), why))
     why = "none of main's snapshots says how far it was read: the one that did has expired, or was rolled back"
     return ReadOn(positions, {name: why for name in witnessed.split(",") if name not in positions})
 
 
-def carrier(metadata: TableMetadata) -> int | None:
-    """Returns the snapshot of main that says how far inputs were read, and must not expire; None if there is none."""
+def carriers(metadata: TableMetadata) -> list[int]:
+    """Returns the snapshots of main that must not expire, or nobody knows how far inputs were read; none without inputs.
+
+    One says it. Those that others have committed since lead to it: each is known by its child only. Where these were
+    cherry-picked, what they were made from tells that it was no run's.
+    """
     if WITNESS not in metadata.properties:
-        return None
-    return next((snapshot.snapshot_id for snapshot in _main(metadata) if _entry(snapshot, POSITIONS)), None)
+        return []
+    found = []
+    for snapshot in _main(metadata):
+        found.append(snapshot.snapshot_id)
+        if _entry(snapshot, POSITIONS):
+            return found
+        if (source := metadata.snapshot_by_id(_picked_from(snapshot))) is not None:
+            found.append(source.snapshot_id)
+    return []
 
 
 def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
@@ -98,10 +110,16 @@ def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | Non
     for snapshot in _main(metadata):
         if text := _entry(snapshot, POSITIONS):
             return json.loads(text), None
-        source = metadata.snapshot_by_id(int(_entry(snapshot, CHERRY_PICKED) or 0))
-        if source is not None and _entry(source, POSITIONS):
-            return {}, snapshot
+        if picked_from := _picked_from(snapshot):
+            source = metadata.snapshot_by_id(picked_from)
+            if source is None or _entry(source, POSITIONS):
+                return {}, snapshot
     return {}, None
+
+
+def _picked_from(snapshot: Snapshot) -> int:
+    """Returns the snapshot whose files a cherry-picked one has; 0, which is no snapshot's id, for another."""
+    return int(_entry(snapshot, CHERRY_PICKED) or 0)
 
 
 def _main(metadata: TableMetadata) -> Iterable[Snapshot]:

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
 from lakehouse_assets.commit.expire_commit import Expiry, oldest_first
-from lakehouse_assets.commit.positions import READER, carrier
+from lakehouse_assets.commit.positions import READER, carriers
 from lakehouse_assets.errors import MaintenanceRefused
 
 # https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties; PyIceberg has no constant for it.
@@ -36,7 +36,7 @@ class Why(StrEnum):
     NEWEST = "among the newest of a branch"
     YOUNG = "younger than the age, or a descendant of one that is"
     UNREAD = "not read yet by a reader"
-    POSITION = "says how far the table has read its inputs"
+    POSITION = "says how far the table has read its inputs, or leads to the one that does"
     PINNED = "read by a run that is alive or may be resumed"
 
 
@@ -150,8 +150,7 @@ class Retention:
                 yield ref.snapshot_id, Reason(Why.TAG, name)
             if name.startswith(READER):
                 yield from self._of_reader(name, ref, refs)
-        if (nearest := carrier(self.metadata)) is not None:
-            yield nearest, Reason(Why.POSITION)
+        yield from ((snapshot_id, Reason(Why.POSITION)) for snapshot_id in carriers(self.metadata))
         yield from ((snapshot_id, Reason(Why.PINNED)) for snapshot_id in protected if snapshot_id in self._snapshots)
         on_branches = {s.snapshot_id for name in refs for s in self._lines.get(name, ())}
         for snapshot in self.metadata.snapshots:  # what was rolled back, or was on a branch that is gone

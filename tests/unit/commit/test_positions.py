@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carrier, read_on
+from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carriers, read_on
 from lakehouse_assets.errors import HeadMoved
 from tests.support.histories import History
 
@@ -44,7 +44,7 @@ def history() -> History:
 
 def test_the_nearest_ancestor_that_has_positions_has_all_of_them(history: History) -> None:
     assert positions(history) == {"a": "1@u", "b": "5@u"}
-    assert carrier(history.metadata) == 3
+    assert carriers(history.metadata) == [4, 3]
     moved(history, 1, a="2@u")
     assert positions(history) == {"a": "2@u", "b": "5@u"}
 
@@ -60,7 +60,7 @@ def test_a_table_that_reads_no_changes_says_nothing() -> None:
     history.commit()
     assert Moves().summary(history.metadata) == {}
     assert Moves().properties(history.metadata) == {}
-    assert carrier(history.metadata) is None
+    assert carriers(history.metadata) == []
 
 
 def test_a_rollback_goes_back(history: History) -> None:
@@ -96,8 +96,16 @@ def test_a_cherry_picked_move_makes_them_unknown_until_they_are_read_anew(histor
 def test_what_was_cherry_picked_from_others_is_no_move(history: History) -> None:
     history.point("other", 3)
     source = history.commit(5, branch="other")
-    history.commit(4, **{CHERRY_PICKED: str(source)})
+    head = history.commit(4, **{CHERRY_PICKED: str(source)})
     assert positions(history) == {"a": "1@u", "b": "5@u"}
+    assert carriers(history.metadata) == [head, source, 4, 3], "without its source nobody knows that"
+
+
+def test_what_was_cherry_picked_from_what_has_expired_may_have_been_a_move(history: History) -> None:
+    history.point("other", 3)
+    source = moved(history, 5, branch="other", a="3@u")
+    history.commit(4, **{CHERRY_PICKED: str(source)})
+    assert read_on(without(history.metadata, source)).unknown.keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize(
