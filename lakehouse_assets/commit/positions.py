@@ -80,18 +80,18 @@ class Moves:
 
     to: Mapping[str, str] = field(default_factory=dict)
     """How far the run has read, by input."""
-    since: Mapping[str, str] = field(default_factory=dict)
-    """How far these inputs were read when it was staged; an input that was not read before is missing."""
+    since: ReadOn = field(default_factory=ReadOn)
+    """How far inputs were read when it was staged."""
 
     def refuse_other(self, table: str, metadata: TableMetadata) -> None:
-        """Raises HeadMoved where another run has read on from the same position meanwhile. table: its name."""
-        now = read_on(metadata).positions
+        """Raises HeadMoved where another run has read on from the same position meanwhile. table: its name.
+
+        Where that was moved to may not be known any more: then nobody knows either whether the rows are there already.
+        """
+        now = read_on(metadata)
         for name in self.to:
-            if now.get(name) != self.since.get(name):
-                raise HeadMoved(
-                    f"table {table}: another run has read on in {name}, from snapshot {self.since.get(name)} to "
-                    f"{now.get(name)}"
-                )
+            if (found := now.text(name)) != (since := self.since.text(name)):
+                raise HeadMoved(f"table {table}: another run has read on in {name}, from {since} to {found}")
 
     def summary(self, metadata: TableMetadata) -> dict[str, str]:
         """Returns the entry of the snapshot that is committed on this metadata; none where nothing is known."""

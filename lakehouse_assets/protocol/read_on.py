@@ -39,6 +39,10 @@ class ReadOn:
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why the position of an input can't be known, in a clause, by input."""
 
+    def text(self, name: str) -> str:
+        """Returns how far an input was read, for people and to be compared."""
+        return "where nobody knows" if name in self.unknown else self.positions.get(name, "the beginning")
+
     def offsets(self, source: str) -> Offsets | None:
         """Returns how far a source was read; None where it was not, or that can't be known. source: its name."""
         text = self.positions.get(source)

@@ -43,7 +43,7 @@ def reads_all(tags: Mapping[str, str]) -> bool:
 def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:
     """Returns what a run does to its table's positions. receipts: what is published. staged_on: the table then."""
     to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
-    return Moves(to, read_on(staged_on).positions) if to else Moves()
+    return Moves(to, read_on(staged_on)) if to else Moves()
 
 
 def keep_unread(catalog: Catalog, table: str) -> None:

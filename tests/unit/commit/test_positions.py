@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carriers, read_on
 from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.protocol.read_on import ReadOn
 from tests.support.histories import History
 
 
@@ -115,12 +116,20 @@ def test_what_was_cherry_picked_from_what_has_expired_may_have_been_a_move(histo
 def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
     history: History, since: Any, is_refused: bool
 ) -> None:
-    moves = Moves({"a": "2@u"}, since)
+    moves = Moves({"a": "2@u"}, ReadOn(since))
     if is_refused:
         with pytest.raises(HeadMoved, match="read on in a"):
             moves.refuse_other("t", history.metadata)
     else:
         moves.refuse_other("t", history.metadata)
+
+
+def test_a_first_move_is_refused_where_another_ones_position_was_lost_since(history: History) -> None:
+    """It may have moved the same rows."""
+    lost = without(history.metadata, 2, 3)
+    with pytest.raises(HeadMoved, match="from the beginning to where nobody knows"):
+        Moves({"a": "1@u"}).refuse_other("t", lost)
+    Moves({"a": "2@u"}, read_on(lost)).refuse_other("t", lost)  # it reads from the beginning, as somebody has said
 
 
 def test_each_input_is_named_once(history: History) -> None:
