@@ -37,7 +37,7 @@ from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.pace import is_due
 from lakehouse_assets.sources.kafka import KafkaTopic
 from tests.conftest import Lake, failure_text
-from tests.support.hot_tables import ddl_of, state_table
+from tests.support.hot_tables import make_source
 from tests.support.hot_world import WRONG, faults, world_of
 from tests.support.kafka import kafka
 from tests.support.postgres import postgresql
@@ -71,7 +71,7 @@ def _races(bench: Bench) -> Section:
         for seed in range(bench.times(WORLDS if order is None else 1)):  # each load reads the whole history
             with _state():
                 catalog = load_lake(read_settings(bench.environment(f"hot-{number}-{seed}")))
-                with world_of(catalog, seed) as world, WRONG[order](world) if order else nullcontext():
+                with world_of(catalog, seed) as world, WRONG[order]() if order else nullcontext():
                     found += world.tally(bench.times(READS, quick=3), to_the_end=True)
         wrong += faults(found) if order is None else 0
         rows.append((order or "as it is", found.total(), faults(found), found["gave up"]))
@@ -215,8 +215,7 @@ def _state() -> Iterator[None]:
     """An empty source ``state``."""
     connection = psycopg2.connect("")
     with connection, connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
-        cursor.execute(ddl_of(state_table()))
+        make_source(cursor)
     connection.close()
     yield
 

@@ -44,7 +44,7 @@ def read_on(metadata: TableMetadata) -> ReadOn:
 
 
 def carriers(metadata: TableMetadata) -> list[int]:
-    """Returns the snapshots of main that must not expire, or nobody knows how far inputs were read; none without inputs.
+    """Returns the snapshots that must not expire, or nobody knows how far inputs were read.
 
     One says it. Those that others have committed since lead to it: each is known by its child only. Where these were
     cherry-picked, what they were made from tells that it was no run's.

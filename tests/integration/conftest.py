@@ -17,7 +17,7 @@ from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from tests.conftest import missing
 from tests.support.forks import Daily
-from tests.support.hot_tables import ddl_of, state_table
+from tests.support.hot_tables import make_source
 from tests.support.kafka import Kafka, kafka
 from tests.support.postgres import PostgreSQL, binaries, postgresql
 from tests.support.proxy import Proxy, proxy
@@ -110,8 +110,7 @@ def database(postgres_server: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> It
     connection = psycopg2.connect("")
     connection.autocommit = True
     with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
-        cursor.execute(ddl_of(state_table()))
+        make_source(cursor)
     yield connection
     connection.close()
 

@@ -23,5 +23,5 @@ def test_no_read_is_wrong(lake: Lake, database: Connection) -> None:
 
 @pytest.mark.parametrize("order", WRONG)
 def test_in_any_other_order_reads_are_wrong(lake: Lake, database: Connection, order: str) -> None:
-    with world_of(load_lake(lake.settings), seed=1) as world, WRONG[order](world):
+    with world_of(load_lake(lake.settings), seed=1) as world, WRONG[order]():
         assert faults(world.tally(2 * READS)) > 0

@@ -41,6 +41,12 @@ def same_rows(spark: SparkSession, window: Window) -> DataFrame:
     return spark.range(rows).selectExpr("id AS n", "concat('event ', id) AS text", "current_timestamp() AS sent_at")
 
 
+def make_source(cursor: Any) -> None:
+    """An empty source ``state``, in place of what is there."""
+    cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
+    cursor.execute(ddl_of(state_table()))
+
+
 def ddl_of(table: Table) -> str:
     """Returns what the database of a table's source needs."""
     assert isinstance(table.source, PostgresTable)

@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from unittest.mock import patch
 import psycopg2
 from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import SourceLost
@@ -133,62 +134,68 @@ def world_of(catalog: Catalog, seed: int) -> Iterator[World]:
         writer.connection.commit()
     world = World(catalog, writers, random.Random(seed))
     made(catalog, world.table)
-    steps = ((reader, "_load"), (PostgresTable, "state"), (PostgresTable, "read"), (PostgresTable, "prove"))
-    patches = [patch.object(owner, name, _with_gap(getattr(owner, name), name, world)) for owner, name in steps]
-    for one in patches:
-        one.start()
     try:
-        yield world
+        with with_gaps(world.gap):
+            yield world
     finally:
-        for one in patches:
-            one.stop()
         for connection in connections:
             connection.close()
 
 
-def _with_gap(step: Callable[..., object], name: str, world: World) -> Callable[..., object]:
-    def with_gap(*arguments: object) -> object:
-        found = step(*arguments)
-        if name == "read":
-            found = iter([*found])  # type: ignore[call-overload]  so that the gap is behind the reading
-        world.gap()
-        return found
+@contextmanager
+def with_gaps(gap: Callable[[], None]) -> Iterator[None]:
+    """Calls it behind each step of a reader, and of whoever takes the same steps."""
 
-    return with_gap
+    def followed(step: Callable[..., object], name: str) -> Callable[..., object]:
+        def with_gap(*arguments: object) -> object:
+            found = step(*arguments)
+            if name == "read":
+                found = iter([*found])  # type: ignore[call-overload]  so that the gap is behind the reading
+            gap()
+            return found
+
+        return with_gap
+
+    steps = ((reader, "_load"), (PostgresTable, "state"), (PostgresTable, "read"), (PostgresTable, "prove"))
+    with ExitStack() as patches:
+        for owner, name in steps:
+            patches.enter_context(patch.object(owner, name, followed(getattr(owner, name), name)))
+        yield
 
 
-# Wrong orders of the steps, each as a context in which the world's reader, or mover, takes them so.
+# Wrong orders of the steps, each as a context in which readers, or movers, take them so.
 
 
-def without_the_proof(_: World) -> Any:
+def without_the_proof() -> Any:
     return patch.object(SourceState, "problem", lambda *_: None)
 
 
-def hot_first(_: World) -> Any:
-    def read(world: World) -> list[tuple[int, str]]:
-        first = reader.hot_and_cold(world.table, catalog=world.catalog)
-        world.gap()
-        later = world.catalog.load_table(world.table.identifier)
-        return rows_of(replace(first, cold=later, snapshot_id=later.metadata.current_snapshot_id))
+def hot_first() -> Any:
+    read = reader.hot_and_cold
 
-    return patch.object(World, "read", read)
+    def hot_and_cold(table: Table, *, catalog: Catalog) -> reader.HotAndCold:
+        first = read(table, catalog=catalog)
+        later = reader._load(catalog, table.identifier)
+        return replace(first, cold=later, snapshot_id=reader._snapshot(later))
+
+    return patch.object(reader, "hot_and_cold", hot_and_cold)
 
 
-def position_of_a_second_load(world: World) -> Any:
+def position_of_a_second_load() -> Any:
     position = reader._position
 
-    def of_second_load(table: Table, _: object) -> Offsets | None:
-        return position(table, reader._load(world.catalog, table.identifier))
+    def of_second_load(table: Table, cold: IcebergTable) -> Offsets | None:
+        return position(table, reader._load(cold.catalog, table.identifier))
 
     return patch.object(reader, "_position", of_second_load)
 
 
-def moving_up_to_the_newest(_: World) -> Any:
+def moving_up_to_the_newest() -> Any:
     """Serial order is not the order of commits: a transaction that is open may still write below."""
     return patch.object(PostgresTable, "bound", lambda _, state, begin: Offsets(state.identity, state.newest))
 
 
-WRONG: dict[str, Callable[[World], Any]] = {
+WRONG: dict[str, Callable[[], Any]] = {
     "without the proof": without_the_proof,
     "hot first, cold later": hot_first,
     "the position of a second load": position_of_a_second_load,

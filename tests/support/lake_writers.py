@@ -3,38 +3,31 @@ What a run stages is in model_runs.py; outsiders, maintenance and what must stay
 
 from __future__ import annotations
 
-import gc
 import os
-import shutil
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect import trash
-from lakehouse_assets.collect.leases import Chain, Periods
-from lakehouse_assets.collect.listing import storage_now
+from lakehouse_assets.collect.leases import Periods
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack
-from tests.support.collected import DAY_MS, TestSite
 from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of
+from tests.support.model_site import SiteModel
 from tests.support.outsiders import live_deletes, multiset
 from tests.support.rewrites import compacted
 
@@ -52,23 +45,13 @@ class Killed(BaseException):
     """The process ended here; nothing that it would have done afterwards happens."""
 
 
-class LakeWriters(RuleBasedStateMachine):
+class LakeWriters(SiteModel):
     """One table and its writers. rows: what the table must read. history: what each snapshot read when it was
     committed, and with which columns. landing: what the table reads if the publish that was begun last has landed."""
 
-    open_site: ClassVar[Callable[[Path], TestSite]]
-    figures: ClassVar[Counter[str]] = Counter()
-    """How much happened, in all examples."""
-
     @initialize()
     def create(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.site = type(self).open_site(self.folder)
-        # The trash has the model's clock as well.
-        self.clock = mock.patch.object(
-            trash, "storage_now", lambda *where: storage_now(*where) + round(self.site.days * DAY_MS)
-        )
-        self.clock.start()
+        self.open()
         self.daily = Daily.create(self.site.catalog)
         self.runs: list[Run] = []
         self.rows: Rows = Counter()
@@ -76,14 +59,9 @@ class LakeWriters(RuleBasedStateMachine):
         self.history: dict[int, tuple[Rows, Schema]] = {}
         self.daily.append(daily_rows(*DAYS, each=2))
         self._wrote()
-        self.figures["tables"] += 1
 
     def teardown(self) -> None:
-        self.daily.catalog.drop_table(self.daily.identifier)  # the collector looks at all tables of a catalog
-        self.clock.stop()
-        shutil.rmtree(self.folder)
-        vars(self).clear()  # Hypothesis keeps its machines, which would keep their tables' connections
-        gc.collect()  # the frames of errors that were caught refer to themselves, and to tables
+        self.close(self.daily.identifier)
 
     @rule(day=days, each=st.integers(0, 2), changes_columns=st.booleans(), at_once=st.booleans())
     def stage_overwrite(self, day: str, each: int, changes_columns: bool, at_once: bool) -> None:
@@ -260,9 +238,8 @@ class LakeWriters(RuleBasedStateMachine):
         self._tell_dagster(run)
 
     def _tell_dagster(self, run: Run) -> None:
-        created_ms = time.time_ns() // 1_000_000 + round(run.at * DAY_MS)
         published = fate(self._table, run.name) not in ("None", "rolled back")
-        self.site.runs[run.name] = Chain(created_ms, unfinished=not (published or run.ended), succeeded=published)
+        self.tell_dagster(run.name, run.at, published=published, ended=run.ended)
 
     @property
     def _has_equality_deletes(self) -> bool:

@@ -1,4 +1,4 @@
-"""A chunk of days staged by PyIceberg in place of Spark: what all workers without a JVM share.
+"""Rows that are staged, or merged, by PyIceberg in place of Spark: what all workers without a JVM share.
 No Dagster here, as in the real worker; how a worker lives and ends is its own."""
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.table import Table, Transaction
 
 from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.protocol.assignment import Assignment
@@ -58,3 +60,49 @@ def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, *
         created_at=datetime.now(UTC).isoformat(),
         **fields,
     )
+
+
+def merge_by_copy(
+    fork: Table, keys: Sequence[str], changes: Mapping[tuple[Any, ...], Mapping[str, Any] | None], token: str
+) -> None:
+    """Rows of a key get these columns, or go where it has None; a key without rows gets one. In one snapshot; in none
+    if no row changes."""
+    left = dict(changes)
+    replaced = []
+    for task in fork.scan().plan_files():
+        # File by file, as PyIceberg applies all deletes of a scan to each of its files.
+        rows = ArrowScan(fork.metadata, fork.io, fork.schema(), AlwaysTrue()).to_table([task]).to_pylist()
+        of = [tuple(row[name] for name in keys) for row in rows]
+        found = [changes.get(key, {}) for key in of]
+        changed = [{**row, **change} for row, change in zip(rows, found, strict=True) if change is not None]
+        for key in of:
+            left.pop(key, None)
+        if changed != rows:
+            replaced.append((task.file, changed))
+    inserted = [{**dict(zip(keys, key, strict=True)), **new} for key, new in left.items() if new is not None]
+    if not replaced and not inserted:
+        return
+    with (
+        fork.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties={TOKEN: token}).overwrite() as overwrite,
+    ):
+        for file, _ in replaced:
+            overwrite.delete_data_file(file)
+        for rows in (inserted, *(changed for _, changed in replaced)):
+            for added in _files(transaction, fork, rows):
+                overwrite.append_data_file(added)
+
+
+def _files(transaction: Transaction, fork: Table, rows: list[dict[str, Any]]) -> list[Any]:
+    if not rows:
+        return []
+    found = pa.Table.from_pylist(rows, schema=fork.schema().as_arrow())
+    return list(_dataframe_to_data_files(transaction.table_metadata, found, fork.io))
+
+
+def added_rows(fork: Table, base_id: int | None) -> int:
+    """How many rows lie in the files that were staged. base_id: the snapshot that the fork began with."""
+    snapshot = fork.current_snapshot()
+    if snapshot is None or snapshot.snapshot_id == base_id:
+        return 0
+    return int(snapshot.summary["added-records"] or 0)

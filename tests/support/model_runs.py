@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 
 from lakehouse_assets.commit.evolution import Evolution
 from lakehouse_assets.commit.publish import Published, publish
@@ -29,7 +26,7 @@ from lakehouse_assets.declare.table import Table as Declaration
 from lakehouse_assets.protocol.assignment import Bound, Merged
 from lakehouse_assets.protocol.receipts import Receipt
 from tests.support.forks import Daily, region
-from tests.support.light_stage import register
+from tests.support.light_stage import added_rows, merge_by_copy, register
 from tests.support.outsiders import Row
 from tests.support.tables import numbers
 
@@ -91,7 +88,11 @@ class Run:
         base = strategy_of(MODES[self.kind]).fork(evolution.target, self.name, planned_ms=0)
         fork = register(base.location, target.io.properties)
         if self.kind is Kind.MERGE:
-            _merge(fork, self.changes, self.name)
+            columns = {
+                (date.fromisoformat(day), carrier): None if flights is None else {"flights": flights}
+                for (day, carrier), flights in self.changes.items()
+            }
+            merge_by_copy(fork, ("day", "carrier"), columns, self.name)
         elif self.each:
             fork.append(self._staged(fork.schema()), snapshot_properties={TOKEN: self.name})
         receipt = Receipt(
@@ -103,7 +104,7 @@ class Run:
             fork_base=base.location,
             base_snapshot_id=base.snapshot_id,
             metadata_location=fork.metadata_location,
-            rows=_added_rows(fork, base.snapshot_id),
+            rows=added_rows(fork, base.snapshot_id),
             stage_seconds=0.0,
             created_at=datetime.now(UTC).isoformat(),
             worker="test",
@@ -202,56 +203,3 @@ def _text_of_day(day: str) -> str:
 def _bounds(changes: Changes) -> tuple[Bound, ...]:
     days, carriers = ({key[n] for key in changes} for n in (0, 1))
     return Bound("carrier", tuple(sorted(carriers))), Bound("day", (), min(days), max(days))
-
-
-def _merge(fork: Table, changes: Changes, token: str) -> None:
-    """By copying, in one snapshot; in none if no row changes."""
-    left = dict(changes)
-    replaced = []
-    for task in fork.scan().plan_files():
-        # File by file, as PyIceberg applies all deletes of a scan to each of its files.
-        rows = ArrowScan(fork.metadata, fork.io, fork.schema(), AlwaysTrue()).to_table([task]).to_pylist()
-        for key in map(_key, rows):
-            left.pop(key, None)
-        changed = [row for row in (_changed(row, changes) for row in rows) if row]
-        if changed != rows:
-            replaced.append((task.file, changed))
-    inserted = [
-        {"day": date.fromisoformat(day), "carrier": carrier, "flights": flights}
-        for (day, carrier), flights in left.items()
-        if flights is not None
-    ]
-    if not replaced and not inserted:
-        return
-    with (
-        fork.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties={TOKEN: token}).overwrite() as overwrite,
-    ):
-        for file, _ in replaced:
-            overwrite.delete_data_file(file)
-        for rows in (inserted, *(changed for _, changed in replaced)):
-            for added in _files(transaction, fork, rows):
-                overwrite.append_data_file(added)
-
-
-def _files(transaction: Transaction, fork: Table, rows: list[dict[str, Any]]) -> list[Any]:
-    if not rows:
-        return []
-    found = pa.Table.from_pylist(rows, schema=fork.schema().as_arrow())
-    return list(_dataframe_to_data_files(transaction.table_metadata, found, fork.io))
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    return str(row["day"]), row["carrier"]
-
-
-def _changed(row: dict[str, Any], changes: Changes) -> dict[str, Any] | None:
-    flights = changes.get(_key(row), row["flights"])
-    return None if flights is None else {**row, "flights": flights}
-
-
-def _added_rows(fork: Table, base_id: int | None) -> int:
-    snapshot = fork.current_snapshot()
-    if snapshot is None or snapshot.snapshot_id == base_id:
-        return 0
-    return int(snapshot.summary["added-records"] or 0)
