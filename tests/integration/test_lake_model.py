@@ -3,20 +3,17 @@ What may happen is in support/lake_model.py; single cases, each with its reason,
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 from pyiceberg.catalog import load_catalog
 
 from tests.support.collected import TestSite, local_site
 from tests.support.lake_model import LakeModel
+from tests.support.model_site import TABLES, run
 from tests.support.servers import seaweedfs
 
-# About 45 steps each, as some end early: what docs/measured.md tells of 20,000 steps was asked for with 460.
-TABLES = int(os.environ.get("LAKEHOUSE_TEST_MODEL_TABLES", "30"))
+# What docs/measured.md tells of 20,000 steps was asked for with 460 tables.
 HAPPENS = (
     "overwrites landed",
     "appends landed",
@@ -37,34 +34,15 @@ class OnSQLite(LakeModel):
     open_site = staticmethod(local_site)
 
 
-def run(machine: type[LakeModel], examples: int, steps: int, *, always_the_same: bool = False) -> None:
-    checked = settings(
-        max_examples=examples,
-        derandomize=always_the_same,
-        stateful_step_count=steps,
-        deadline=None,
-        phases=[Phase.explicit, Phase.generate],  # to find a shorter example takes minutes: by hand, when there is one
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
-    )
-    machine.figures.clear()
-    try:
-        run_state_machine_as_test(machine, settings=checked)
-    finally:  # also of a run of hours that somebody ends with Ctrl-C
-        print(dict(machine.figures))
-    for what in HAPPENS:
-        assert machine.figures[what], f"the model never came to {what}"
-
-
 @pytest.mark.slow("The judge of all maintenance, as few orders as come to each event.")
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
-    run(OnSQLite, examples=10, steps=50, always_the_same=True)  # so few might by chance never compact anything
+    run(OnSQLite, HAPPENS, examples=10, steps=50, always_the_same=True)  # so few might by chance never compact anything
 
 
 @pytest.mark.long("As many orders of events as there is time for; a few of them are in `make test`.")
 @pytest.mark.timeout(0)
 def test_no_maintenance_changes_a_row_in_many_orders_of_events() -> None:
-    run(OnSQLite, examples=TABLES, steps=50)
+    run(OnSQLite, HAPPENS, examples=TABLES, steps=50)
 
 
 @pytest.mark.long("Repeats on a REST catalog.")
@@ -81,4 +59,4 @@ def test_no_maintenance_changes_a_row_on_a_rest_catalog() -> None:
     # Its own: each pass of the collector reads all tables of a catalog, and those that other tests left in theirs take
     # so many connections that the system has no ports any more.
     with seaweedfs() as weed:
-        run(OnRest, examples=TABLES, steps=50)
+        run(OnRest, HAPPENS, examples=TABLES, steps=50)

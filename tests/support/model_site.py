@@ -4,21 +4,26 @@ Which table it is, and what may happen to it, is each model's."""
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
-from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from lakehouse_assets.collect import trash
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.listing import storage_now
 from tests.support.collected import DAY_MS, TestSite
+
+TABLES = int(os.environ.get("LAKEHOUSE_TEST_MODEL_TABLES", "30"))
+"""Of the long tests of each model. About 45 steps each, as some end early."""
 
 
 class SiteModel(RuleBasedStateMachine):
@@ -49,3 +54,25 @@ class SiteModel(RuleBasedStateMachine):
         """What becomes of a run. created_at: in days of the model's clock."""
         created_ms = time.time_ns() // 1_000_000 + round(created_at * DAY_MS)
         self.site.runs[name] = Chain(created_ms, unfinished=not (published or ended), succeeded=published)
+
+
+def run(
+    machine: type[SiteModel], happens: Collection[str], examples: int, steps: int, *, always_the_same: bool = False
+) -> None:
+    """happens: of its figures, those that it must have come to."""
+    checked = settings(
+        max_examples=examples,
+        derandomize=always_the_same,
+        stateful_step_count=steps,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],  # to find a shorter example takes minutes: by hand, when there is one
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    machine.figures.clear()
+    try:
+        run_state_machine_as_test(machine, settings=checked)
+    finally:  # also of a run of hours that somebody ends with Ctrl-C
+        print(dict(machine.figures))
+    for what in happens:
+        assert machine.figures[what], f"the model never came to {what}"
