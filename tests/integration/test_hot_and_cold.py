@@ -20,7 +20,7 @@ from lakehouse_assets.declare.table import OnSchemaChange
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
-from lakehouse_assets.errors import SourceUnreachable
+from lakehouse_assets.errors import SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
 from lakehouse_assets.rewrite.compact import compact
 from lakehouse_assets.run import table_run
@@ -154,6 +154,26 @@ def test_a_compaction_and_a_rollback_are_no_loss(lake: Lake, database: Connectio
     assert seen(lake) == {1: "a", 2: "a", 3: "a"}
     move(lake)
     assert cold(lake) == {1: "a", 2: "a", 3: "a"}
+
+
+def test_a_position_that_javas_expiry_took_is_told(lake: Lake, database: Connection, jvm: SparkSession) -> None:
+    """Its children go on naming it, where PyIceberg's have no parent any more."""
+    upsert(database, (1, "a"))
+    move(lake)
+    lake.table(state_table()).overwrite(lake.rows(state_table()))  # without the position, as other clients do
+    assert seen(lake) == {1: "a"}
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(lake.settings), live=True))
+    older = "TIMESTAMP '2100-01-01 00:00:00'"
+    spark.sql(f"CALL lake.system.expire_snapshots(table => 'demo.state', older_than => {older}, retain_last => 1)")
+    upsert(database, (2, "b"))
+    says = "none of main's snapshots says how far it was read"
+    with pytest.raises(SourceLost, match=says):
+        seen(lake)
+    result = lake.run(state_table())
+    assert not result.success
+    assert says in failure_text(result)
+    assert lake.run(state_table(), tags={"lakehouse/read_all": "true"}).success
+    assert seen(lake) == cold(lake) == {1: "a", 2: "b"}
 
 
 def test_every_engine_reads_the_same(lake: Lake, database: Connection, jvm: SparkSession) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.hot_rows import hot_schema
@@ -15,12 +17,16 @@ from lakehouse_assets.sources import kafka as kafka_source
 from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Split
+from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table
 from tests.support.kafka import Kafka
 from tests.support.schema_registry import Registry, framed
 from tests.support.standin_mover import made, moving
 from tests.support.topics import TOPIC, Topic, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("inline")]
 
@@ -138,6 +144,28 @@ def test_retention_that_passes_while_a_reader_reads(lake: Lake, topic: Topic, mo
     monkeypatch.setattr(KafkaTopic, "read", cut_after)
     with pytest.raises(SourceLost, match="2 offsets"):
         seen(lake)
+
+
+def test_a_move_that_was_cherry_picked_is_told_and_moved_no_second_time(
+    lake: Lake, topic: Topic, jvm: SparkSession
+) -> None:
+    topic.send([1])
+    stand_in(lake)
+    first = lake.table(events_table()).current_snapshot()
+    topic.send([2])
+    stand_in(lake)
+    second = lake.table(events_table()).current_snapshot()
+    lake.table(events_table()).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    lake.table(events_table()).append(lake.rows(events_table()).slice(0, 0))  # by somebody else, so that it moves on
+    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(lake.settings), live=True))
+    spark.sql(f"CALL lake.system.cherrypick_snapshot('demo.events', {second.snapshot_id})")
+    assert cold(lake) == [1, 2]
+    for _ in range(2):
+        with pytest.raises(SourceLost, match="was cherry-picked"):
+            seen(lake)
+        assert "was cherry-picked" in refused(lake)
+        if lake.table(events_table()).snapshot_by_id(second.snapshot_id):  # what it was picked from expires
+            lake.table(events_table()).maintenance.expire_snapshots().by_id(second.snapshot_id).commit()
 
 
 def test_a_topic_that_was_made_again_is_another_one(lake: Lake, topic: Topic) -> None:

@@ -23,7 +23,7 @@ from tests.support.lake_model import FAR, GRACE_DAYS
 from tests.support.lake_writers import index
 from tests.support.rewrites import FEW, token
 
-MEANWHILE = ("write", "move", "purge", "put back", "compact", "compact as others do", "set main")
+MEANWHILE = ("write", "move", "move", "purge", "put back", "compact", "compact as others do", "set main")
 
 
 class HotModel(HotMovers):
@@ -115,7 +115,7 @@ class HotModel(HotMovers):
 
     # Readers, and what must stay true
 
-    @rule(acts=st.lists(st.tuples(st.integers(1, 4), st.sampled_from(MEANWHILE)), min_size=1, max_size=3), chosen=index)
+    @rule(acts=st.lists(st.tuples(st.integers(1, 5), st.sampled_from(MEANWHILE)), min_size=2, max_size=6), chosen=index)
     def read_meanwhile(self, acts: list[tuple[int, str]], chosen: int) -> None:
         """Between the steps of one reader, others act."""
         seen = [(self.rows, self._is_lost)]
