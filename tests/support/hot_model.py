@@ -4,7 +4,7 @@ How many steps are taken is test_hot_model.py's; what its writers and movers do 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.warm import warm
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.rewrite.compact import compact
-from tests.support.hot_movers import KEYS, HotMovers, Rows
+from tests.support.hot_movers import KEYS, HotMovers, Rows, written
 from tests.support.hot_world import with_gaps
 from tests.support.lake_model import FAR, GRACE_DAYS
 from tests.support.lake_writers import index
@@ -115,9 +115,14 @@ class HotModel(HotMovers):
 
     # Readers, and what must stay true
 
-    @rule(acts=st.lists(st.tuples(st.integers(1, 5), st.sampled_from(MEANWHILE)), min_size=2, max_size=6), chosen=index)
-    def read_meanwhile(self, acts: list[tuple[int, str]], chosen: int) -> None:
-        """Between the steps of one reader, others act."""
+    @rule(
+        deleted=written,
+        acts=st.lists(st.tuples(st.integers(1, 5), st.sampled_from(MEANWHILE)), min_size=2, max_size=6),
+        chosen=index,
+    )
+    def read_meanwhile(self, deleted: Mapping[int, bool], acts: list[tuple[int, str]], chosen: int) -> None:
+        """Of what is written just now, and what was before. Between the steps of one reader, others act."""
+        self.write(deleted, commits=True)
         seen = [(self.rows, self._is_lost)]
         gaps, is_acting = 0, False
 
