@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -70,7 +71,9 @@ WITH_SERVER = [
 POINTS = [*KILLED, *WITH_SERVER]
 
 
-def move(catalog: Catalog, run: str, plan: Mapping[str, str] | None = None) -> None:
+def move(
+    catalog: Catalog, run: str, plan: Mapping[str, str] | None = None, say: Callable[[str], object] = lambda _: None
+) -> None:
     """As a run does it, which first says what it will move. plan: what an earlier process of the run has said."""
     moving = LightMove(TABLE, run)
     if plan:
@@ -79,7 +82,7 @@ def move(catalog: Catalog, run: str, plan: Mapping[str, str] | None = None) -> N
     else:
         moving.plan = source_range(TABLE, catalog.load_table(TABLE.identifier).metadata, {})
         assert moving.plan is not None
-        print(json.dumps({"begin": str(moving.plan.begin), "to": str(moving.plan.to)}), flush=True)
+        say(json.dumps({"begin": str(moving.plan.begin), "to": str(moving.plan.to)}))
     moving.stage(catalog)
     moving.publish(catalog)
 
@@ -188,8 +191,10 @@ def main() -> None:
 def _obey(order: Mapping[str, Any]) -> NoReturn:
     point = POINTS[order["point"]]
 
+    say = partial(print, flush=True)
+
     def wait() -> None:
-        print(THERE, flush=True)
+        say(THERE)
         sys.stdin.readline()
 
     die = wait if point.with_server else lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -197,7 +202,7 @@ def _obey(order: Mapping[str, Any]) -> NoReturn:
     try:
         catalog = load_lake(read_settings())
         with doomed(point, die):
-            move(catalog, order["run"]) if point.part == "move" else parts[point.part](catalog)
+            move(catalog, order["run"], say=say) if point.part == "move" else parts[point.part](catalog)
     except Exception:  # as where the server is gone
         traceback.print_exc()
         os._exit(1)
