@@ -66,11 +66,6 @@ def without_witness() -> Any:
     return everywhere(lambda metadata: ReadOn(read_on(metadata).positions))
 
 
-def without_comparing() -> Any:
-    """A run publishes what another has moved meanwhile, too."""
-    return patch.object(Moves, "refuse_other", lambda *_: None)
-
-
 def not_copied() -> Any:
     """A rewrite says nothing of positions."""
     summary = Moves.summary
@@ -105,7 +100,6 @@ def expiring_what_leads_to_the_carrier() -> Any:
 OWN = (
     in_a_property,
     without_witness,
-    without_comparing,
     not_copied,
     purging_up_to_the_newest,
     expiring_the_carrier,

@@ -21,7 +21,7 @@ from tests.support.hot_movers import KEYS, HotMovers, Rows, written
 from tests.support.hot_world import with_gaps
 from tests.support.lake_model import FAR, GRACE_DAYS
 from tests.support.lake_writers import index
-from tests.support.rewrites import FEW, token
+from tests.support.rewrites import token
 
 MEANWHILE = ("write", "move", "move", "purge", "put back", "compact", "compact as others do", "set main")
 
@@ -53,7 +53,7 @@ class HotModel(HotMovers):
     @rule()
     def compact(self) -> None:
         knows, now = bool(self._known), self._now
-        report = compact(self.site.catalog, self.table.identifier, token(), min_input_files=FEW)
+        report = compact(self.site.catalog, self.table.identifier, token(), min_input_files=1)
         assert not report.faults, report.faults
         self._committed(now, says=knows)
         self.figures["compactions"] += len(report.landed)

@@ -116,7 +116,7 @@ class HotMovers(SiteModel):
 
     # Movers
 
-    @rule(deleted=written, at_once=st.booleans())
+    @rule(deleted=written | st.just({}), at_once=st.booleans())
     def begin_move(self, deleted: Mapping[int, bool], at_once: bool) -> None:
         """Of what is written just now, and what was before. at_once: whether it lands before anything else happens."""
         self.write(deleted, commits=True)
