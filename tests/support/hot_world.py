@@ -1,4 +1,4 @@
-"""A world between whose readers' steps anything may happen: transactions that end in any order, moves, purges.
+"""A world between whose readers' steps anything may happen: transactions that end in any order, moves, purges, upkeep.
 What readers see is judged here; test_hot_races.py and bench/hot.py let them read."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -16,12 +16,16 @@ from unittest.mock import patch
 import psycopg2
 from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.hot.purge import purgeable
+from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.row_source import SourceState
@@ -29,6 +33,8 @@ from tests.support.hot_tables import UPSERT, state_table
 from tests.support.standin_mover import made, moving
 
 WRITERS, ACCOUNTS, EACH = 3, 4, 10
+FAR = 10**14
+"""A time, in epoch ms, at which all snapshots are old."""
 
 
 @dataclass
@@ -70,21 +76,35 @@ class World:
             return
         self.is_acting = True
         for _ in range(self.chance.choice([0, 0, 2, 6, 12])):
-            act = self.chance.choice([self.write, self.write, self.step, self.step, self.purge])
-            act()
+            seldom = self.chance.choice([self.purge, self.purge, self.compact, self.expire])
+            self.chance.choice([self.write, self.write, self.step, self.step, seldom])()
         self.is_acting = False
 
     def write(self) -> None:
         self.chance.choice(self.writers).act(self.chance)
 
     def step(self) -> None:
-        """The next step of a move; the first of another behind the last."""
-        if next(self.mover, self) is self:
-            self.mover = moving(self.catalog, self.table)
+        """The next step of a move; the first of another behind the last, or behind one that another commit refused."""
+        with suppress(CommitFailedException):
+            if next(self.mover, self) is not self:
+                return
+        self.mover = moving(self.catalog, self.table)
 
     def purge(self) -> None:
         if found := purgeable(self.catalog, self.table, time.time() + 60):
             found.source.purge(found.upto)
+
+    def compact(self) -> None:
+        """Writes the table's rows anew, as another client does: its commit says nothing of positions."""
+        table = self.catalog.load_table(self.table.identifier)
+        if (rows := table.scan().to_arrow()).num_rows:
+            with LeanTransaction(table) as transaction:
+                transaction.overwrite(rows)
+
+    def expire(self) -> None:
+        """As the project does, and at once."""
+        policy = ExpiryPolicy(minimum=1)
+        expire(self.catalog, self.table.identifier, lambda found: plan_expiry("state", found, policy, FAR).expiry)
 
     def wrong(self, rows: list[tuple[int, str]]) -> str | None:
         """What is wrong with the rows of one read; None if nothing."""
