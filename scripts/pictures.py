@@ -35,7 +35,7 @@ PAGES = {
 }
 
 
-LIVE = {"fresh": ("live/delays_now?view=plots", "freshness_seconds", "rows_in_hot")}
+LIVE = {"fresh": ("live/delays_now?view=overview", "Plots")}
 REPLAYED_MINUTES = 10
 
 
@@ -67,14 +67,15 @@ def _remake_live(home: Path) -> int:
         replay = subprocess.Popen([sys.executable, "-m", "scripts.replay"], cwd=ROOT, env=environment)
         try:
             time.sleep(60 * REPLAYED_MINUTES)
-            _take(server, LIVE)
+            _take(server, LIVE, scroll_to="freshness_seconds")
         finally:
             replay.terminate()
             replay.wait()
     return 0
 
 
-def _take(server: DagsterServer, pages: Mapping[str, Sequence[str]]) -> None:
+def _take(server: DagsterServer, pages: Mapping[str, Sequence[str]], *, scroll_to: str = "") -> None:
+    """scroll_to: a text that is there once the last one was clicked."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
         page = browser.new_page(viewport=VIEW)
@@ -82,6 +83,10 @@ def _take(server: DagsterServer, pages: Mapping[str, Sequence[str]]) -> None:
             page.goto(f"{server.url}/assets/{view}")
             for text in texts:
                 expect(page.get_by_text(text, exact=True).first).to_be_visible(timeout=120_000)
+            if scroll_to:
+                page.get_by_text(text, exact=True).first.click()
+                page.get_by_text(scroll_to, exact=True).first.scroll_into_view_if_needed(timeout=120_000)
+                page.wait_for_timeout(3000)  # the plots are drawn in steps
             _keep(page.screenshot(animations="disabled"), name)
         browser.close()
 
