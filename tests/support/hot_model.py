@@ -58,8 +58,11 @@ class HotModel(HotMovers):
         self._committed(now, says=knows)
         self.figures["compactions"] += len(report.landed)
 
-    @rule(minimum=st.integers(1, 3))
-    def expire(self, minimum: int) -> None:
+    @rule(minimum=st.integers(1, 3), others=st.integers(0, 2))
+    def expire(self, minimum: int, others: int) -> None:
+        """After others have committed so often, who say nothing of positions."""
+        for _ in range(others):
+            self.compact_as_others_do()
         policy, known = ExpiryPolicy(minimum=minimum), self._known
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
         expired = expire(self.site.catalog, self.table.identifier, plan)
@@ -86,8 +89,11 @@ class HotModel(HotMovers):
             self._committed(now, says=False)
             self.figures["compactions by others"] += 1
 
-    @rule(chosen=index, all_of_them=st.booleans())
-    def expire_as_others_do(self, chosen: int, all_of_them: bool) -> None:
+    @rule(chosen=index, all_of_them=st.booleans(), compacts=st.booleans())
+    def expire_as_others_do(self, chosen: int, all_of_them: bool, compacts: bool) -> None:
+        """What no branch and no tag names, all of it or one. compacts: whether they have compacted the table before."""
+        if compacts:
+            self.compact_as_others_do()
         table, was_lost = self._cold, self._is_lost
         held = {ref.snapshot_id for ref in table.metadata.refs.values()}
         free = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id not in held]
