@@ -300,10 +300,11 @@ def killed(catalog: Catalog, death: int, *, after: bool) -> Iterator[None]:
     def deadly(act: Callable[..., Any]) -> Callable[..., Any]:
         def acting(*arguments: Any, **options: Any) -> Any:
             left[0] -= 1
-            if left[0] == 0 and not after:
+            is_last = left[0] == 0  # a commit writes as well: the count has gone on when it is done
+            if is_last and not after:
                 raise Killed
             done = act(*arguments, **options)
-            if left[0] == 0:
+            if is_last:
                 raise Killed
             return done
 
