@@ -37,7 +37,7 @@ class OnSQLite(HotModel):
 
 
 def test_no_read_is_wrong_in_any_order_of_events(database: Connection) -> None:
-    run(OnSQLite, (), examples=4, steps=40, always_the_same=True)
+    run(OnSQLite, (), examples=3, steps=40, always_the_same=True)
 
 
 @pytest.mark.long("As many orders of events as there is time for; a few of them are in `make test`.")
