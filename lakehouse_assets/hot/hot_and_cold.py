@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
@@ -36,6 +37,8 @@ MOST_HOT = 1_000_000
 """How many rows of a source a reader takes by default."""
 TRIES, LONGEST_WAIT_SECONDS = 10, 2.0
 """How often a read is begun again where a source does not answer or was purged meanwhile, and the longest wait."""
+UNREACHABLE_SECONDS = 30.0
+"""After which time a source that does not answer is not asked again."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,8 @@ def hot_and_cold(
     """Reads a table together with what its source holds that is not moved yet.
 
     table: as it is declared, with a source, and without a step of its own. columns: those to return; none for all.
-    where: a condition in SQL. limit_hot: the most rows that are taken of the source. catalog: where the table is; None
-    for the lake of this environment.
+    where: a condition in SQL, as Polars has it, or Spark for ``spark()``. limit_hot: the most rows that are taken of
+    the source. catalog: where the table is; None for the lake of this environment.
 
     Raises SourceLost where the source lacks rows that are not moved, SourceUnreachable, TooMuchHot, CatalogUnavailable,
     and DeclarationError for a table that can't be read so.
@@ -148,6 +151,8 @@ def hot_and_cold(
         raise DeclarationError(
             f"table {table.identifier} has no column {', '.join(unknown)}; it has {', '.join(names)}"
         )
+    if where and (problem := condition_problem(where, names)):
+        raise DeclarationError(f"table {table.identifier} can't be read where {where!r}: {problem}")
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
     return _read(table, tuple(columns) or names, where, limit_hot, opened, HotRows())
 
@@ -157,6 +162,7 @@ def _read(
 ) -> HotAndCold:
     """Reads the table first, then its source, and again where that lacks what came behind the table's snapshot."""
     assert table.source is not None
+    given_up_at = time.monotonic() + UNREACHABLE_SECONDS
     for tried in range(TRIES):
         cold = with_retries(lambda: _load(catalog, table.identifier))
         try:
@@ -167,7 +173,8 @@ def _read(
             is_lost = isinstance(error, SourceLost) and _snapshot(
                 with_retries(lambda: _load(catalog, table.identifier))
             ) == _snapshot(cold)
-            if is_lost or tried + 1 == TRIES:
+            is_away = isinstance(error, SourceUnreachable) and time.monotonic() > given_up_at
+            if is_lost or is_away or tried + 1 == TRIES:
                 raise
             time.sleep(min(LONGEST_WAIT_SECONDS, 0.05 * 2**tried))
             continue

@@ -63,7 +63,7 @@ def read_hot(table: Table, source: RowSource, position: Offsets | None, limit: i
     schema, rows = hot_schema(table), 0
     found: dict[Split, pa.Table] = {}
     for split in (part for whole in source.visible(state, begin) for part in known.splits_of(whole)):
-        if split in known.by_split:
+        if split.end is not None and split in known.by_split:
             found[split] = known.by_split[split]
         else:
             found[split] = _read(source, split, schema, limit - rows + 1)

@@ -180,8 +180,7 @@ def purges_sensor(
                     due.append(table.identifier)
             except (LakehouseError, OSError) as error:  # the sensor lakehouse_movers shows it
                 problems.append(f"{table.identifier}: {error}")
-        config = {"ops": {"purge": {"config": {"tables": due}}}}
-        requests = [dg.RunRequest(run_config=config)] if due else []
+        requests = [dg.RunRequest(run_config={"tables": due})] if due else []
         return dg.SensorResult(run_requests=requests, skip_reason=None if due else "; ".join(problems) or "nothing due")
 
     return ask

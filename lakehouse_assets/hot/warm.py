@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyparsing import ParseException
 
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
@@ -72,6 +73,9 @@ def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
             rows = warm(lakehouse.catalog(), known[config.table], config.where)
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
+        except ParseException as error:
+            text = f"the condition {config.where!r} can't be read from {config.where[error.loc :]!r} on"
+            raise dg.Failure(f"{text}: it takes the form of PyIceberg's filters, such as a = 1 and b = 'x'") from error
         except ValueError as error:
             raise dg.Failure(f"the condition {config.where!r} can't be used: {error}") from error
         context.log.info(f"{config.table}: {rows} rows are in its source again")

@@ -23,12 +23,12 @@ from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Spl
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Consumer, Message
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, TopicDescription
 
 SETTINGS = ("bootstrap.servers", "security.protocol", "client.", "sasl.", "ssl.", "broker.address.", "socket.")
 """What the names of the client's settings begin with that the environment may give
 (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)."""
-SKIPPED = re.compile(r"\d+:\d+")
+SKIPPED = re.compile(r"\d+:\d+@\S+")
 SECONDS = 15.0
 """How long an answer of the broker is waited for."""
 STUCK_SECONDS = 60.0
@@ -53,7 +53,8 @@ class KafkaTopic(RowSource):
     value: Json | Avro = field(default=Json(), kw_only=False)
     """How the value of a record becomes a row."""
     skip: Sequence[str] = ()
-    """Records that are left out, such as one whose value nobody can read: ``<partition>:<offset>`` each."""
+    """Records that are left out, such as one whose value nobody can read: ``<partition>:<offset>@<topic id>`` each, as
+    the message says that names one."""
 
     @property
     def name(self) -> str:
@@ -65,18 +66,17 @@ class KafkaTopic(RowSource):
         if not getattr(write_mode, "adds_again", False):
             yield f"a KafkaTopic is moved by Append() without dedup_on, each record once; found {write_mode!r}"
         if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
-            yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset"
+            yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset@topic-id, as the run says"
         yield from self.value.problems(columns)
 
     def state(self) -> SourceState:
         """Asks for the topic's id and offsets, and looks whether it keeps its records."""
-        from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
         try:
             admin = self._admin()
-            asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=SECONDS)
-            found = asked[self.topic].result()
+            found = self._described(admin)
             resource = ConfigResource(ResourceType.TOPIC, self.topic)
             config = admin.describe_configs([resource], request_timeout=SECONDS)[resource].result()
             parts = [TopicPartition(self.topic, n) for n in range(len(found.partitions))]
@@ -125,7 +125,7 @@ class KafkaTopic(RowSource):
 
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the committed records of a range of one partition."""
-        left_out = {int(offset) for partition, offset in self._skipped() if partition == str(split.partition)}
+        left_out = self._left_out(split.partition) if self.skip else set()
         rows = 0
         for messages in self._records(split):
             kept = [message for message in messages if message.offset() not in left_out]
@@ -135,8 +135,11 @@ class KafkaTopic(RowSource):
             if limit is not None and rows >= limit:
                 return
 
-    def _skipped(self) -> list[list[str]]:
-        return [one.split(":") for one in self.skip]
+    def _left_out(self, partition: int) -> set[int]:
+        """Returns the offsets of a partition that are skipped. Those of a topic that was there before mean nothing."""
+        identity = self._identity()
+        named = [re.split("[:@]", one, maxsplit=2) for one in self.skip]
+        return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
 
     def _parsed(self, messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
         """Returns a row for each record. Raises BadValue, which names the first that can't be read."""
@@ -147,7 +150,7 @@ class KafkaTopic(RowSource):
                 try:
                     self.value.parse([message.value() or b""], schema)
                 except ValueError as found:
-                    where = f"{message.partition()}:{message.offset()}"
+                    where = f"{message.partition()}:{message.offset()}@{self._identity()}"
                     raise BadValue(
                         f"{self.name}: the value of the record {where} can't be read: {found}. To leave it out, "
                         f"declare KafkaTopic(skip=[{where!r}])"
@@ -197,6 +200,20 @@ class KafkaTopic(RowSource):
             return datetime.fromtimestamp(messages[0].timestamp()[1] / 1000, UTC)
         return None
 
+    def _identity(self) -> str:
+        from confluent_kafka import KafkaException
+
+        try:
+            return str(self._described(self._admin()).topic_id)
+        except KafkaException as error:
+            raise self._failure(error) from error
+
+    def _described(self, admin: AdminClient) -> TopicDescription:
+        from confluent_kafka import TopicCollection
+
+        asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=SECONDS)
+        return asked[self.topic].result()
+
     def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
@@ -223,7 +240,7 @@ class KafkaTopic(RowSource):
 
         code = error.args[0].code() if error.args and isinstance(error.args[0], KafkaError) else None
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID):
-            return SourceLost(f"{self.name}: the broker has no such topic")
+            return SourceLost(f"{self.name}: the broker has no such topic: create it, or correct its name")
         return SourceUnreachable(
             f"{self.name} can't be reached at {os.environ.get('KAFKA_BOOTSTRAP_SERVERS')}: {error}"
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
 POS, POS_AT = "pos", "pos_at"
 """Columns that a source has beside the table's: the transaction that wrote the row last, and when that began."""
+CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 PURGED = "lakehouse_purged"
 """The table that says up to which ``pos`` each source was purged."""
 TYPES = {
@@ -164,7 +165,8 @@ class PostgresTable(RowSource):
             try:
                 yield from csv.open_csv(file, csv.ReadOptions(column_names=schema.names), parse, options)
             except pa.ArrowException as error:
-                raise BadValue(f"{self.name}: a value can't be read: {error}") from error
+                told = CSV_COLUMN.sub(lambda found: f"column {schema.names[int(found[1])]}", str(error))
+                raise BadValue(f"{self.name}: a value can't be read: {told}") from error
 
     def purge(self, upto: int) -> int:
         """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.

@@ -20,17 +20,19 @@ def ddl(source: PostgresTable, columns: Mapping[str, str], keys: Collection[str]
     plain = source.table.replace(".", "_")
     types = {name: postgres_type(type_) for name, type_ in columns.items()}
     declared = [f"    {quoted(name)} {type_}{' NOT NULL' if name in keys else ''}," for name, type_ in types.items()]
+    own = {
+        DELETED: "boolean NOT NULL DEFAULT false",
+        POS: "bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint",
+        POS_AT: "timestamptz NOT NULL DEFAULT now()",
+    }
     added = [
         f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {quoted(name)} {type_};"
-        for name, type_ in types.items()
-        if name not in keys
+        for name, type_ in ({name: type_ for name, type_ in types.items() if name not in keys} | own).items()
     ]
+    of_key = [f"({', '.join(f'{row}.{quoted(name)}' for name in keys)})" for row in ("OLD", "NEW")]
     return f"""\
 CREATE TABLE IF NOT EXISTS {table} (
 {chr(10).join(declared)}
-    {DELETED} boolean NOT NULL DEFAULT false,
-    {POS} bigint NOT NULL,
-    {POS_AT} timestamptz NOT NULL,
     PRIMARY KEY ({", ".join(map(quoted, keys))})
 );
 {chr(10).join(added)}
@@ -50,16 +52,21 @@ END $$;
 CREATE OR REPLACE TRIGGER lakehouse_stamp BEFORE INSERT OR UPDATE ON {table}
     FOR EACH ROW EXECUTE FUNCTION lakehouse_stamp();
 
--- A row that is gone can't be moved, and its older version would come back: only the purge deletes.
+-- A row that is gone, or got another key, can't be moved, and what was moved would come back: only the purge deletes.
 CREATE OR REPLACE FUNCTION lakehouse_keep() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(current_setting('lakehouse.purge', true), '') = 'on' AND TG_OP = 'DELETE' THEN
         RETURN OLD;
     END IF;
+    IF TG_OP = 'UPDATE' THEN
+        RAISE EXCEPTION '% is moved to the lake: set {DELETED} = true, insert one with the other key', TG_TABLE_NAME;
+    END IF;
     RAISE EXCEPTION '% is moved to the lake: set {DELETED} = true in place of %', TG_TABLE_NAME, TG_OP;
 END $$;
 CREATE OR REPLACE TRIGGER lakehouse_keep BEFORE DELETE ON {table}
     FOR EACH ROW EXECUTE FUNCTION lakehouse_keep();
+CREATE OR REPLACE TRIGGER lakehouse_keep_key BEFORE UPDATE ON {table}
+    FOR EACH ROW WHEN ({of_key[0]} IS DISTINCT FROM {of_key[1]}) EXECUTE FUNCTION lakehouse_keep();
 CREATE OR REPLACE TRIGGER lakehouse_keep_all BEFORE TRUNCATE ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION lakehouse_keep();
 """

@@ -9,6 +9,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.declare.table import Table
@@ -19,7 +20,7 @@ from lakehouse_assets.hot.hot_rows import HotRows
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake
-from tests.support.hot_tables import events_table
+from tests.support.hot_tables import UPSERT, events_table, state_table
 from tests.support.standin_mover import made, moving
 from tests.support.topics import Topic
 
@@ -87,6 +88,17 @@ def test_nothing_is_kept_of_a_topic_that_was_made_again(catalog: Catalog, topic:
     topic.create()
     topic.send([7, 8, 9, 10])
     assert numbers(read.again()) == [7, 8, 9, 10]
+
+
+def test_rows_of_postgresql_are_read_anew(catalog: Catalog, database: Connection) -> None:
+    table = state_table()
+    made(catalog, table)
+    with database.cursor() as cursor:
+        cursor.execute(UPSERT, (1, "a", False))
+        read = hot_and_cold(table, catalog=catalog)
+        cursor.execute(UPSERT, (1, "b", False))
+        cursor.execute(UPSERT, (2, "c", False))
+    assert sorted(read.again().polars().collect().rows()) == [(1, "b"), (2, "c")]
 
 
 def test_the_limit_holds_for_all_rows_that_are_hot(catalog: Catalog, topic: Topic) -> None:

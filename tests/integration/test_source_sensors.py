@@ -206,10 +206,10 @@ def test_only_what_the_lake_has_had_for_the_grace_is_purged(lake: Lake, catalog:
     assert not ticks.tick().run_requests
     ticks.later = 601
     (request,) = ticks.tick().run_requests or ()
-    assert request.run_config == {"ops": {"purge": {"config": {"tables": ["demo.state"]}}}}
     soon = state_table(source=PostgresTable("state", grace=timedelta(0)))
     job = dg.Definitions(jobs=[purge_job([soon])], resources={"lakehouse": Lakehouse(lake.settings)})
-    assert job.resolve_job_def(PURGE).execute_in_process(instance=lake.instance).success
+    purges = job.resolve_job_def(PURGE)
+    assert purges.execute_in_process(run_config=request.run_config, instance=lake.instance).success
     assert in_hot(database) == [3]
     assert rows(catalog, table) == {1: "a", 2: "b", 3: "c"}
     upsert(database, (1, "again"))  # a key that comes back
@@ -288,12 +288,14 @@ def test_a_table_that_was_dropped_behind_a_purge_is_told(lake: Lake, catalog: Ca
     assert chosen.begin.by_partition == (found.upto,)
 
 
-def test_only_the_purge_deletes(database: Connection) -> None:
+def test_only_the_purge_deletes_and_a_row_keeps_its_key(database: Connection) -> None:
     upsert(database, (1, "a"))
     with database.cursor() as cursor:
         for statement in ("DELETE FROM state", "TRUNCATE state"):
             with pytest.raises(psycopg2.errors.RaiseException, match="set deleted = true in place of"):
                 cursor.execute(statement)
+        with pytest.raises(psycopg2.errors.RaiseException, match="set deleted = true, insert one with the other key"):
+            cursor.execute("UPDATE state SET n = 2")
         cursor.execute("UPDATE state SET pos = 1")  # the stamp is the trigger's
         cursor.execute("SELECT pos > 1 FROM state")
         assert cursor.fetchall() == [(True,)]

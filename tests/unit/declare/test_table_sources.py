@@ -40,7 +40,7 @@ def test_a_table_with_a_source_needs_no_step() -> None:
             {"source": KafkaTopic("events", Avro(type="json"))},
             "value.type is 'json', known are avro",
         ),
-        (events_table, {"source": KafkaTopic("events", skip=["5"])}, "of the form partition:offset"),
+        (events_table, {"source": KafkaTopic("events", skip=["5"])}, "of the form partition:offset@topic-id"),
         (events_table, {"source": KafkaTopic("events", floor=0)}, "source has floor=0"),
         (events_table, {"source": "kafka:events"}, "source is 'kafka:events'"),
         (state_table, {"write_mode": Append()}, BY_MERGE),
