@@ -230,6 +230,7 @@ def test_records_of_a_topic_that_was_made_again_are_not_skipped(topic: Topic) ->
     assert batch["n"].to_pylist() == [7]
 
 
+@pytest.mark.long("Fetches a registry of 109 MB; test_avro_value.py reads what a small one answers.")
 def test_avro_records_of_two_versions_of_a_schema_are_moved(
     lake: Lake, topic: Topic, schema_registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
