@@ -5,8 +5,10 @@ Pure functions of numbers; the sensors that act on them are in source_sensors.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
 
@@ -34,6 +36,29 @@ def wait_after(failures: int) -> float:
 
 
 @dataclass(frozen=True)
+class SourceLook:
+    """Holds what a tick sees of one table's source."""
+
+    state: SourceState
+    lag: Lag
+    writing: float = 0.0
+    """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
+    lacking: Sequence[str] = ()
+    """The table's columns that the source does not have."""
+
+    def metadata(self, now: datetime) -> dict[str, Any]:
+        """Returns the numbers that the source's asset shows, each of which Dagster plots."""
+        age = (now - self.lag.oldest).total_seconds() if self.lag.oldest else 0.0
+        return {
+            "depth": self.lag.depth,
+            "lag_rows": self.lag.rows,
+            "lag_seconds": round(max(0.0, age), 1),
+            "held_back": self.state.held_back,
+            "oldest_writer_seconds": round(self.writing, 1),
+        }
+
+
+@dataclass(frozen=True)
 class SourceVerdict:
     """Holds what the check of a table's source says."""
 
@@ -42,11 +67,9 @@ class SourceVerdict:
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
 
 
-def verdict(source: RowSource, state: SourceState, lag: Lag, writing: float, now: datetime) -> SourceVerdict:
-    """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
-
-    writing: for how many seconds its oldest open transaction has been writing.
-    """
+def verdict(source: RowSource, look: SourceLook, now: datetime) -> SourceVerdict:
+    """Says whether the source keeps what is not moved, and whether something keeps it from being moved."""
+    state, lag = look.state, look.lag
     age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
     if state.retention and age > NEAR * state.retention.total_seconds():
         return SourceVerdict(
@@ -54,10 +77,16 @@ def verdict(source: RowSource, state: SourceState, lag: Lag, writing: float, now
             f"the oldest record of {source.name} that is not moved is {age:,.0f} s old, and the topic keeps records "
             f"for {state.retention.total_seconds():,.0f} s: materialize the table, or raise retention.ms",
         )
-    if state.held_back and writing > LONG_WRITER_SECONDS:
+    if state.held_back and look.writing > LONG_WRITER_SECONDS:
         return SourceVerdict(
             False,
-            f"a transaction of the database has been writing for {writing:,.0f} s and keeps what came after it from "
-            "being moved: see pg_stat_activity",
+            f"a transaction of the database has been writing for {look.writing:,.0f} s and keeps what came after it "
+            "from being moved: see pg_stat_activity",
+        )
+    if look.lacking:
+        return SourceVerdict(
+            False,
+            f"{source.name} has no column {', '.join(look.lacking)}, which are read as null: execute what `lakehouse "
+            "source sql` prints, or correct the declaration",
         )
     return SourceVerdict(True, f"{source.name} has all rows that are not moved")

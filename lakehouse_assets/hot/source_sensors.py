@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Any
 
 import dagster as dg
 from pydantic import TypeAdapter
@@ -20,13 +19,12 @@ from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
-from lakehouse_assets.hot.pace import SourceVerdict, is_due, verdict, wait_after
+from lakehouse_assets.hot.pace import SourceLook, SourceVerdict, is_due, verdict, wait_after
 from lakehouse_assets.hot.purge import PURGE, purgeable
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run.in_flight import flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Lag, SourceState
 
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."
@@ -36,27 +34,6 @@ EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 REMEMBERED = 8
 """The number of ended runs that are looked at; eight failures wait for the longest time."""
-
-
-@dataclass(frozen=True)
-class SourceLook:
-    """Holds what a tick sees of one table's source."""
-
-    state: SourceState
-    lag: Lag
-    writing: float
-    """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
-
-    def metadata(self, now: datetime) -> dict[str, Any]:
-        """Returns the numbers that the source's asset shows, each of which Dagster plots."""
-        age = (now - self.lag.oldest).total_seconds() if self.lag.oldest else 0.0
-        return {
-            "depth": self.lag.depth,
-            "lag_rows": self.lag.rows,
-            "lag_seconds": round(max(0.0, age), 1),
-            "held_back": self.state.held_back,
-            "oldest_writer_seconds": round(self.writing, 1),
-        }
 
 
 def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
@@ -74,7 +51,8 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     if problem := state.problem(source.name, position):
         raise SourceLost(problem)
     writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
-    return SourceLook(state, source.lag(state, state.begin(position)), writing)
+    lacking = source.lacking([column.name for column in table.schema.columns])
+    return SourceLook(state, source.lag(state, state.begin(position)), writing, lacking)
 
 
 @dataclass(frozen=True)
@@ -129,7 +107,7 @@ def movers_sensor(
                 sentences.append(f"{name}: {error}")
                 continue
             else:
-                found = verdict(source, look.state, look.lag, look.writing, at)
+                found = verdict(source, look, at)
                 if shows:
                     events.append(dg.AssetObservation(source_key(table), metadata=look.metadata(at)))
                 waits = None if name in busy else _waits(context.instance, table, now)
@@ -194,7 +172,7 @@ def source_check(table: Table) -> dg.AssetChecksDefinition:
         assert table.source is not None
         try:
             seen = look_at_source(lakehouse, table)
-            found = verdict(table.source, seen.state, seen.lag, seen.writing, datetime.now(UTC))
+            found = verdict(table.source, seen, datetime.now(UTC))
         except SourceLost as lost:
             found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
         except (LakehouseError, OSError) as error:

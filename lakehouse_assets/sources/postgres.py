@@ -139,12 +139,7 @@ class PostgresTable(RowSource):
 
         with TemporaryFile() as file:
             with self._cursor() as cursor:
-                cursor.execute(
-                    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
-                    "AND NOT attisdropped",
-                    (self.table,),
-                )
-                has = {name for (name,) in cursor.fetchall()}
+                has = self._columns(cursor)
                 columns = ", ".join(quoted(name) if name in has else "NULL" for name in schema.names)
                 until = "" if split.end is None else f" AND {POS} < {split.end:d}"
                 most = "" if limit is None else f" LIMIT {limit:d}"
@@ -167,6 +162,18 @@ class PostgresTable(RowSource):
             except pa.ArrowException as error:
                 told = CSV_COLUMN.sub(lambda found: f"column {schema.names[int(found[1])]}", str(error))
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
+
+    def lacking(self, columns: Sequence[str]) -> list[str]:
+        """Looks at the table's columns."""
+        with self._cursor() as cursor:
+            return sorted({*columns} - self._columns(cursor))
+
+    def _columns(self, cursor: Cursor) -> set[str]:
+        cursor.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (self.table,),
+        )
+        return {name for (name,) in cursor.fetchall()}
 
     def purge(self, upto: int) -> int:
         """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.

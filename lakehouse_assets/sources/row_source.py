@@ -138,6 +138,10 @@ class RowSource(ABC):
         limit: after how many rows to stop, about. Raises SourceUnreachable, SourceLost and BadValue.
         """
 
+    def lacking(self, columns: Sequence[str]) -> list[str]:
+        """Returns those of a table's columns that the source is known not to have; they are read as nulls."""
+        return []
+
     def prove(self, begin: Offsets) -> None:
         """Raises SourceLost unless all rows from there on are still there.
 

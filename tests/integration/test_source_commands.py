@@ -12,6 +12,7 @@ from psycopg2.extensions import connection as Connection
 from lakehouse_assets.domains.live.tables import flight_state
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.sources.postgres import PostgresTable
 from tests.conftest import ROOT
 from tests.support.hot_tables import UPSERT, ddl_of, state_table
 from tests.support.standin_mover import made, moving
@@ -42,6 +43,8 @@ def test_a_table_that_is_there_already_becomes_a_source(database: Connection) ->
             "SELECT n, text, deleted, pos >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 FROM state"
         )
         assert cursor.fetchall() == [(1, None, False, True)]
+    assert PostgresTable("state").lacking(["n", "text", "zzz"]) == ["zzz"]
+    with database.cursor() as cursor:
         cursor.execute(UPSERT, (1, "a", False))
 
 

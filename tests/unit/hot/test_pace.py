@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse_assets.hot.pace import is_due, verdict, wait_after
+from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Lag, SourceState
 
@@ -30,13 +30,19 @@ def test_each_failure_waits_twice_as_long_up_to_an_hour() -> None:
 def test_a_record_that_is_near_its_retention_is_a_warning() -> None:
     kept = SourceState("id", (0,), (9,), (9,), timedelta(hours=1))
     lag = Lag(9, 9, NOW - timedelta(minutes=31))
-    assert not verdict(TOPIC, kept, lag, 0.0, NOW).passed
-    assert verdict(TOPIC, STATE, lag, 0.0, NOW).passed
+    assert not verdict(TOPIC, SourceLook(kept, lag, 0.0), NOW).passed
+    assert verdict(TOPIC, SourceLook(STATE, lag, 0.0), NOW).passed
 
 
 def test_a_long_transaction_is_a_warning_only_where_it_holds_rows_back() -> None:
     held = SourceState("id", (0,), (5,), (9,))
     lag = Lag(9, 0, None)
-    assert not verdict(TOPIC, held, lag, 301.0, NOW).passed
-    assert verdict(TOPIC, held, lag, 10.0, NOW).passed
-    assert verdict(TOPIC, STATE, lag, 301.0, NOW).passed
+    assert not verdict(TOPIC, SourceLook(held, lag, 301.0), NOW).passed
+    assert verdict(TOPIC, SourceLook(held, lag, 10.0), NOW).passed
+    assert verdict(TOPIC, SourceLook(STATE, lag, 301.0), NOW).passed
+
+
+def test_a_column_that_the_source_lacks_is_a_warning() -> None:
+    found = verdict(TOPIC, SourceLook(STATE, Lag(0, 0, None), lacking=["zzz"]), NOW)
+    assert not found.passed
+    assert "no column zzz" in found.text
