@@ -225,7 +225,8 @@ def _topic(bench: Bench, home: str) -> tuple[Catalog, Topic]:
     catalog = load_lake(read_settings(bench.environment(home)))
     if home != "moves":
         made(catalog, EVENTS)
-    return catalog, Topic(os.environ["KAFKA_BOOTSTRAP_SERVERS"])
+    # Else the broker deletes what is written with a time of long ago.
+    return catalog, Topic(os.environ["KAFKA_BOOTSTRAP_SERVERS"], **{"retention.ms": "-1"})
 
 
 def _send(topic: Topic, numbers: Sequence[int], at: datetime | None = None) -> None:
