@@ -226,7 +226,7 @@ def _topic(bench: Bench, home: str) -> tuple[Catalog, Topic]:
     if home != "moves":
         made(catalog, EVENTS)
     # Else the broker deletes what is written with a time of long ago.
-    return catalog, Topic(os.environ["KAFKA_BOOTSTRAP_SERVERS"], **{"retention.ms": "-1"})
+    return catalog, Topic(os.environ["KAFKA_BOOTSTRAP_SERVERS"], TOPIC, 1, **{"retention.ms": "-1"})
 
 
 def _send(topic: Topic, numbers: Sequence[int], at: datetime | None = None) -> None:
