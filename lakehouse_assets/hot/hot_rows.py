@@ -31,6 +31,12 @@ class HotRows:
     """Which source they are of, as in Offsets."""
     by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
 
+    def kept(self, identity: str) -> HotRows:
+        """Returns those that need not be read again: of the same source, behind whose split nothing can change."""
+        if identity != self.identity:
+            return HotRows()
+        return HotRows(identity, {split: rows for split, rows in self.by_split.items() if split.end is not None})
+
     def splits_of(self, split: Split) -> list[Split]:
         """Divides a split by what was read of it before, which need not be read again: its rows stay the same."""
         if split.end is None:
@@ -59,11 +65,11 @@ def read_hot(table: Table, source: RowSource, position: Offsets | None, limit: i
     if problem := state.problem(source.name, position):
         raise SourceLost(_advised(table, problem))
     begin = state.begin(position)
-    known = before if before.identity == state.identity else HotRows()
+    known = before.kept(state.identity)
     schema, rows = hot_schema(table), 0
     found: dict[Split, pa.Table] = {}
     for split in (part for whole in source.visible(state, begin) for part in known.splits_of(whole)):
-        if split.end is not None and split in known.by_split:
+        if split in known.by_split:
             found[split] = known.by_split[split]
         else:
             found[split] = _read(source, split, schema, limit - rows + 1)

@@ -18,8 +18,8 @@ from lakehouse_assets.hot.warm import warm
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.rewrite.compact import compact
 from tests.support.hot_movers import KEYS, HotMovers, Rows, written
-from tests.support.hot_world import FAR, with_gaps
-from tests.support.lake_model import GRACE_DAYS
+from tests.support.hot_world import with_gaps
+from tests.support.lake_model import FAR, GRACE_DAYS
 from tests.support.lake_writers import index
 from tests.support.rewrites import token
 

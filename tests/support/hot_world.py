@@ -30,11 +30,10 @@ from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.row_source import SourceState
 from tests.support.hot_tables import UPSERT, state_table
+from tests.support.lake_model import FAR
 from tests.support.standin_mover import made, moving
 
 WRITERS, ACCOUNTS, EACH = 3, 4, 10
-FAR = 10**14
-"""A time, in epoch ms, at which all snapshots are old."""
 
 
 @dataclass
