@@ -57,6 +57,7 @@ def _remake(home: Path) -> int:
     with dagster_server(home) as server:
         _take(server, PAGES)
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
+        Path(folder).chmod(0o711)  # below it is the folder of PostgreSQL's own user
         return _remake_live(Path(folder))
 
 
