@@ -142,6 +142,10 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("capacity lost under its jobs", 4, lambda setup: setup.site.interrupt()),
         *ON_EMR,
     ),
+    "emr_eks": (
+        Case("drivers evicted from their nodes", 4, lambda setup: setup.site.interrupt()),
+        *ON_EMR,
+    ),
 }
 NAMES = [(compute, case.fault) for compute, cases in CASES.items() for case in cases]
 

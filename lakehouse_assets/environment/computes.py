@@ -27,6 +27,8 @@ LAUNCHERS = "lakehouse_assets.environment.launchers"
 GROUP = "lakehouse.launchers"
 """The group of entry points that add computes: the name is LAKEHOUSE_COMPUTE's value, the object a ComputeSettings."""
 ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
+# The label of EMR on EC2 has no suffix: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-releases.html
+EKS_RELEASE = r"emr-[\w.-]+-(latest|\d{8})"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
@@ -239,6 +241,40 @@ class EmrServerless(_OnAws):
         return serverless_problem(size, conf)
 
 
+@dataclass(frozen=True)
+class EmrEks(_OnAws):
+    """Job runs on a virtual cluster of EMR on EKS: pods of Kubernetes."""
+
+    brings_spark = True
+
+    virtual_cluster: str
+    """The virtual cluster's id."""
+    role: str
+    """The ARN of the role that jobs run as, the job execution role."""
+    release: str
+    """The release label, such as ``emr-7.9.0-latest``."""
+    code: str
+    """The prefix that code is uploaded to."""
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> EmrEks:
+        """Reads the LAKEHOUSE_EMR_EKS_* variables and LAKEHOUSE_CODE."""
+        return cls(
+            virtual_cluster=reader.text("LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER", r"[0-9a-z]+", "9wvd1yhms5tk1k8chrn525z34"),
+            role=reader.text("LAKEHOUSE_EMR_EKS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
+            release=reader.text("LAKEHOUSE_EMR_EKS_RELEASE", EKS_RELEASE, "emr-7.9.0-latest"),
+            code=_read_code(reader),
+        )
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher of job runs."""
+        return _made("emr_eks:EmrEksLauncher", settings, self, worker)
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why pods can't have the size, whatever the cluster's nodes are."""
+        return emr_problem(size, "EMR on EKS")
+
+
 def _capacity(reader: EnvReader) -> dict[str, int]:
     """Reads LAKEHOUSE_ECS_CAPACITY: weights by provider, without names that no provider can have."""
     variable = "LAKEHOUSE_ECS_CAPACITY"
@@ -287,6 +323,7 @@ BUILT_IN: dict[str, type[ComputeSettings]] = {
     "ecs": Ecs,
     "emr": Emr,
     "emr_serverless": EmrServerless,
+    "emr_eks": EmrEks,
 }
 
 

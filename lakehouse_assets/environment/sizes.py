@@ -44,7 +44,7 @@ class Size:
     memory_gib: float | None = None
     """Memory in GiB, heap and all else."""
     disk_gib: int | None = None
-    """Scratch space in GiB; on EMR the cluster decides."""
+    """Scratch space in GiB; on EMR and EMR on EKS the cluster decides."""
 
 
 def fargate_problem(size: Size) -> str | None:
@@ -55,14 +55,17 @@ def fargate_problem(size: Size) -> str | None:
     return "; and ".join(problems) or None
 
 
-def emr_problem(size: Size) -> str | None:
-    """Returns all reasons why a step can't have a driver and executors of this size, on any cluster; None if it can."""
+def emr_problem(size: Size, service: str = "EMR") -> str | None:
+    """Returns all reasons why a driver and executors can't have this size, on any cluster; None if they can.
+
+    service: EMR, or EMR on EKS, for the message.
+    """
     problems = []
     if size.disk_gib is not None:
-        advice = "on EMR disks are the cluster's: give its instances larger volumes"
+        advice = f"on {service} disks are the cluster's: give its instances larger volumes"
         problems.append(f"{size.disk_gib} GiB of disk; {advice}")
     if size.vcpus is not None and size.vcpus % 1:
-        problems.append(f"{size.vcpus:g} vCPUs; on EMR a driver and executors have whole cores")
+        problems.append(f"{size.vcpus:g} vCPUs; on {service} a driver and executors have whole cores")
     return "; and ".join(problems) or None
 
 

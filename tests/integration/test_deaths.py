@@ -27,7 +27,11 @@ CASES = twins(
         ("ecs", Stage.NOTED),
         ("ecs", Stage.UNSEEN),
         *(("ecs", stage) for stage in Stage if stage not in (Stage.UNHEARD, Stage.NOTED, Stage.UNSEEN)),
-        *((compute, stage) for compute in ("emr", "emr_serverless") for stage in (Stage.UNHEARD, Stage.HEARD)),
+        *(
+            (compute, stage)
+            for compute in ("emr", "emr_serverless", "emr_eks")
+            for stage in (Stage.UNHEARD, Stage.HEARD)
+        ),
     ],
     "Deaths between the same steps; test_emr.py and unit/drive let runs die at each of them, in one process.",
     keep=3,

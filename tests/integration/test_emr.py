@@ -1,5 +1,5 @@
-"""EMR and EMR Serverless driven by the real loop: found again, lost, terminated; and with real Spark on executors.
-Both services are fakes over HTTP whose jobs really run; S3 and the catalog are SeaweedFS."""
+"""EMR, EMR Serverless and EMR on EKS driven by the real loop: found again, lost, terminated; and with real Spark.
+The services are fakes over HTTP whose jobs really run; S3 and the catalog are SeaweedFS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.tables import numbers
 from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
-ON_EMR = ("emr", "emr_serverless")
+ON_EMR = ("emr", "emr_serverless", "emr_eks")
 
 
 @pytest.fixture(params=ON_EMR)
@@ -100,10 +100,11 @@ def test_a_worker_that_ends_well_and_left_nothing_has_failed_and_its_log_is_show
     assert site.started() == 1
 
 
-def test_a_log_that_is_not_in_s3_yet_is_said_to_come(run: Run, site: Site) -> None:
+def test_a_log_that_is_not_in_s3_yet_is_said_to_come(run: Run, site: Site, compute: str) -> None:
     site.emr.logs_come = False
     (failure,) = run.drive("leave").failures
     assert "stderr.gz is not there yet" in failure.log
+    assert ("update-role-trust-policy" in failure.log) == (compute == "emr_eks")
 
 
 def test_a_terminated_run_ends_its_workers_and_nothing_else(run: Run, site: Site) -> None:

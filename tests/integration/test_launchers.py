@@ -18,14 +18,11 @@ from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import Lake, failure_text
-from tests.support.fakes.ecs import ecs_site
-from tests.support.fakes.emr import emr_site
-from tests.support.fakes.emr_serverless import emr_serverless_site
+from tests.support.driven import SITES
 from tests.support.servers import SECRET_KEY, SeaweedFS
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
-SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site}
 DAYS = ("2013-03-09", "2013-03-10", "2013-03-11")
 FLIGHTS = replace(tables.flights, partitions_per_worker=2)
 LANDING = "landing"

@@ -52,5 +52,5 @@ def test_its_variables_are_known() -> None:
 
 
 def test_it_is_named_where_another_is_unknown() -> None:
-    with pytest.raises(SettingsError, match=r"LAKEHOUSE_COMPUTE='mainframe'.*emr_serverless, pods$"):
+    with pytest.raises(SettingsError, match=r"LAKEHOUSE_COMPUTE='mainframe'.*emr_eks, pods$"):
         read_settings({"LAKEHOUSE_COMPUTE": "mainframe"})

@@ -33,12 +33,14 @@ from lakehouse_assets.step.window import Window
 from tests.support.attempts import attempt_at
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.emr import EmrSite, emr_site
-from tests.support.fakes.emr_serverless import EmrServerlessSite, emr_serverless_site
+from tests.support.fakes.emr_eks import emr_eks_site
+from tests.support.fakes.emr_serverless import emr_serverless_site
+from tests.support.fakes.job_runs import JobRunsSite
 from tests.support.faults import FaultyLakehouse, taken
 from tests.support.servers import SeaweedFS
 
-Site = EcsSite | EmrSite | EmrServerlessSite
-SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site}
+Site = EcsSite | EmrSite | JobRunsSite
+SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site, "emr_eks": emr_eks_site}
 TINY = (sys.executable, "-m", "tests.support.tiny_worker")
 TABLE, TOKEN = "demo.tiny", "token"
 

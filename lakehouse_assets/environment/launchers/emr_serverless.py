@@ -9,25 +9,20 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from lakehouse_assets.environment.aws import client, is_transient
 from lakehouse_assets.environment.computes import EmrServerless
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, cloudwatch_tail, s3_tail
-from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
+from lakehouse_assets.environment.launchers.aws_launcher import cloudwatch_tail, s3_tail
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
+from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher, tags
 from lakehouse_assets.environment.launchers.prices import EMR_SERVERLESS
-from lakehouse_assets.environment.launchers.spark_submit import Shipped, arguments, options, ship
+from lakehouse_assets.environment.launchers.spark_submit import Shipped, arguments, options
 from lakehouse_assets.environment.settings import Settings
 
-# https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html, API_StartJobRun.html
-PAGE, NAME_CHARACTERS, TAG_CHARACTERS = 50, 256, 256
-NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9 /_.:=+@-]")
-RUNNING_STATES = ("SUBMITTED", "QUEUED", "PENDING", "SCHEDULED", "RUNNING", "CANCELLING")
+# https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_StartJobRun.html
+NAME_CHARACTERS = 256
 # The longest timeout a batch job may have; without one it would get 12 hours.
 LONGEST = timedelta(days=7)
 # Reasons that pass: no capacity in the application or the account, throttling, faults of the service.
@@ -39,52 +34,35 @@ LOG_GROUP = "/aws/emr-serverless"
 MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IGNORECASE)
 
 
-class EmrServerlessLauncher(AwsLauncher):
-    """Runs workers as job runs on EMR Serverless. Handles are job run ids."""
+class EmrServerlessLauncher(JobRunsLauncher):
+    """Runs workers as job runs on EMR Serverless."""
 
-    service = "EMR Serverless"
+    service, api, holder = "EMR Serverless", "emr-serverless", "application"
+    running_states = ("SUBMITTED", "QUEUED", "PENDING", "SCHEDULED", "RUNNING", "CANCELLING")
+    token_used = "ConflictException"
+    refused_for_now = TRANSIENT
 
     def __init__(self, settings: Settings, serverless: EmrServerless, worker: str) -> None:
         """Makes the service's client. worker: the module that workers run."""
-        super().__init__(settings)
-        self._settings = serverless
-        self._application = serverless.application
-        self._worker = worker
-        self._emr = client("emr-serverless")
-        self._final: dict[str, Mapping[str, Any]] = {}  # by id: job runs that ended, as GetJobRun returned them
+        super().__init__(settings, serverless.code, worker, applicationId=serverless.application)
+        self._role, self._application = serverless.role, serverless.application
 
-    @cache  # noqa: B019  a launcher lives as long as its process
-    def _code(self, packages: tuple[str, ...]) -> Shipped:
-        return ship(self._s3, self._settings.code, self._worker, packages)
+    def _start(self, attempt: Attempt, environment: Mapping[str, str]) -> str:
+        job = job_of(attempt, environment, self._code(attempt.packages))
+        return str(self._emr.start_job_run(executionRoleArn=self._role, **self._place, **job)["jobRunId"])
 
-    def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the attempt's job run, or finds the one that was started for it before. Raises NotStarted."""
-        try:
-            job = job_of(attempt, environment, self._code(attempt.packages))
-            role = self._settings.role
-            return Handle(
-                self._emr.start_job_run(applicationId=self._application, executionRoleArn=role, **job)["jobRunId"]
-            )
-        except (ClientError, BotoCoreError) as error:
-            # The token was used by a request with other parameters: its tags differ when a run resumes another one.
-            if _code(error) == "ConflictException" and (found := self.find(attempt)):
-                return found
-            transient = is_transient(error) or TRANSIENT.search(str(error)) is not None
-            raise NotStarted(str(error), transient=transient, unconfirmed=is_transient(error)) from error
+    def _search(self, attempt: Attempt) -> Mapping[str, Any]:
+        return {"createdAtAfter": datetime.now(UTC) - LONGEST}  # no job runs for longer
 
-    def _find(self, attempt: Attempt) -> Handle | None:
-        recent = self._list(createdAtAfter=datetime.now(UTC) - LONGEST)  # no job runs for longer
-        return next((Handle(job["id"]) for job in recent if job.get("name", "").endswith(attempt.key)), None)
+    def _get(self, handle: Handle) -> JobRun:
+        job: JobRun = self._emr.get_job_run(jobRunId=handle.id, **self._place)["jobRun"]
+        return job
 
-    def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        (handle,) = handles
-        try:
-            self._emr.cancel_job_run(applicationId=self._application, jobRunId=handle.id)
-        except ClientError as error:  # also for a job that has ended
-            gone = _code(error) == "ResourceNotFoundException"
-            if not gone and self._get(handle)["state"] in RUNNING_STATES:
-                raise
-        return {}
+    def _cancel(self, handle: Handle) -> object:
+        return self._emr.cancel_job_run(jobRunId=handle.id, **self._place)
+
+    def _verdict(self, job: JobRun) -> Ended:
+        return verdict(job)
 
     def link(self, handle: Handle) -> str:
         """Returns the URL of the job run in the console."""
@@ -113,45 +91,11 @@ class EmrServerlessLauncher(AwsLauncher):
             job = self._get(handle)
         return used(job)
 
-    # poll
-
-    def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """Lists all running jobs, PAGE in each call; a call for each of the others finds out how it ended."""
-        running = {job["id"]: job["state"] for job in self._list(states=list(RUNNING_STATES))}
-        for handle in handles:
-            if running.get(handle.id) == "RUNNING":
-                # When it was first seen: lists have no time. The service itself ends a job that takes too long.
-                self._begun.setdefault(handle.id, datetime.now(UTC))
-        ends = {handle.id: self._end(handle) for handle in handles if handle.id not in running}
-        return {id: end for id, end in ends.items() if end}
-
-    def _end(self, handle: Handle) -> Ended | None:
-        try:
-            job = self._get(handle)
-        except ClientError as error:
-            if _code(error) != "ResourceNotFoundException":
-                raise
-            return Ended(f"is unknown to the application {self._application}: {error}")
-        if job["state"] in RUNNING_STATES:
-            return None
-        self._final[handle.id] = job
-        return verdict(job)
-
-    def _list(self, **which: Any) -> Iterator[Mapping[str, Any]]:
-        pages = self._emr.get_paginator("list_job_runs").paginate(
-            applicationId=self._application, PaginationConfig={"PageSize": PAGE}, **which
-        )
-        yield from pages.search("jobRuns[]")
-
-    def _get(self, handle: Handle) -> Mapping[str, Any]:
-        job: Mapping[str, Any] = self._emr.get_job_run(applicationId=self._application, jobRunId=handle.id)["jobRun"]
-        return job
-
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
         """Returns the monitoringConfiguration of the job's logs: its own, else the application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
-        application = {} if own else self._emr.get_application(applicationId=self._application)["application"]
+        application = {} if own else self._emr.get_application(**self._place)["application"]
         return own or application.get("monitoringConfiguration", {})
 
 
@@ -163,7 +107,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
         "clientToken": attempt.key,
         # The end of the title is kept: the job is found by the key there.
         "name": attempt.title[-NAME_CHARACTERS:],
-        "tags": {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()},
+        "tags": tags(attempt),
         "executionTimeoutMinutes": max(1, math.ceil(timeout / timedelta(minutes=1))),
         "jobDriver": {
             "sparkSubmit": {
@@ -230,7 +174,3 @@ def _beyond_included(job: Mapping[str, Any]) -> float:
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0
-
-
-def _code(error: Exception) -> str:
-    return error.response["Error"]["Code"] if isinstance(error, ClientError) else ""

@@ -55,7 +55,10 @@ FARGATE_PRICES = {
 """The prices by capacity provider or launch type, and whether the task runs on ARM (its runtimePlatform)."""
 
 # The price of GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
-EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, "https://aws.amazon.com/emr/pricing/")
+EMR_URL = "https://aws.amazon.com/emr/pricing/"
+EMR_SERVERLESS = Price("EMR Serverless", 0.052624, 0.0057785, 0.000111, EMR_URL)
+# What EMR adds to the price of the EKS cluster and its nodes, by what pods request.
+EMR_EKS = Price("EMR on EKS", 0.01012, 0.00111125, 0.0, EMR_URL)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Prepares workers for spark-submit, on EMR and on EMR Serverless: the code in S3, settings, Pipes' parameters.
+"""Prepares workers for spark-submit, wherever EMR runs it: the code in S3, settings, Pipes' parameters.
 
 What the hash of the code covers is decided in package.py; nothing here is particular to one service.
 """
@@ -84,18 +84,18 @@ def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
 PY_FILES = "spark.submit.pyFiles"
 # What Spark adds to the heap for other memory: a tenth, at least 384 MiB (spark.executor.memoryOverhead,
 # https://spark.apache.org/docs/4.1.0/configuration.html).
-OVERHEAD_FACTOR, OVERHEAD_MIB = 1.1, 384
+OVERHEAD_FACTOR, OVERHEAD_MIB = 0.1, 384
 
 
-def options(attempt: Attempt, package: str) -> list[str]:
+def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -> list[str]:
     """Returns the attempt's settings and the code as spark-submit's options.
 
-    package: the code's URL, first in --py-files.
+    package: the code's URL, first in --py-files. overhead: as for sized().
 
     The worker gives the settings to its session too, except for files; but many are read only before a session exists
     (memory, archives, YARN's).
     """
-    settings = {**sized(attempt.size), **attempt.spark_conf}
+    settings = {**sized(attempt.size, overhead), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
     given = [part for name, value in sorted(settings.items()) for part in ("--conf", f"{name}={value}")]
     return [*given, "--py-files", files]
@@ -111,14 +111,17 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def sized(size: Size) -> dict[str, str]:
-    """Returns Spark's settings for a driver and executors of this size each; none where the size is left open."""
+def sized(size: Size, overhead: float = OVERHEAD_FACTOR) -> dict[str, str]:
+    """Returns Spark's settings for a driver and executors of this size each; none where the size is left open.
+
+    overhead: what Spark adds to the heap, as a share of it.
+    """
     conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))
         conf |= {"spark.driver.cores": cores, "spark.executor.cores": cores}
     if size.memory_gib is not None:
         memory = size.memory_gib * 1024
-        heap = f"{int(min(memory / OVERHEAD_FACTOR, memory - OVERHEAD_MIB))}m"
+        heap = f"{int(min(memory / (1 + overhead), memory - OVERHEAD_MIB))}m"
         conf |= {"spark.driver.memory": heap, "spark.executor.memory": heap}
     return conf

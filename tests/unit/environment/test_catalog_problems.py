@@ -90,7 +90,7 @@ def test_a_property_of_the_lake_is_checked_in_lower_case_too(
     assert "LAKE__URI (uri) is of no known catalog type" in problem
 
 
-@pytest.mark.parametrize("compute", ["emr", "emr_serverless"])
+@pytest.mark.parametrize("compute", ["emr", "emr_serverless", "emr_eks"])
 def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: str) -> None:
     env = {
         "LAKEHOUSE_STAGING": "s3://lake/staging",
@@ -98,6 +98,9 @@ def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: str) -> Non
         "LAKEHOUSE_EMR_CLUSTER": "j-2AX",
         "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
         "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
+        "LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER": "9wvd1yhms5tk1k8chrn525z34",
+        "LAKEHOUSE_EMR_EKS_ROLE": "arn:aws:iam::123456789012:role/x",
+        "LAKEHOUSE_EMR_EKS_RELEASE": "emr-7.9.0-latest",
     }
     with pytest.raises(SettingsError, match="LAKEHOUSE_CODE has a secret in it"):
         read_settings(env, also={compute: ["shop.orders"]})

@@ -1,74 +1,29 @@
-"""EMR Serverless's launcher over HTTP against a strict service whose jobs are processes: one job per attempt, its end.
-With real Spark it is run in tests/integration/test_emr.py."""
+"""EMR Serverless's launcher over HTTP: what a job is asked for, what its failure means, what it used, where its log is.
+What it does as EMR on EKS's does is test_job_runs.py's; with real Spark it is run in tests/integration/test_emr.py."""
 
 from __future__ import annotations
 
-import re
 import shlex
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.aws import client
-from lakehouse_assets.environment.launchers import aws_launcher, emr_serverless, spark_submit
-from lakehouse_assets.environment.launchers.base import Handle, NotStarted
-from lakehouse_assets.environment.launchers.emr_serverless import EmrServerlessLauncher, used
-from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.launchers import spark_submit
+from lakehouse_assets.environment.launchers.emr_serverless import used
 from lakehouse_assets.environment.sizes import SERVERLESS, Size
-from tests.support.fakes.emr_serverless_service import APPLICATION, ROLE, FakeEmrServerless, Job
-from tests.support.fakes.logs import FakeLogs
-from tests.support.fakes.plain_node import PlainNode
-from tests.support.fakes.wire import Fault, Service, serving
-from tests.unit.environment.test_emr_launcher import CODE, LOST_ANSWER, PIPES, THROTTLED, attempt
-
-
-class Site:
-    """EMR Serverless with sleeping jobs, and launchers that use it."""
-
-    def __init__(self, service: Service, fake: FakeEmrServerless, node: PlainNode, logs: Service) -> None:
-        self.service, self.fake, self.node, self.logs = service, fake, node, logs
-
-    def launcher(self, application: str = APPLICATION) -> EmrServerlessLauncher:
-        environment = {
-            "LAKEHOUSE_COMPUTE": "emr_serverless",
-            "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": application,
-            "LAKEHOUSE_EMR_SERVERLESS_ROLE": ROLE,
-            "LAKEHOUSE_CODE": "s3://bucket/code",
-            "LAKEHOUSE_STAGING": "s3://bucket/staging",
-        }
-        settings = read_settings(environment)
-        return EmrServerlessLauncher(settings, settings.computes["emr_serverless"], "worker")
-
-    def job(self, handle: Handle) -> Job:
-        return self.fake.jobs[handle.id]
-
-    def ticked(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            self.fake.tick()
-            time.sleep(0.01)
+from tests.support.fakes.emr_serverless_service import APPLICATION
+from tests.support.fakes.wire import Fault
+from tests.support.job_run_launchers import Site, sleeping_site
+from tests.unit.environment.test_emr_launcher import CODE, PIPES, attempt
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    node = PlainNode(tmp_path)
-    fake = FakeEmrServerless(node, "s3://bucket/logs")  # type: ignore[arg-type]
-    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    monkeypatch.setattr(emr_serverless, "ship", lambda *_: CODE)
-    monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
-    with serving(Service("emr-serverless", fake)) as service, serving(Service("logs", FakeLogs(fake.lines))) as logs:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_EMR_SERVERLESS", service.url)
-        monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", logs.url)
-        yield Site(service, fake, node, logs)
-        for job in fake.having("RUNNING"):
-            fake.cancel(job)
+    with sleeping_site("emr_serverless", tmp_path, monkeypatch) as site:
+        yield site
 
 
 # What is asked for
@@ -108,83 +63,7 @@ def test_a_job_never_has_the_twelve_hours_it_gets_unasked(site: Site, timeout: t
     assert site.job(handle).request["executionTimeoutMinutes"] == minutes
 
 
-# Exactly one
-
-
-@pytest.mark.parametrize("fault", [THROTTLED, LOST_ANSWER], ids=["throttled", "answer lost"])
-def test_one_job_whatever_becomes_of_the_answer(site: Site, fault: Fault) -> None:
-    site.service.fail("StartJobRun", fault)
-    handle = site.launcher().submit(attempt(), PIPES)
-    assert list(site.fake.jobs) == [handle.id]
-
-
-def test_the_same_attempt_has_the_same_job_for_another_process_and_another_attempt_its_own(site: Site) -> None:
-    handle = site.launcher().submit(attempt(), PIPES)
-    assert site.launcher().submit(attempt(), PIPES) == handle
-    assert site.launcher().find(attempt()) == handle
-    assert site.launcher().find(attempt(number=2)) is None
-    assert site.launcher().submit(attempt(number=2), PIPES) != handle
-
-
-def test_a_run_that_resumes_another_finds_its_job_though_its_tags_differ(site: Site) -> None:
-    handle = site.launcher().submit(attempt(tags={"lakehouse:run": "first"}), PIPES)
-    assert site.launcher().submit(attempt(tags={"lakehouse:run": "second"}), PIPES) == handle
-    assert len(site.fake.jobs) == 1
-
-
-def test_a_job_among_hundreds_is_found(site: Site) -> None:
-    launcher = site.launcher()
-    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(120)]
-    site.service.calls.clear()
-    assert launcher.find(attempt(3)) == handles[3]
-    assert site.service.calls == {"ListJobRuns": 3}
-
-
-def test_what_the_service_refuses_is_told(site: Site) -> None:
-    with pytest.raises(NotStarted, match="Application 00gone does not exist") as refused:
-        site.launcher("00gone").submit(attempt(), PIPES)
-    assert not refused.value.transient
-    site.service.fail("StartJobRun", Fault("ValidationException", "vCPU quota reached"))
-    with pytest.raises(NotStarted, match="quota") as refused:
-        site.launcher().submit(attempt(), PIPES)
-    assert refused.value.transient
-
-
 # What ends mean
-
-
-def test_polling_is_one_call_for_all_that_run(site: Site) -> None:
-    launcher = site.launcher()
-    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(30)]
-    site.fake.tick()
-    site.service.calls.clear()
-    assert launcher.poll(handles) == {}
-    assert site.service.calls == {"ListJobRuns": 1}
-    site.fake.lag = 60
-    assert launcher.poll(handles[:2]) == {}  # what a list does not know is asked for by itself
-    assert site.service.calls["GetJobRun"] == 2
-
-
-def test_a_job_that_waits_for_capacity_has_not_begun(site: Site) -> None:
-    launcher = site.launcher()
-    site.fake.capacity = 1
-    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(2)]
-    site.ticked(lambda: site.fake.having("RUNNING"))
-    launcher.poll(handles)
-    begun = [launcher.began(handle) is not None for handle in handles]
-    assert begun == [site.job(handle).state == "RUNNING" for handle in handles]
-    assert sum(begun) == 1
-
-
-@pytest.mark.parametrize(("command", "says"), [(["true"], "SUCCESS"), (["false"], "failed: .*ExitCode: 1")])
-def test_the_end_of_a_job_is_told(site: Site, command: list[str], says: str) -> None:
-    site.node.command = command
-    launcher = site.launcher()
-    handle = launcher.submit(attempt(), PIPES)
-    site.ticked(lambda: site.job(handle).ended)
-    (ended,) = launcher.poll([handle]).values()
-    assert re.search(says, ended.reason)
-    assert not ended.transient
 
 
 @pytest.mark.parametrize(
@@ -207,52 +86,6 @@ def test_why_a_job_failed_decides_whether_it_is_made_again(site: Site, details: 
     assert says in ended.reason
     assert details in ended.reason
     assert ended.transient is again
-
-
-def test_a_job_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
-    launcher = site.launcher()
-    handle = launcher.submit(attempt(), PIPES)
-    site.fake.cancel(site.job(handle))
-    (ended,) = launcher.poll([handle]).values()
-    assert "cancelled, in the console" in ended.reason
-    assert not ended.transient
-
-
-def test_a_job_that_nobody_knows_is_gone(site: Site) -> None:
-    (ended,) = site.launcher().poll([Handle("00fgone")]).values()
-    assert f"unknown to the application {APPLICATION}" in ended.reason
-
-
-def test_throttling_ends_nobody(site: Site) -> None:
-    launcher = site.launcher()
-    handle = launcher.submit(attempt(), PIPES)
-    site.service.fail("ListJobRuns", THROTTLED)
-    assert launcher.poll([handle]) == {}
-
-
-# Ending them
-
-
-def test_cancelling_ends_the_jobs_meant_and_no_others(site: Site) -> None:
-    launcher = site.launcher()
-    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(4)]
-    site.fake.tick()
-    launcher.cancel([handles[0], handles[2]])
-    assert [site.job(h).state for h in handles] == ["CANCELLED", "RUNNING", "CANCELLED", "PENDING"]
-    launcher.cancel([*handles[:2], Handle("00fgone")])
-    assert [site.job(h).state for h in handles] == ["CANCELLED", "CANCELLED", "CANCELLED", "PENDING"]
-
-
-def test_what_was_throttled_is_cancelled_later_and_what_can_not_be_is_named(site: Site) -> None:
-    launcher = site.launcher()
-    handles = [launcher.submit(attempt(chunk), PIPES) for chunk in range(3)]
-    launcher._emr = client("emr-serverless", attempts=1)
-    site.service.fail("CancelJobRun", THROTTLED, times=2)
-    launcher.cancel(handles[:2])
-    assert [site.job(h).state for h in handles] == ["CANCELLED", "CANCELLED", "SUBMITTED"]
-    site.service.fail("CancelJobRun", Fault("AccessDeniedException", "not allowed", 403))
-    with pytest.raises(RuntimeError, match=f"1 workers on EMR Serverless may still run.*{handles[2].id}.*not allowed"):
-        launcher.cancel(handles[2:])
 
 
 def test_usage_is_what_was_billed_and_before_that_what_was_used(site: Site) -> None:

@@ -42,6 +42,7 @@ from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
 from tests.support.fakes.ecs_rules import MEMORY_BY_CPU
 from tests.support.fakes.ecs_service import FakeEcs
+from tests.support.fakes.emr_eks_service import FakeEmrEks
 from tests.support.fakes.emr_serverless_service import FakeEmrServerless
 from tests.support.fakes.emr_service import FakeEmr
 from tests.support.fakes.logs import FakeLogs
@@ -165,6 +166,7 @@ def test_the_rights_to_glue_in_the_docs_are_pyicebergs_calls() -> None:
             {"emr-serverless": FakeEmrServerless, "logs": FakeLogs},
             {"emr-serverless:TagResource"},
         ),
+        ("runs, `emr_eks`", {"emr-containers": FakeEmrEks}, {"emr-containers:TagResource"}),
     ],
 )
 def test_the_docs_ask_for_the_rights_to_what_is_called(role: str, fakes: Mapping[str, type], beside: set[str]) -> None:

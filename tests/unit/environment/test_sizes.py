@@ -41,6 +41,7 @@ def test_fargate_s_sizes(size: Size, says: str | None) -> None:
 def test_emr_s_sizes(size: Size, says: str | None) -> None:
     problem = emr_problem(size)
     assert problem is None if says is None else says in (problem or "")
+    assert says is None or says.replace("on EMR", "on EMR on EKS") in (emr_problem(size, "EMR on EKS") or "")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""Runs workers as job runs of EMR on EKS, which makes the pods of a driver and its executors on a Kubernetes cluster.
+
+Which nodes there are is the cluster's business; slots, timeouts and retries are the poll loop's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from lakehouse_assets.environment.computes import EmrEks
+from lakehouse_assets.environment.launchers.aws_launcher import s3_tail
+from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
+from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher, tags
+from lakehouse_assets.environment.launchers.prices import EMR_EKS
+from lakehouse_assets.environment.launchers.spark_submit import OVERHEAD_MIB, Shipped, arguments, options
+from lakehouse_assets.environment.settings import Settings
+
+# https://docs.aws.amazon.com/emr-on-eks/latest/APIReference/API_StartJobRun.html
+NAME_CHARACTERS = 64
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._/#-]+")
+# What Spark adds to the heap of Python's applications on Kubernetes, as a share of it (memoryOverheadFactor):
+# https://spark.apache.org/docs/4.1.0/running-on-kubernetes.html
+PYTHON_OVERHEAD = 0.4
+# StartJobRun's errors that pass: the queue of a virtual cluster with a schedulerConfiguration is full, or throttling.
+REFUSED_FOR_NOW = re.compile("queue|quota|throttl|rate exceeded", re.IGNORECASE)
+EXIT = r"exit(?:ed with|[ -]?code:?) ?"
+TRUST = "let its trust policy name the cluster: aws emr-containers update-role-trust-policy"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A way in which job runs fail."""
+
+    sign: str
+    """What matches ``failureReason: stateDetails``, without regard to case."""
+    says: str
+    """What it means, continuing a sentence that begins with "the worker"."""
+    fix: str = ""
+    """What a person can do about it."""
+    transient: bool = False
+
+
+# The first that matches counts. The details, 256 characters at most, are words of Kubernetes, Spark and EMR that AWS
+# documents nowhere.
+FAILURES = (
+    # EX_TEMPFAIL, which a worker exits with when it lost its network.
+    Failure(rf"{EXIT}{os.EX_TEMPFAIL}\b", "lost its network, or S3 did not serve it", transient=True),
+    Failure(
+        "ErrImagePull|ImagePullBackOff|InvalidImageName|pull(ing)? image",
+        "did not start, as its image could not be pulled",
+        "check spark.kubernetes.container.image, and that the cluster's nodes may pull from its registry",
+    ),
+    # Where no driver runs after 15 minutes: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/
+    # emr-eks-job-submitter-container-defaults.html (job-start-timeout)
+    Failure(
+        "FailedScheduling|lack of cluster resources|nodes are available|no nodes",
+        "found no node with room for it",
+        "give the cluster more or larger nodes, the table a smaller size, or the pool lake_workers a lower limit",
+        transient=True,
+    ),
+    Failure(rf"OOMKilled|OutOfMemory|{EXIT}137\b", "ran out of memory", "give the table a size with more memory_gib"),
+    # A node that is drained or taken away: SIGTERM, or a reason of the pod's condition DisruptionTarget,
+    # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions.
+    Failure(
+        rf"{EXIT}143\b|evicted|EvictionByEvictionAPI|PreemptionByScheduler|DeletionBy(TaintManager|PodGC)"
+        "|TerminationByKubelet|NodeLost|node (is )?(shut|not ready)",
+        "lost its node",
+        "drivers last longer on nodes that are not Spot",
+        transient=True,
+    ),
+    Failure("AssumeRole|web ?identity|trust policy", "could not assume LAKEHOUSE_EMR_EKS_ROLE", TRUST),
+    Failure(
+        "^CLUSTER_UNAVAILABLE",
+        "failed because the EKS cluster did not answer",
+        "check that LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER is RUNNING, and that EMR still has access to its namespace",
+        transient=True,
+    ),
+    Failure("^INTERNAL_ERROR", "failed by a fault of EMR on EKS", transient=True),
+    Failure(
+        "^VALIDATION_ERROR",
+        "was refused",
+        "check LAKEHOUSE_EMR_EKS_ROLE, LAKEHOUSE_EMR_EKS_RELEASE and the table's spark_conf",
+    ),
+)
+
+
+class EmrEksLauncher(JobRunsLauncher):
+    """Runs workers as job runs on a virtual cluster of EMR on EKS."""
+
+    service, api, holder = "EMR on EKS", "emr-containers", "virtual cluster"
+    running_states = ("PENDING", "SUBMITTED", "RUNNING", "CANCEL_PENDING")
+    token_used = "ValidationException"
+    refused_for_now = REFUSED_FOR_NOW
+
+    def __init__(self, settings: Settings, eks: EmrEks, worker: str) -> None:
+        """Makes the service's client. worker: the module that workers run."""
+        super().__init__(settings, eks.code, worker, virtualClusterId=eks.virtual_cluster)
+        self._settings = eks
+        self._log_uri = f"{settings.staging}/logs"
+
+    def _start(self, attempt: Attempt, environment: Mapping[str, str]) -> str:
+        eks = self._settings
+        job = job_of(attempt, environment, self._code(attempt.packages), self._log_uri)
+        started = self._emr.start_job_run(executionRoleArn=eks.role, releaseLabel=eks.release, **self._place, **job)
+        return str(started["id"])
+
+    def _search(self, attempt: Attempt) -> Mapping[str, Any]:
+        return {"name": name_of(attempt)}
+
+    def _get(self, handle: Handle) -> JobRun:
+        job: JobRun = self._emr.describe_job_run(id=handle.id, **self._place)["jobRun"]
+        return job
+
+    def _cancel(self, handle: Handle) -> object:
+        return self._emr.cancel_job_run(id=handle.id, **self._place)
+
+    def _verdict(self, job: JobRun) -> Ended:
+        return verdict(job)
+
+    def link(self, handle: Handle) -> str:
+        """Returns the URL of the virtual cluster's job runs in the console, with the job run's id in it."""
+        region, cluster = self._emr.meta.region_name, self._settings.virtual_cluster
+        # The console has no address for a job run, and ignores its id, which is for people.
+        return (
+            f"https://{region}.console.aws.amazon.com/emr/home?region={region}&job={handle.id}#/eks/clusters/{cluster}"
+        )
+
+    def _tail(self, handle: Handle) -> str:
+        pod = f"spark-{handle.id}/spark-{handle.id}-driver"
+        place = f"{self._settings.virtual_cluster}/jobs/{handle.id}/containers/{pod}/stderr.gz"
+        coming = (
+            "EMR on EKS copies it while the job runs and at its end. Where it stays away the driver never started, or "
+            f"LAKEHOUSE_EMR_EKS_ROLE can't be assumed or may not write there; {TRUST}"
+        )
+        return s3_tail(self._s3, f"{self._log_uri}/{place}", coming)
+
+    def _usage(self, handle: Handle) -> Usage | None:
+        job = self._final.get(handle.id) or self._get(handle)
+        # One that completed while nobody looked did run, which is not known of the others.
+        began = self.began(handle) or (job["createdAt"] if job["state"] == "COMPLETED" else None)
+        return used(job, began) if began else None
+
+
+def name_of(attempt: Attempt) -> str:
+    """Returns the name of the attempt's job run: the end of its title, by which it is found, in allowed characters."""
+    return NOT_IN_NAMES.sub("-", attempt.title)[-NAME_CHARACTERS:]
+
+
+def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped, log_uri: str) -> dict[str, Any]:
+    """Returns StartJobRun's parameters, equal for the same attempt, as a client token demands.
+
+    log_uri: the prefix in S3 that logs are copied to. The driver is not started twice: that is the service's default.
+    """
+    return {
+        "clientToken": attempt.key,
+        "name": name_of(attempt),
+        "tags": tags(attempt),
+        "configurationOverrides": {"monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": log_uri}}},
+        "jobDriver": {
+            "sparkSubmitJobDriver": {
+                "entryPoint": code.entry_point,
+                "entryPointArguments": arguments(environment),
+                "sparkSubmitParameters": shlex.join(options(attempt, code.package, PYTHON_OVERHEAD)),
+            }
+        },
+    }
+
+
+def verdict(job: JobRun) -> Ended:
+    """Says how a job run ended. job: DescribeJobRun's jobRun."""
+    state, details = job["state"], job.get("stateDetails") or "no details given"
+    if state == "COMPLETED":
+        return Ended("completed")
+    if state == "CANCELLED":
+        return Ended(f"was cancelled, in the console or by CancelJobRun ({details})", stopped=True)
+    text = f"{job.get('failureReason', '')}: {details}"
+    failures = (one for one in FAILURES if re.search(one.sign, text, re.IGNORECASE))
+    found = next(failures, Failure("", "failed"))
+    return Ended("; ".join(filter(None, (f"{found.says}: {details}", found.fix))), transient=found.transient)
+
+
+def used(job: JobRun, began: datetime) -> Usage | None:
+    """Estimates what a job run used, by what its pods request; None while it runs, or where Spark chose how many.
+
+    The service tells no more than when it ended. job: as for verdict().
+    """
+    parts = shlex.split(job["jobDriver"]["sparkSubmitJobDriver"]["sparkSubmitParameters"])
+    conf = dict(parts[n + 1].split("=", 1) for n, part in enumerate(parts) if part == "--conf")
+    if "finishedAt" not in job or conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        return None
+    hours = (job["finishedAt"] - began).total_seconds() / 3600
+    executors = _amount(conf.get("spark.executor.instances", "2"))
+    pods = {"driver": 1.0, "executor": executors}
+    vcpus = hours * sum(count * _amount(conf.get(f"spark.{who}.cores", "1")) for who, count in pods.items())
+    gib = hours * sum(count * _pod_mib(conf, who) / 1024 for who, count in pods.items())
+    source = (
+        f"estimated: the driver and {executors:g} executors, as their Spark settings say, for the time they ran; "
+        f"without the EKS cluster and its nodes; {EMR_EKS.source}"
+    )
+    return Usage(vcpus, gib, EMR_EKS.usd(vcpus, gib), source)
+
+
+def _pod_mib(conf: Mapping[str, str], who: str) -> float:
+    """Returns the memory of a driver's or an executor's pod: its heap and what Spark adds to it."""
+    heap = _amount(conf.get(f"spark.{who}.memory", "1g"))
+    added = conf.get(f"spark.{who}.memoryOverhead")
+    return heap + (_amount(added) if added else max(PYTHON_OVERHEAD * heap, OVERHEAD_MIB))
+
+
+UNITS = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
+AMOUNT = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+
+
+def _amount(text: str) -> float:
+    """Reads a count, or an amount of memory in MiB, as Spark does; 0 for what Spark does not understand."""
+    found = AMOUNT.fullmatch(text.strip())
+    return int(found[1]) * UNITS[found[2].lower()] if found else 0.0
