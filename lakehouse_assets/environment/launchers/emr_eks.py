@@ -56,8 +56,8 @@ FAILURES = (
         "did not start, as its image could not be pulled",
         "check spark.kubernetes.container.image, and that the cluster's nodes may pull from its registry",
     ),
-    # Where no driver runs after 15 minutes: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/
-    # emr-eks-job-submitter-container-defaults.html (job-start-timeout)
+    # Where no driver runs after 15 minutes (job-start-timeout):
+    # https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-job-submitter-container-defaults.html
     Failure(
         "FailedScheduling|lack of cluster resources|nodes are available|no nodes",
         "found no node with room for it",
@@ -126,7 +126,7 @@ class EmrEksLauncher(JobRunsLauncher):
     def link(self, handle: Handle) -> str:
         """Returns the URL of the virtual cluster's job runs in the console, with the job run's id in it."""
         region, cluster = self._emr.meta.region_name, self._settings.virtual_cluster
-        # The console has no address for a job run, and ignores its id, which is for people.
+        # No address of a job run's page is known. The console ignores the id, which is for people.
         return (
             f"https://{region}.console.aws.amazon.com/emr/home?region={region}&job={handle.id}#/eks/clusters/{cluster}"
         )
@@ -194,7 +194,7 @@ def used(job: JobRun, began: datetime) -> Usage | None:
     conf = dict(parts[n + 1].split("=", 1) for n, part in enumerate(parts) if part == "--conf")
     if "finishedAt" not in job or conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
         return None
-    hours = (job["finishedAt"] - began).total_seconds() / 3600
+    hours = max(0.0, (job["finishedAt"] - began).total_seconds() / 3600)  # by two clocks
     executors = _amount(conf.get("spark.executor.instances", "2"))
     pods = {"driver": 1.0, "executor": executors}
     vcpus = hours * sum(count * _amount(conf.get(f"spark.{who}.cores", "1")) for who, count in pods.items())

@@ -63,21 +63,21 @@ class FakeJobRuns:
     # What each service has in its own way
 
     def submitted(self, job: Job) -> dict[str, Any]:
-        """The job driver's entry point, its arguments, and spark-submit's parameters."""
+        """Returns the job driver: its entry point, its arguments, and spark-submit's parameters."""
         raise NotImplementedError
 
     def log_of(self, job: Job) -> str:
-        """Where the driver's log goes in S3."""
+        """Returns the place of the driver's log in S3."""
         raise NotImplementedError
 
     def exited(self, code: int) -> str:
-        """What is said of a job whose driver ended with the code."""
+        """Says how a job ended whose driver ended with the code."""
         raise NotImplementedError
 
     # What happens by itself, and what a test lets happen
 
     def make(self, request: dict[str, Any], conflict: Fault) -> Job:
-        """The job of the client token, a new one if there is none. Raises the conflict if it had other parameters."""
+        """Returns the job of the token, a new one if there is none; raises the conflict if it had other parameters."""
         token = request["clientToken"]
         with self.lock:
             job = next((job for job in self.jobs.values() if job.request["clientToken"] == token), None)
@@ -97,7 +97,7 @@ class FakeJobRuns:
         which: Callable[[Job], bool],
         show: Callable[[Job], Any],
     ) -> dict[str, Any]:
-        """A page of the list of those jobs, as they are shown, with the next one's token where there is one."""
+        """Returns a page of the list of those jobs, as they are shown, and the next one's token where there is one."""
         demand(1 <= most <= PAGE, "ValidationException", "Value at 'maxResults' failed to satisfy constraint.")
         with self.lock:
             known = [j for j in self.jobs.values() if (datetime.now(UTC) - j.created).total_seconds() >= self.lag]

@@ -20,6 +20,9 @@ ON_EMR = {
     "LAKEHOUSE_EMR_CLUSTER": "j-2AX",
     "LAKEHOUSE_EMR_SERVERLESS_APPLICATION": "00f1",
     "LAKEHOUSE_EMR_SERVERLESS_ROLE": "arn:aws:iam::123456789012:role/x",
+    "LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER": "9wvd1yhms5tk1k8chrn525z34",
+    "LAKEHOUSE_EMR_EKS_ROLE": "arn:aws:iam::123456789012:role/x",
+    "LAKEHOUSE_EMR_EKS_RELEASE": "emr-7.9.0-latest",
 }
 ON_ECS = {
     "LAKEHOUSE_STAGING": "s3://lake/staging",
@@ -57,16 +60,20 @@ def test_so_is_one_of_a_table_without_a_compute_of_its_own() -> None:
     assert size_problems([numbers(size=Size(3, 8), compute="emr")], settings) == []
 
 
-def test_so_is_one_that_emr_or_emr_serverless_does_not_have() -> None:
+def test_so_is_one_that_what_emr_runs_on_does_not_have() -> None:
     """The type of a disk is the environment's to choose, or the table's."""
     disk, own = (f"spark.emr-serverless.{who}.disk.type" for who in ("driver", "executor"))
     optimized = {f"LAKEHOUSE_SPARK__{disk.replace('.', '__')}": "shuffle_optimized"}
-    settings = read_settings(ON_EMR | optimized, also=dict.fromkeys(("emr", "emr_serverless"), ("demo.numbers",)))
+    settings = read_settings(
+        ON_EMR | optimized, also=dict.fromkeys(("emr", "emr_serverless", "emr_eks"), ("demo.numbers",))
+    )
     large = numbers(compute="emr_serverless", size=Size(4, 16, 500))
-    problems = size_problems([large, numbers(compute="emr", size=Size(disk_gib=50))], settings)
+    others = [numbers(compute="emr", size=Size(disk_gib=50)), numbers(compute="emr_eks", size=Size(0.5, 4))]
+    problems = size_problems([large, *others], settings)
     assert [problem.partition(";")[0] for problem in problems] == [
         "table 'demo.numbers': its size: 500 GiB of disk",
         "table 'demo.numbers': its size: 50 GiB of disk",
+        "table 'demo.numbers': its size: 0.5 vCPUs",
     ]
     assert size_problems([replace(large, spark_conf={own: "shuffle_optimized"})], settings) == []
     assert size_problems([numbers(size=Size(3, 7, 5))], settings) == []

@@ -1,4 +1,4 @@
-"""Settings of ECS, EMR and EMR Serverless: refused when the location loads, all problems at once, each by its name."""
+"""Settings of ECS and of what EMR runs on: refused when the location loads, all problems at once, each by its name."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def test_what_is_missing_is_told_together() -> None:
 
 def test_what_a_table_chose_is_needed_too() -> None:
     assert list(read_settings({}, also={"inline": ["shop.orders"]}).computes) == ["local", "inline"]
-    message = problems(ECS, also={"emr": ["shop.orders"], "emr_serverless": ["shop.orders"]})
-    for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE"):
+    message = problems(ECS, also=dict.fromkeys(("emr", "emr_serverless", "emr_eks"), ("shop.orders",)))
+    eks = ("EMR_EKS_VIRTUAL_CLUSTER", "EMR_EKS_ROLE", "EMR_EKS_RELEASE")
+    for name in ("EMR_CLUSTER", "CODE", "EMR_SERVERLESS_APPLICATION", "EMR_SERVERLESS_ROLE", *eks):
         assert message.count(f"LAKEHOUSE_{name} ") == 1
     assert "LAKEHOUSE_EMR_CLUSTER is not set (emr, chosen by table 'shop.orders', needs it" in message
     message = problems({"LAKEHOUSE_COMPUTE": "ecs"}, also={"emr": ["shop.orders"]})
@@ -176,3 +177,30 @@ def test_staging_that_is_not_set_is_told_as_such() -> None:
 def test_a_cluster_that_is_none_is_refused() -> None:
     message = problems(EMR | {"LAKEHOUSE_EMR_CLUSTER": "lakehouse"})
     assert "LAKEHOUSE_EMR_CLUSTER='lakehouse' is not of the form" in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("VIRTUAL_CLUSTER", "arn:aws:emr-containers:…", "is not of the form 9wvd1yhms5tk1k8chrn525z34"),
+        ("ROLE", "worker", "is not of the form arn:aws:iam::123456789012:role/x"),
+        # The label of EMR on EC2.
+        ("RELEASE", "emr-7.9.0", "is not of the form emr-7.9.0-latest"),
+        ("RELEASE", "emr-7.9.0-java11-latest", None),
+        ("RELEASE", "emr-7.9.0-20250425", None),
+    ],
+)
+def test_what_emr_on_eks_would_not_take_is_refused(variable: str, value: str, says: str | None) -> None:
+    eks = {
+        "LAKEHOUSE_COMPUTE": "emr_eks",
+        "LAKEHOUSE_STAGING": "s3://lake/staging",
+        "LAKEHOUSE_CODE": "s3://lake/code/",
+        "LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER": "9wvd1yhms5tk1k8chrn525z34",
+        "LAKEHOUSE_EMR_EKS_ROLE": "arn:aws:iam::123456789012:role/worker",
+        "LAKEHOUSE_EMR_EKS_RELEASE": "emr-7.9.0-latest",
+        f"LAKEHOUSE_EMR_EKS_{variable}": value,
+    }
+    if says is None:
+        assert read_settings(eks).computes["emr_eks"].release == value
+    else:
+        assert f"LAKEHOUSE_EMR_EKS_{variable}={value!r} {says}" in problems(eks)

@@ -133,7 +133,7 @@ def job_with(settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("settings", "vcpus", "gib"),
     [
-        ("--conf spark.x=1", 3, 3 * 1408 / 1024),
+        ("--conf spark.x=1", 3, 3 * 1.4),
         (
             "--conf spark.driver.cores=4 --conf spark.executor.cores=2 --conf spark.executor.instances=5 "
             "--conf spark.driver.memory=10240m --conf spark.executor.memory=10g",
@@ -141,7 +141,7 @@ def job_with(settings: str) -> dict[str, Any]:
             6 * 14,
         ),
         ("--conf spark.executor.instances=0 --conf spark.driver.memory=2g --conf spark.driver.memoryOverhead=1g", 1, 3),
-        ("--conf spark.dynamicAllocation.enabled=false --conf spark.executor.instances=1", 2, 2 * 1408 / 1024),
+        ("--conf spark.dynamicAllocation.enabled=false --conf spark.executor.instances=1", 2, 2 * 1.4),
     ],
 )
 def test_usage_is_what_the_pods_ask_for_while_they_run(settings: str, vcpus: float, gib: float) -> None:
