@@ -34,7 +34,7 @@ pytestmark = pytest.mark.server
 ON_EMR = ("emr", "emr_serverless", "emr_eks")
 
 
-@pytest.fixture(params=ON_EMR)
+@pytest.fixture(params=twins(ON_EMR, "Job runs are driven as EMR Serverless's are, by the same base class.", keep=2))
 def compute(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -93,6 +93,7 @@ def test_an_error_of_the_step_is_told_and_not_tried_again(run: Run, site: Site) 
     assert site.started() == 1
 
 
+@pytest.mark.parametrize("compute", ON_EMR, indirect=True)
 def test_a_worker_that_ends_well_and_left_nothing_has_failed_and_its_log_is_shown(run: Run, site: Site) -> None:
     (failure,) = run.drive("leave").failures
     assert "left no receipt" in failure.message
