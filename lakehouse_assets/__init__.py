@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.tuning import Planning as Planning
     from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.hand_off.hand_off_asset import HandOff as HandOff
     from lakehouse_assets.hot.hot_and_cold import hot_and_cold as hot_and_cold
     from lakehouse_assets.releases.current import when_current as when_current
     from lakehouse_assets.releases.readers import release as release
@@ -56,6 +57,7 @@ HOMES = {
     "Distribution": "declare.tuning",
     "Domain": "run.domain",
     "FullRefresh": "declare.modes",
+    "HandOff": "hand_off.hand_off_asset",
     "Json": "sources.json_value",
     "KafkaTopic": "sources.kafka",
     "Lakehouse": "run.resource",

@@ -44,6 +44,14 @@ class NoSuchRelease(LakehouseError, LookupError):
     """A reader asked for a release that is not kept, or for a table that it can't give any more."""
 
 
+class HandOffRefused(LakehouseError):
+    """The table can't be handed off as it stands. Readers go on with the version before."""
+
+
+class HandOffUnfinished(LakehouseError):
+    """A hand-off stopped for reasons that may pass. What it wrote is kept: a re-execution from failure goes on."""
+
+
 class MaintenanceRefused(LakehouseError):
     """A table can't be maintained as it stands. Nothing was changed."""
 

@@ -21,7 +21,7 @@ FLOORS = (
     ("build_location",),
     ("maintenance", "queue"),
     ("rewrite",),
-    ("health", "releases", "hot"),
+    ("health", "releases", "hot", "hand_off"),
     ("run", "collect"),
     ("drive", "commit", "worker", "inbox"),
     ("declare",),

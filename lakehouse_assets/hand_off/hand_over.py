@@ -1,0 +1,334 @@
+"""Hands a table off, step by step: plan, write, check, replicas, register, switch, clean up.
+
+Each step can be killed: whoever resumes the run finds in the records, and in Glue, how far it was. What Dagster shows
+is hand_off_asset.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import ancestors_of
+
+from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError
+from lakehouse_assets.hand_off.clean_up import Remover, clean_up
+from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID
+from lakehouse_assets.hand_off.glue_registry import GlueRegistry, code_of, may_have_landed
+from lakehouse_assets.hand_off.hive_files import (
+    count_rows,
+    list_sizes,
+    plan_tasks,
+    read_files,
+    source_scan,
+    write_files,
+)
+from lakehouse_assets.hand_off.hive_types import type_problems
+from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Written
+from lakehouse_assets.hand_off.replicas import Arrived, verify_replicas
+from lakehouse_assets.hand_off.waits import Clock
+from lakehouse_assets.storage.place import Place, is_apart, place_of
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HandOffOrder:
+    """Says what is to be handed off, and where to."""
+
+    key: str
+    """The hand-off's asset key, as text."""
+    table: str
+    """The source's identifier."""
+    location: str
+    glue: str
+    partitioned_by: Sequence[str]
+    keep: timedelta
+    replicas: Sequence[str]
+    replicated_within: timedelta
+    description: str
+    token: str
+    """The id of the first run in a chain of re-executions from failure."""
+    apart_from: Sequence[str]
+    """Locations that no version may lie in, or around: the warehouse, the staging prefix."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """What a hand-off talks to."""
+
+    catalog: Catalog
+    io: FileIO
+    """The FileIO of the location."""
+    s3: Any
+    """A client of boto3 for the location and its replicas."""
+    glue: Any
+    """A client of boto3 that repeats calls."""
+    glue_once: Any
+    """One that does not."""
+    records: Records
+    chains_of: Callable[[Collection[str]], Mapping[str, Chain]]
+    """Says what Dagster knows of runs, by token."""
+    clock: Clock = field(default_factory=Clock)
+
+
+@dataclass(frozen=True)
+class HandOffOutcome:
+    """Says what became of an order."""
+
+    plan: HandOffPlan
+    version: Version
+    """The version that the run wrote."""
+    written: Written
+    current: str
+    """The name of the version that readers get: another one's where a newer one was there already."""
+    arrived: Sequence[Arrived]
+    removed: Sequence[Version]
+    """Older versions that went."""
+    not_removed: str = ""
+    """Why older versions could not go; "" where nothing failed."""
+
+    @property
+    def landed(self) -> bool:
+        """Whether readers get what the run wrote."""
+        return self.current == self.version.name
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """One run of a hand-off. Its methods are its steps, in order."""
+
+    order: HandOffOrder
+    services: Services
+
+    def run(self) -> HandOffOutcome:
+        """Hands off what was ordered; a run that was killed, or failed, goes on where it was.
+
+        Readers get the version before or the new one, whole, whatever happens. A refusal removes what was written;
+        where nobody knows whether the switch lands, and where waiting may help, it stays.
+
+        Raises HandOffRefused and HandOffUnfinished, and what catalogs and the staging prefix raise.
+        """
+        with _in_our_words(f"{self.order.glue}: its plan"):
+            plan = self.decide()
+        with _in_our_words(f"{plan.glue}: its files"):
+            version, written = self.ensure_written(plan)
+        arrived = self.verify_replicas(plan, written)
+        try:
+            with _in_our_words(f"{plan.glue}: its registration in Glue"):
+                self.register(plan, version, written)
+                current = self.switch(plan, version)
+        except HandOffRefused as refusal:
+            raise self._undone(plan, version, refusal) from refusal
+        removed, problem = self.clean_up(plan, version, current)
+        return HandOffOutcome(plan, version, written, current, arrived, removed, problem)
+
+    @cached_property
+    def registry(self) -> GlueRegistry:
+        """The registry of this hand-off."""
+        return GlueRegistry(self.services.glue, self.services.glue_once, self.order.key, self.services.clock)
+
+    @cached_property
+    def remover(self) -> Remover:
+        """What removes versions."""
+        return Remover(self.services.records, self.registry, self.services.s3, self.services.clock)
+
+    # plan
+
+    def decide(self) -> HandOffPlan:
+        """Reads the run's plan, or makes it of the source's current snapshot and writes it down.
+
+        Raises HandOffRefused for what can't be handed off, before anything is written.
+        """
+        order = self.order
+        if (found := self.services.records.plan(order.token)) is not None:
+            return found
+        table = self._load(order.table)
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            raise HandOffRefused(f"table {order.table} has no snapshot to hand off. Materialize it first")
+        self._refuse_overlap([*order.apart_from, table.location()])
+        schema = table.schemas()[snapshot.schema_id] if snapshot.schema_id is not None else table.schema()
+        if problems := [*type_problems(schema, order.partitioned_by)]:
+            raise HandOffRefused(f"table {order.table} can't be handed off: {'. '.join(problems)}. Nothing was written")
+        plan = HandOffPlan(
+            token=order.token,
+            made_at=self.services.clock.now(),
+            table=order.table,
+            table_uuid=table.metadata.table_uuid,
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=snapshot.sequence_number or 0,
+            columns=schema.model_dump_json(),
+            partitioned_by=tuple(order.partitioned_by),
+            location=order.location,
+            glue=order.glue,
+            replicas=tuple(order.replicas),
+        )
+        self.registry.check_database(plan)
+        self.registry.find_view(plan)
+        self.services.records.note_plan(plan)
+        return plan
+
+    def _load(self, identifier: str) -> IcebergTable:
+        try:
+            return self.services.catalog.load_table(identifier)
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise HandOffRefused(f"table {identifier} is not in the catalog. Materialize it first") from error
+
+    def _refuse_overlap(self, others: Sequence[str]) -> None:
+        own = place_of(self.order.location)
+        for other in others:
+            if not is_apart(other) and _overlap(own, place_of(other)):
+                raise HandOffRefused(
+                    f"location {own.location} overlaps {other}, which holds Iceberg tables or records: files there are "
+                    "collected. Choose a prefix of its own. Nothing was written"
+                )
+
+    # write
+
+    def ensure_written(self, plan: HandOffPlan) -> tuple[Version, Written]:
+        """Returns the version that the run has written and checked; it writes one where there is none."""
+        records = self.services.records
+        if (written := records.written(plan.token)) and (version := records.version(written.name)):
+            return version, written
+        version = self.begin_version(plan)
+        try:
+            written = self.write(plan, version)
+        except HandOffRefused as refusal:
+            raise self._undone(plan, version, refusal) from refusal
+        records.note_written(plan.token, written)
+        return version, written
+
+    def begin_version(self, plan: HandOffPlan) -> Version:
+        """Notes a new version: each attempt to write has a folder that no earlier one can still write into."""
+        now = self.services.clock.now()
+        name = f"{now:%Y%m%dt%H%M%Sz}_{uuid4().hex[:8]}"
+        folder = place_of(plan.location).child(name)
+        version = Version(name, plan.token, now, folder.location, plan.database, f"{plan.view}_{name}")
+        self.services.records.note_version(version)
+        return version
+
+    def write(self, plan: HandOffPlan, version: Version) -> Written:
+        """Writes all rows, and checks by what is in storage then that they are all there."""
+        scan = source_scan(self._load(plan.table), plan)
+        tasks = plan_tasks(scan)
+        folder = place_of(version.location)
+        write_files(scan, tasks, plan, folder, self.services.io)
+        return self.check_written(version, folder, count_rows(scan))
+
+    def check_written(self, version: Version, folder: Place, rows: int) -> Written:
+        """Reads back what is in storage. Raises HandOffRefused where it is not so many rows."""
+        sizes = list_sizes(self.services.s3, folder)
+        written = Written(version.name, read_files(self.services.s3, folder, sizes))
+        if written.rows != rows:
+            raise HandOffRefused(
+                f"{version.location} has {written.rows:,} rows in {len(sizes)} files, the snapshot has {rows:,}. "
+                "Nothing was switched, and what was written is removed. Materialize again"
+            )
+        return written
+
+    def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[Arrived]:
+        """Waits for the replicas. Raises what replicas.py raises; what was written stays."""
+        within, clock = self.order.replicated_within, self.services.clock
+        return verify_replicas(self.services.s3, plan.replicas, written, within, clock)
+
+    # switch
+
+    def register(self, plan: HandOffPlan, version: Version, written: Written) -> None:
+        """Creates the version's own table with all its partitions, which nobody reads yet."""
+        self.registry.register(plan, version, written)
+
+    def switch(self, plan: HandOffPlan, version: Version) -> str:
+        """Switches the view, unless its version is newer. Returns the name of the version that readers get then."""
+
+        def is_outdated(current: Mapping[str, str]) -> bool:
+            line = self._line(plan)
+            own = _age(plan.snapshot_id, plan.sequence_number, line)
+            uuid = current[UUID]
+            of_view = _age(int(current[SNAPSHOT]) if uuid == str(plan.table_uuid) else 0, int(current[SEQUENCE]), line)
+            return of_view < own
+
+        return self.registry.switch(plan, version, self.order.description, is_outdated)
+
+    def _line(self, plan: HandOffPlan) -> list[int]:
+        """Returns the snapshots that led to the source's head as it is now, the newest first."""
+        table = self._load(plan.table)
+        return [one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)]
+
+    # tidy
+
+    def clean_up(self, plan: HandOffPlan, version: Version, current: str) -> tuple[list[Version], str]:
+        """Removes older versions, and the run's own where readers have a newer one already.
+
+        Returns them, and why it failed: readers have the new version, so that it is no reason to fail.
+        """
+        try:
+            removed = clean_up(self.remover, plan, self.order.keep, self.services.chains_of)
+            if current == version.name:
+                return removed, ""
+            logger.info("%s: readers have a newer version already, %s", plan.glue, current)
+            self.remover.remove(version)
+            return [*removed, version], ""
+        except Exception as error:  # whatever AWS raises
+            return [], f"older versions are left to the next hand-off: {error!r}"
+
+    def _undone(self, plan: HandOffPlan, version: Version, refusal: HandOffRefused) -> HandOffRefused:
+        """Removes a version that was refused. Returns the refusal, with what could not be removed."""
+        try:
+            self.services.records.forget_written(plan.token)
+            self.remover.remove(version)
+        except Exception as error:  # whatever AWS raises
+            return HandOffRefused(
+                f"{refusal} What was written to {version.location} is left to the next hand-off: {error!r}"
+            )
+        return refusal
+
+
+@contextmanager
+def _in_our_words(what: str) -> Iterator[None]:
+    """Tells AWS's refusals from failures that may pass. what: the part of the hand-off, to begin a sentence.
+
+    Raises HandOffRefused and HandOffUnfinished for AWS's errors; other errors pass.
+    """
+    try:
+        yield
+    except LakehouseError:
+        raise
+    except Exception as error:
+        if may_have_landed(error):
+            raise HandOffUnfinished(
+                f"{what} could not be finished: {error}. Readers go on with the version before. Re-execute the run "
+                "from failure: it goes on from here"
+            ) from error
+        if not code_of(error):
+            raise
+        raise HandOffRefused(
+            f"{what} was refused: {error}. Readers go on with the version before. See the permissions in "
+            "docs/hand-off.md, then materialize again"
+        ) from error
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return one.is_within(other) or other.is_within(one)
+
+
+def _age(snapshot_id: int, sequence_number: int, line: Sequence[int]) -> tuple[int, int]:
+    """Returns what is smaller for a newer snapshot. line: the snapshots that led to the head, the newest first.
+
+    One that is not among them was rolled back, has expired or is of a table that was created again: it is older than
+    all that are.
+    """
+    return (line.index(snapshot_id) if snapshot_id in line else len(line), -sequence_number)

@@ -1,0 +1,196 @@
+"""Keeps what a hand-off decides and has done, as small durable objects on the staging prefix.
+
+Nothing is decided here; the steps that write these are in hand_over.py and clean_up.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+from uuid import UUID
+
+from pyiceberg.schema import Schema
+
+from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.storage.objects import Objects
+from lakehouse_assets.storage.raw_s3 import at_once
+
+D = TypeVar("D", bound=Durable)
+
+
+@dataclass(frozen=True)
+class HandOffPlan(Durable):
+    """What a run hands off, decided once; its re-executions from failure read it."""
+
+    token: str
+    """The id of the first run in a chain of re-executions from failure."""
+    made_at: datetime
+    table: str
+    """The source's identifier."""
+    table_uuid: UUID
+    snapshot_id: int
+    sequence_number: int
+    """The snapshot's, in its table."""
+    columns: str
+    """The snapshot's schema, Iceberg's JSON."""
+    partitioned_by: tuple[str, ...]
+    location: str
+    """The prefix below which each version has a path of its own."""
+    glue: str
+    """``database.table``, the name that readers use."""
+    replicas: tuple[str, ...]
+    """The prefixes to which S3 replicates ``location``."""
+
+    @property
+    def schema(self) -> Schema:
+        """The snapshot's schema."""
+        return Schema.model_validate_json(self.columns)
+
+    @property
+    def database(self) -> str:
+        """The database in Glue."""
+        return self.glue.partition(".")[0]
+
+    @property
+    def view(self) -> str:
+        """The name of the view in that database."""
+        return self.glue.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class Version(Durable):
+    """One attempt to write a plan's rows: noted before the first file, so that whatever it leaves can be found."""
+
+    name: str
+    """When it began and a random part: the folder's name, and the end of the name of its Glue table."""
+    token: str
+    """The plan's."""
+    began_at: datetime
+    location: str
+    """The folder, ``<location>/<name>``: nobody else writes there, nor does another attempt of the same run."""
+    database: str
+    table: str
+    """The name of its Glue table."""
+
+
+@dataclass(frozen=True)
+class HandedFile:
+    """A file as its storage has it."""
+
+    rows: int
+    """By its Parquet footer."""
+    size: int
+    """Bytes."""
+    footer: str
+    """A hash of the footer, which says where in the file each column of which rows lies."""
+
+
+@dataclass(frozen=True)
+class Written(Durable):
+    """What a version consists of: it was written whole and checked."""
+
+    name: str
+    """The version's."""
+    files: Mapping[str, HandedFile] = field(default_factory=dict)
+    """The files, by their paths below the version's."""
+
+    @property
+    def rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.rows for file in self.files.values())
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class Left(Durable):
+    """When a hand-off first saw that readers don't get a version, nor ever will: what it keeps begins to run out."""
+
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of one hand-off. Every method raises what the storage raises."""
+
+    objects: Objects
+
+    def plan(self, token: str) -> HandOffPlan | None:
+        """Reads the plan of a run; None where it has none. Raises ForeignVersion."""
+        return self._read(HandOffPlan, f"plans/{token}.json")
+
+    def note_plan(self, plan: HandOffPlan) -> None:
+        """Writes a new plan."""
+        self._write(f"plans/{plan.token}.json", plan)
+
+    def versions(self) -> list[Version]:
+        """Reads all versions that were begun and are not gone, the oldest first. Raises ForeignVersion."""
+        found = self._read_all(Version, "versions/")
+        return sorted(found.values(), key=lambda one: (one.began_at, one.name))
+
+    def version(self, name: str) -> Version | None:
+        """Reads a version. Raises ForeignVersion."""
+        return self._read(Version, f"versions/{name}.json")
+
+    def note_version(self, version: Version) -> None:
+        """Writes that a version begins."""
+        self._write(f"versions/{version.name}.json", version)
+
+    def written(self, token: str) -> Written | None:
+        """Reads what a run has written and checked. Raises ForeignVersion."""
+        return self._read(Written, f"written/{token}.json")
+
+    def note_written(self, token: str, written: Written) -> None:
+        """Writes that a run has written and checked all rows."""
+        self._write(f"written/{token}.json", written)
+
+    def forget_written(self, token: str) -> None:
+        """Deletes what note_written() wrote: a re-execution writes all rows anew."""
+        self.objects.remove([f"written/{token}.json"])
+
+    def left(self) -> dict[str, Left]:
+        """Reads since when versions are not what readers get, by their names. Raises ForeignVersion."""
+        return self._read_all(Left, "left/")
+
+    def note_left(self, name: str, left: Left) -> None:
+        """Writes since when a version is not what readers get."""
+        self._write(f"left/{name}.json", left)
+
+    def forget_left(self, name: str) -> None:
+        """Deletes what note_left() wrote, if it did: readers get the version again."""
+        self.objects.remove([f"left/{name}.json"])
+
+    def forget(self, version: Version) -> None:
+        """Deletes all records of a version that is gone, and its run's plan, unless another version has that."""
+        others = [one for one in self.versions() if one.token == version.token and one.name != version.name]
+        of_run = [] if others else [f"written/{version.token}.json", f"plans/{version.token}.json"]
+        # The version's own record goes last: until then, whoever is killed in between is known by it.
+        self.objects.remove([f"left/{version.name}.json", *of_run])
+        self.objects.remove([f"versions/{version.name}.json"])
+
+    def _read(self, kind: type[D], name: str) -> D | None:
+        try:
+            text = self.objects.read(name).decode()
+        except FileNotFoundError:
+            return None
+        try:
+            return kind.from_json(text)
+        except ValueError as error:
+            raise ForeignVersion(
+                f"the hand-off's record {name} on the staging prefix is none that this code reads: {error}. Nothing "
+                "was handed off. Run the code that wrote it, or delete the object and materialize anew"
+            ) from None
+
+    def _read_all(self, kind: type[D], folder: str) -> dict[str, D]:
+        names = [name for name in self.objects.names() if name.startswith(folder)]
+        found = at_once(lambda name: self._read(kind, name), names)
+        return {name[len(folder) : -len(".json")]: one for name, one in zip(names, found, strict=True) if one}
+
+    def _write(self, name: str, record: Durable) -> None:
+        self.objects.write(name, record.to_json().encode())
