@@ -45,7 +45,7 @@ def may_have_landed(error: Exception) -> bool:
 
 def code_of(error: Exception) -> str:
     """Returns the code of an error that AWS has answered with; "" of others."""
-    answer: Mapping[str, Any] = getattr(error, "response", {})
+    answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
     return str(answer.get("Error", {}).get("Code", ""))
 
 

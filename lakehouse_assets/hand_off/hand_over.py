@@ -161,7 +161,7 @@ class HandOver:
         if snapshot is None:
             raise HandOffRefused(f"table {order.table} has no snapshot to hand off. Materialize it first")
         self._refuse_overlap([*order.apart_from, table.location()])
-        schema = table.schemas()[snapshot.schema_id] if snapshot.schema_id is not None else table.schema()
+        schema = table.schema()  # not the snapshot's: columns may have changed since, and readers of the table see that
         if problems := [*type_problems(schema, order.partitioned_by)]:
             raise HandOffRefused(f"table {order.table} can't be handed off: {'. '.join(problems)}. Nothing was written")
         plan = HandOffPlan(

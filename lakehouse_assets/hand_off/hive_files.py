@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
@@ -77,9 +78,9 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
     from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 
     assert isinstance(io, PyArrowFileIO)
-    rows = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+    rows = schema_to_pyarrow(plan.schema, include_field_ids=False)
     fields = [pa.field(f.name, pa.string()) if f.name in plan.partitioned_by else f for f in rows]
-    batches = (_with_segments(batch, plan.partitioned_by) for batch in _batches(scan, tasks, rows))
+    batches = (_with_segments(batch, plan.partitioned_by) for batch in _batches(scan, tasks, plan.schema, rows))
     # Not pyarrow's Hive partitioning, whose paths Hive misreads (hive_paths.py): folders that are named like its.
     named = pa.schema([(name, pa.string()) for name in plan.partitioned_by])
     ds.write_dataset(
@@ -98,11 +99,13 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
     )
 
 
-def _batches(scan: DataScan, tasks: Sequence[FileScanTask], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(
+    scan: DataScan, tasks: Sequence[FileScanTask], columns: Schema, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Reads the files some at a time; PyIceberg's own reader has all of a table in memory where writing is slower."""
     from pyiceberg.io.pyarrow import ArrowScan
 
-    reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)
+    reader = ArrowScan(scan.table_metadata, scan.io, columns, scan.row_filter, scan.case_sensitive)
     for some in _grouped(tasks):
         for batch in reader.to_record_batches(some):
             yield batch.cast(schema)

@@ -35,7 +35,7 @@ class HandOffPlan(Durable):
     sequence_number: int
     """The snapshot's, in its table."""
     columns: str
-    """The snapshot's schema, Iceberg's JSON."""
+    """The table's schema when the plan was made, Iceberg's JSON."""
     partitioned_by: tuple[str, ...]
     location: str
     """The prefix below which each version has a path of its own."""
@@ -46,7 +46,7 @@ class HandOffPlan(Durable):
 
     @property
     def schema(self) -> Schema:
-        """The snapshot's schema."""
+        """The columns that are handed off."""
         return Schema.model_validate_json(self.columns)
 
     @property

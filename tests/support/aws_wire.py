@@ -1,4 +1,4 @@
-"""A wire between a test and moto: it counts calls, checks Glue's versions as AWS does and moto doesn't, and breaks calls.
+"""A wire between a test and moto: it counts calls, breaks them, and checks the versions of tables as AWS's Glue does.
 What is broken, and who is killed at which call, is the test's."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table that is handed off, whose rows tell their generation, and readers who find it as Athena and Spark do: by Glue.
+"""A table that is handed off, whose rows tell their generation, and readers who find it as Athena and Spark do.
 The lake is a SQLite catalog on this machine; the hand-off's place, the staging prefix and Glue are on moto."""
 
 from __future__ import annotations
@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -25,7 +27,7 @@ from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.hand_off.hand_off_asset import HandOff
-from lakehouse_assets.hand_off.hand_over import HandOffOutcome, HandOver
+from lakehouse_assets.hand_off.hand_over import HandOffOutcome, HandOver, Services
 from lakehouse_assets.hand_off.waits import Clock
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.aws_wire import Wire, client
@@ -47,10 +49,15 @@ def rows(generation: int) -> pa.Table:
     """The rows of a generation: it is in each of them, and how many they are tells it as well."""
     days = [date(2026, 1, 1 + i % 3) for i in range(generation * 3)]
     at = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=i) for i in range(generation * 3)]
-    return pa.table({"n": pa.array([generation] * len(days), pa.int64()), "day": days, "at": pa.array(at, UTC_MICROS)})
+    generations = pa.array([generation] * len(days), pa.int64())
+    return pa.table({"n": generations, "day": pa.array(days, pa.date32()), "at": pa.array(at, UTC_MICROS)})
 
 
 UTC_MICROS = pa.timestamp("us", "UTC")
+
+
+class Killed(BaseException):
+    """Stands for the death of a process: nobody catches it, and no code cleans up behind it."""
 
 
 @dataclass
@@ -83,6 +90,8 @@ class HandOffLake:
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     runs: dict[str, Chain] = field(default_factory=dict)
     """What Dagster knows of runs."""
+    services: dict[dg.AssetKey, Services] = field(default_factory=dict)
+    """The clients, which take a second to make."""
 
     @property
     def lakehouse(self) -> Lakehouse:
@@ -105,9 +114,11 @@ class HandOffLake:
         """One process's part of a hand-off. options: of the declaration."""
         declared = replace(self.hand_off, **options)
         order = declared.order(token, self.lakehouse)
-        with dg.DagsterInstance.ephemeral() as instance:
-            services = declared.services(instance, self.lakehouse)
-        return HandOver(order, replace(services, clock=self.clock.clock, chains_of=self.chains_of))
+        if declared.key not in self.services:
+            with dg.DagsterInstance.ephemeral() as instance:
+                self.services[declared.key] = declared.services(instance, self.lakehouse)
+        own = replace(self.services[declared.key], clock=self.clock.clock, chains_of=self.chains_of)
+        return HandOver(order, own)
 
     def run(self, token: str, **options: Any) -> HandOffOutcome:
         """A run that ends well."""
@@ -166,6 +177,8 @@ def hand_off_lake(wire: Wire, folder: Path, patch: pytest.MonkeyPatch) -> Iterat
         "AWS_DEFAULT_REGION": REGION,
     }.items():
         patch.setenv(name, value)
+    # What botocore waits between the tries of one call is no part of the tests.
+    patch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda seconds: None, time=time.time))
     emptied(wire)
     yield HandOffLake(wire.target)
 
@@ -251,3 +264,16 @@ class Reader:
         if len(generations) != 1 or len(found) != 3 * max(generations):
             raise WrongRead(f"{len(found)} rows of the generations {generations}")
         return int(max(generations))
+
+
+def before(patch: pytest.MonkeyPatch, step: str, act: Callable[[], object]) -> None:
+    """Acts once, right before a step of the next hand-off that comes to it."""
+    method = getattr(HandOver, step)
+    acts = [act]
+
+    def acting(*arguments: Any, **options: Any) -> Any:
+        if acts:
+            acts.pop()()
+        return method(*arguments, **options)
+
+    patch.setattr(HandOver, step, acting)
