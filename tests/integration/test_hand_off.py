@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished
 from lakehouse_assets.hand_off.hand_over import HandOffOutcome
 from tests.support.aws_wire import Break, Wire, aws_wire
@@ -124,7 +127,8 @@ def test_columns_change_between_two_hand_offs(handed: HandOffLake, monkeypatch: 
         change.add_column("shop", IntegerType())
     seen: list[dict[str, object]] = []
     before(monkeypatch, "switch", lambda: seen.extend(handed.reader.read() or []))
-    handed.run("second", partitioned_by=["shop", "date"])
+    columns = [column("n", "long"), column("date", "date"), column("note", "string"), column("shop", "int")]
+    handed.run("second", source=replace(SOURCE, columns=columns), partitioned_by=["shop", "date"])
     assert {*seen[0]} == {"n", "day", "at"}
     rows = handed.reader.read()
     assert rows
@@ -430,8 +434,6 @@ def test_a_location_among_tables_or_records_is_refused(lake: HandOffLake) -> Non
 
 
 def test_a_table_without_a_snapshot_is_refused(lake: HandOffLake) -> None:
-    from lakehouse_assets.declare.columns import schema_of
-
     lake.catalog.create_namespace_if_not_exists("demo")
     lake.catalog.create_table(SOURCE.identifier, schema_of(SOURCE.columns))
     with pytest.raises(HandOffRefused, match="has no snapshot to hand off"):
@@ -453,8 +455,10 @@ def test_a_column_that_hive_has_no_type_for_is_refused_by_its_name(handed: HandO
 def test_rows_that_are_missing_are_found_and_what_was_written_is_removed(
     handed: HandOffLake, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    there = {*handed.objects()}
+
     def lose_one() -> None:
-        key = handed.objects()[-1]
+        key = max({*handed.objects()} - there)
         wire.client("s3").delete_object(Bucket=PLAIN_BUCKET, Key=key)
 
     before(monkeypatch, "check_written", lose_one)
@@ -462,6 +466,19 @@ def test_rows_that_are_missing_are_found_and_what_was_written_is_removed(
         handed.run("second")
     nothing_is_left_of(handed, 1)
     assert handed.reader.generation() == 1
+
+
+def test_a_text_that_no_path_can_hold_is_refused_and_what_was_written_is_removed(lake: HandOffLake) -> None:
+    source = replace(SOURCE, columns=[column("n", "long"), column("shop", "string")])
+    lake.catalog.create_namespace_if_not_exists("demo")
+    table = lake.catalog.create_table(SOURCE.identifier, schema_of(source.columns))
+    table.append(pa.table({"n": [1, 1, 1], "shop": ["a", "Köln/Rhein", ""]}))
+    with pytest.raises(HandOffRefused, match="column shop holds '', which Hive reads as null"):
+        lake.run("first", source=source, partitioned_by=["shop"])
+    nothing_is_left_of(lake, 0)
+    table.overwrite(pa.table({"n": [1, 1, 1], "shop": ["a", "Köln/Rhein 50%", None]}))
+    lake.run("second", source=source, partitioned_by=["shop"])
+    assert {row["shop"] for row in lake.reader.read() or ()} == {"a", "Köln/Rhein 50%", "__HIVE_DEFAULT_PARTITION__"}
 
 
 def test_a_snapshot_that_expired_before_it_was_written_is_named(handed: HandOffLake) -> None:
