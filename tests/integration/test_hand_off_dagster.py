@@ -11,6 +11,9 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -58,8 +61,6 @@ def materialized(
 
 
 def test_the_ui_shows_where_it_is_and_a_re_execution_goes_on(lake: HandOffLake, wire: Wire) -> None:
-    from dataclasses import replace
-
     lake.write(4)
     hand_off = replace(lake.hand_off, replicas=[REPLICA])
     with dg.DagsterInstance.ephemeral() as instance:
@@ -77,10 +78,8 @@ def test_the_ui_shows_where_it_is_and_a_re_execution_goes_on(lake: HandOffLake, 
     assert shown["bytes"] > 0
     assert shown["removed"] == []
     assert f"{REPLICA}/{shown['version']}" in shown["replicas"]
-    before_last = lake.source.snapshots()[-3]
     assert shown["reads"] == {"demo.source": shown["snapshot_id"]}
     assert int(shown["snapshot_id"]) != lake.source.current_snapshot().snapshot_id  # type: ignore[union-attr]
-    assert before_last
 
 
 def year_of_flights() -> pa.Table:
@@ -153,12 +152,10 @@ WIDE = Table(
 
 
 @pytest.mark.spark
+@pytest.mark.long("Starts a Spark with a metastore of its own, whose tables Derby makes in a minute.")
 def test_spark_reads_the_view_its_types_and_its_partitions_by_a_hive_metastore(
     lake: HandOffLake, wire: Wire, tmp_path: Path
 ) -> None:
-    from datetime import UTC, date, datetime
-    from decimal import Decimal
-
     schema = schema_of(WIDE.columns)
     lake.catalog.create_namespace("demo")
     row: dict[str, Any] = {

@@ -31,7 +31,6 @@ def killed(lake: HandOffLake, wire: Wire, token: str, at: int, *, landed: bool, 
     def kill(number: int) -> None:
         if number == at and process.pid:
             os.kill(process.pid, signal.SIGKILL)
-            process.join()
             if not landed:
                 raise ConnectionError("killed before it was sent")
 
