@@ -39,6 +39,7 @@ CLASSES = {
     "PostgresTable": "",
     "Domain": "The domain",
     "Release": "What readers get together",
+    "HandOff": "What readers without Iceberg get",
 }
 """The public classes in order, each with the heading that begins with it."""
 INTRODUCTION = """# Options

@@ -22,7 +22,7 @@ from lakehouse_assets.storage.raw_s3 import keys_below, milliseconds
 
 @dataclass(frozen=True)
 class Remover:
-    """What it takes to remove a version."""
+    """Removes versions."""
 
     records: Records
     registry: GlueRegistry

@@ -68,7 +68,7 @@ class HandOffOrder:
 
 @dataclass(frozen=True)
 class Services:
-    """What a hand-off talks to."""
+    """Holds the clients and records that a hand-off works with."""
 
     catalog: Catalog
     io: FileIO
@@ -143,7 +143,7 @@ class HandOver:
 
     @cached_property
     def remover(self) -> Remover:
-        """What removes versions."""
+        """The remover of versions."""
         return Remover(self.services.records, self.registry, self.services.s3, self.services.clock)
 
     # plan

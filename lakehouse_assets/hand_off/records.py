@@ -23,7 +23,7 @@ D = TypeVar("D", bound=Durable)
 
 @dataclass(frozen=True)
 class HandOffPlan(Durable):
-    """What a run hands off, decided once; its re-executions from failure read it."""
+    """The plan of what a run hands off, decided once; its re-executions from failure read it."""
 
     token: str
     """The id of the first run in a chain of re-executions from failure."""
@@ -90,7 +90,7 @@ class HandedFile:
 
 @dataclass(frozen=True)
 class Written(Durable):
-    """What a version consists of: it was written whole and checked."""
+    """The files of a version that was written whole and checked."""
 
     name: str
     """The version's."""
@@ -110,9 +110,10 @@ class Written(Durable):
 
 @dataclass(frozen=True)
 class Left(Durable):
-    """When a hand-off first saw that readers don't get a version, nor ever will: what it keeps begins to run out."""
+    """The note that readers don't get a version any more: the time for which it is kept has begun."""
 
     seen_at: datetime
+    """When a hand-off first saw it."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 
 class Break(StrEnum):
-    """What happens to a call."""
+    """The ways in which a call is broken."""
 
     DENIED = "refused, and not done"
     LOST = "done, and the answer lost"
@@ -30,18 +30,19 @@ class Break(StrEnum):
 
 @dataclass
 class Wire:
-    """uri: where clients connect. calls: what was asked, such as ``UpdateTable`` or ``PUT /plain/key``.
-
-    breaks: what happens to a call, by its name; None: it goes through. before, after: called around each call with its
-    number, from 1 on.
-    """
+    """The wire, and what it does to calls."""
 
     target: str
     uri: str = ""
+    """Where clients connect."""
     calls: list[str] = field(default_factory=list)
+    """What was asked, such as ``UpdateTable`` or ``PUT /plain/key``."""
     breaks: Callable[[str], Break | None] = lambda call: None
+    """Says how a call is broken, by its name; None: it goes through."""
     before: Callable[[int], object] = lambda number: None
+    """Called before each call, with its number from 1 on."""
     after: Callable[[int], object] = lambda number: None
+    """Called behind each call, before its answer."""
     late: list[Callable[[], object]] = field(default_factory=list)
     lock: Any = field(default_factory=RLock)
 
