@@ -141,6 +141,7 @@ class HandOff:
         from lakehouse_assets.hand_off.hand_over import HandOffOrder
 
         warehouse = catalog_properties(lakehouse.settings).get("warehouse", "")
+        is_place = re.match("s3[an]?://|file:|/", warehouse)  # of a REST catalog it is a name
         return HandOffOrder(
             key=self.key.to_user_string(),
             table=self.source.identifier,
@@ -152,7 +153,7 @@ class HandOff:
             replicated_within=self.replicated_within,
             description=self.description,
             token=token,
-            apart_from=(lakehouse.settings.staging, *([warehouse] if re.match("s3|file:|/", warehouse) else [])),
+            apart_from=(lakehouse.settings.staging, *([warehouse] if is_place else [])),
         )
 
     def services(self, instance: dg.DagsterInstance, lakehouse: Lakehouse) -> "Services":
