@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -130,10 +130,15 @@ class HandOver:
         try:
             with _in_our_words(f"{plan.glue}: its registration in Glue"):
                 self.register(plan, version, written)
+                self.services.records.note_written(plan.token, replace(written, offered=True))
                 current = self.switch(plan, version)
         except HandOffRefused as refusal:
+            if written.offered:  # by an earlier attempt, so readers may be at it
+                raise
             raise self._undone(plan, version, refusal) from refusal
-        removed, problem = self.clean_up(plan, version, current)
+        if current != version.name:
+            logger.info("%s: readers have a newer version already, %s", plan.glue, current)
+        removed, problem = self.clean_up(plan)
         return HandOffOutcome(plan, version, written, current, arrived, removed, problem)
 
     @cached_property
@@ -161,7 +166,7 @@ class HandOver:
         if snapshot is None:
             raise HandOffRefused(f"table {order.table} has no snapshot to hand off. Materialize it first")
         self._refuse_overlap([*order.apart_from, table.location()])
-        schema = table.schema()  # not the snapshot's: columns may have changed since, and readers of the table see that
+        schema = table.schema()  # not the snapshot's: readers of the table see what has changed since
         if problems := [*type_problems(schema, order.partitioned_by)]:
             raise HandOffRefused(f"table {order.table} can't be handed off: {'. '.join(problems)}. Nothing was written")
         plan = HandOffPlan(
@@ -270,18 +275,13 @@ class HandOver:
 
     # tidy
 
-    def clean_up(self, plan: HandOffPlan, version: Version, current: str) -> tuple[list[Version], str]:
-        """Removes older versions, and the run's own where readers have a newer one already.
+    def clean_up(self, plan: HandOffPlan) -> tuple[list[Version], str]:
+        """Removes older versions.
 
         Returns them, and why it failed: readers have the new version, so that it is no reason to fail.
         """
         try:
-            removed = clean_up(self.remover, plan, self.order.keep, self.services.chains_of)
-            if current == version.name:
-                return removed, ""
-            logger.info("%s: readers have a newer version already, %s", plan.glue, current)
-            self.remover.remove(version)
-            return [*removed, version], ""
+            return clean_up(self.remover, plan, self.order.keep, self.services.chains_of), ""
         except Exception as error:  # whatever AWS raises
             return [], f"older versions are left to the next hand-off: {error!r}"
 

@@ -96,6 +96,8 @@ class Written(Durable):
     """The version's."""
     files: Mapping[str, HandedFile] = field(default_factory=dict)
     """The files, by their paths below the version's."""
+    offered: bool = False
+    """Whether readers may have had the version: noted before the view is switched. What they had goes by its time."""
 
     @property
     def rows(self) -> int:

@@ -190,6 +190,31 @@ def test_what_can_not_be_removed_goes_with_a_later_hand_off(handed: HandOffLake,
     nothing_is_left_of(handed, 2)  # of the third one and the current one
 
 
+@pytest.mark.parametrize("is_current", [True, False])
+def test_what_readers_may_have_is_not_removed_by_a_refusal_of_a_retry(
+    handed: HandOffLake, wire: Wire, monkeypatch: pytest.MonkeyPatch, is_current: bool
+) -> None:
+    def die() -> None:
+        raise Killed
+
+    before(monkeypatch, "clean_up", die)
+    with pytest.raises(Killed):
+        handed.run("second")
+
+    def retry() -> None:
+        if not is_current:
+            handed.write(3)
+            handed.run("third")
+        wire.breaks = only("CreateTable", Break.DENIED)
+        with pytest.raises(HandOffRefused, match="AccessDenied"):
+            handed.run("second")
+        wire.breaks = lambda call: None
+
+    steps = iter([retry])
+    assert handed.reader.generation(lambda: next(steps, lambda: None)()) == 2
+    assert handed.reader.generation() == (2 if is_current else 3)
+
+
 # Glue answers late, or never
 
 
@@ -320,7 +345,7 @@ def test_an_older_one_never_replaces_a_newer_one(
     assert outcomes[0].landed
     assert handed.reader.generation() == 3
     assert older.landed == (step in ("decide", "clean_up"))
-    nothing_is_left_of(handed, 2 if not older.landed else 3)
+    nothing_is_left_of(handed, 3)
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step not in ("decide", "clean_up")])

