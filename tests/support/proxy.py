@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from threading import Event, Lock
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.http_server import Handler, http_server
@@ -75,9 +76,12 @@ class Trouble:
 @dataclass
 class Proxy:
     """uri: where clients connect. faults: one is taken for each commit, in order; then commits go through. trouble:
-    what all requests may meet. over: set when the proxy ends."""
+    what all requests may meet. heard: is told of each request that goes through, by its method, path, headers and body.
+    adds: headers that no client sent. over: set when the proxy ends."""
 
     uri: str = ""
+    heard: Callable[[str, str, Mapping[str, str], bytes], None] = lambda *request: None
+    adds: Mapping[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     commits: int = 0
     trouble: Trouble | None = None
@@ -85,9 +89,9 @@ class Proxy:
 
 
 @contextmanager
-def proxy(target: str) -> Iterator[Proxy]:
-    """A proxy on a free loopback port in front of ``target``."""
-    state = Proxy()
+def proxy(target: str, **fields: Any) -> Iterator[Proxy]:
+    """A proxy on a free loopback port in front of ``target``. fields: Proxy's."""
+    state = Proxy(**fields)
 
     class Forward(_Forward):
         upstream = urlsplit(target).netloc
@@ -158,9 +162,10 @@ class _Forward(Handler):
                 self.answer(status, answer, headers)
 
     def _forward(self, body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        self.proxy.heard(self.command, self.path, dict(self.headers.items()), body)
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
+        for name, value in [*self.headers.items(), *self.proxy.adds.items()]:
             connection.putheader(name, value)
         connection.endheaders(body)
         response = connection.getresponse()

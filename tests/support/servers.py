@@ -152,7 +152,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
     try:
         catalog, s3 = (f"http://127.0.0.1:{ports[name]}" for name in ("s3.port.iceberg", "s3.port"))
         for url in (s3, f"{catalog}/v1/config"):
-            _wait_until_it_answers(url, process, log)
+            wait_until_it_answers(url, process, log)
         metrics = f"http://127.0.0.1:{ports['metricsPort']}/metrics"
         yield SeaweedFS(process.pid, catalog, s3, _create_buckets(s3), folder, metrics)
     finally:
@@ -206,7 +206,7 @@ def moto() -> Iterator[Moto]:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
     uri = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_it_answers(f"{uri}/moto-api/data.json", process, log)
+        wait_until_it_answers(f"{uri}/moto-api/data.json", process, log)
         session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
         session.client("s3", endpoint_url=uri).create_bucket(Bucket=PLAIN_BUCKET)
         yield Moto(uri)
@@ -242,7 +242,7 @@ def _free(port: int) -> bool:
         return True
 
 
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

@@ -68,7 +68,7 @@ def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = N
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
     }
-    ecs = FakeEcs(folder, _image(folder) | aws | _secrets(weed), command)
+    ecs = FakeEcs(folder, image(folder) | aws | _secrets(weed), command)
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
     with (
         serving(service),
@@ -93,7 +93,7 @@ def ecs_site(weed: SeaweedFS, folder: Path, *, command: Sequence[str] | None = N
         yield EcsSite(ecs, service, logs, environment)
 
 
-def _image(folder: Path) -> dict[str, str]:
+def image(folder: Path) -> dict[str, str]:
     """What a worker's image brings: Python's code, Java, the jars."""
     return {
         "PATH": os.environ["PATH"],

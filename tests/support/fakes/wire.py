@@ -84,18 +84,28 @@ class Service:
         return answer
 
     def route(self, method: str, path: str, target: str, body: bytes) -> tuple[OperationModel, dict[str, Any]]:
-        """The operation a request means and its parameters, by the service's protocol (json or rest-json)."""
-        if self.model.resolved_protocol == "json":
-            operation = self.model.operation_model(target.rpartition(".")[2])
-            return operation, _parsed(json.loads(body or b"{}"), operation.input_shape)
-        url = urlsplit(path)
-        for name in self.model.operation_names:
-            operation = self.model.operation_model(name)
-            names, pattern = _template(operation.http["requestUri"])
-            if operation.http["method"] == method and (match := pattern.fullmatch(url.path)):
-                parameters = dict(zip(names, map(unquote, match.groups()), strict=True))
-                return operation, _rest(operation, parameters, parse_qs(url.query), body)
-        raise Fault("UnknownOperationException", f"{method} {path}", 404)
+        """The operation a request means and its parameters."""
+        return routed(self.model, method, path, target, body)
+
+
+def routed(
+    model: ServiceModel, method: str, path: str, target: str, body: bytes
+) -> tuple[OperationModel, dict[str, Any]]:
+    """The operation a request means and its parameters, by the service's protocol (json or rest-json).
+
+    target: the header X-Amz-Target. Raises Fault for a request of no operation.
+    """
+    if model.resolved_protocol == "json":
+        operation = model.operation_model(target.rpartition(".")[2])
+        return operation, _parsed(json.loads(body or b"{}"), operation.input_shape)
+    url = urlsplit(path)
+    for name in model.operation_names:
+        operation = model.operation_model(name)
+        names, pattern = _template(operation.http["requestUri"])
+        if operation.http["method"] == method and (match := pattern.fullmatch(url.path)):
+            parameters = dict(zip(names, map(unquote, match.groups()), strict=True))
+            return operation, _rest(operation, parameters, parse_qs(url.query), body)
+    raise Fault("UnknownOperationException", f"{method} {path}", 404)
 
 
 @contextmanager

@@ -1,0 +1,169 @@
+"""What AWS would have to allow for a request on the wire: its role, IAM's actions and resources, and conditions' keys.
+By the Service Authorization Reference. Who sends requests, and what policies say of them, is not here."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree
+
+import botocore.session
+from botocore.model import ServiceModel
+
+from tests.support.fakes.ecs_rules import ACCOUNT
+from tests.support.fakes.wire import routed
+from tests.support.servers import REGION
+
+CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
+# botocore's names of services, where they are not what signatures have.
+SERVICES = {"elasticmapreduce": "emr"}
+ECS = "ecs-tasks.amazonaws.com"
+
+Allowance: TypeAlias = tuple[str, str, Mapping[str, str]]
+"""An action, a resource, and the keys of conditions with their values."""
+
+
+@dataclass(frozen=True, order=True)
+class Call:
+    """One thing that a role must be allowed. keys: of conditions, with their values."""
+
+    role: str
+    action: str
+    resource: str
+    keys: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Recorder:
+    """Collects the calls that a proxy hears. roles: by access key id; requests of other keys are left out.
+
+    passed: the roles that a task of ECS gets, by its definition's family.
+    """
+
+    roles: dict[str, str] = field(default_factory=dict)
+    passed: dict[str, list[str]] = field(default_factory=dict)
+    calls: set[Call] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hear(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Record what a request asks for."""
+        by_name = {name.lower(): value for name, value in headers.items()}
+        signed = CREDENTIAL.search(by_name.get("authorization", ""))
+        if signed is None or signed["key"] not in self.roles:
+            return
+        if signed["service"] == "s3":
+            found = list(s3_allowances(method, path, by_name, body))
+        else:
+            model = _model(SERVICES.get(signed["service"], signed["service"]))
+            operation, parameters = routed(model, method, path, by_name.get("x-amz-target", ""), body)
+            found = list(self._allowances(signed["service"], operation.name, parameters))
+        role = self.roles[signed["key"]]
+        with self._lock:
+            self.calls |= {
+                Call(role, action, resource, tuple(sorted(keys.items()))) for action, resource, keys in found
+            }
+
+    def _allowances(self, service: str, operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
+        match service:
+            case "sqs":
+                yield f"sqs:{operation}", _arn("sqs", asked["QueueUrl"].rpartition("/")[2]), {}
+            case "glue":
+                yield from ((f"glue:{operation}", resource, {}) for resource in _glue(asked))
+            case "logs":
+                group, stream = asked["logGroupName"], asked["logStreamName"]
+                yield f"logs:{operation}", _arn("logs", f"log-group:{group}:log-stream:{stream}"), {}
+            case "ecs":
+                yield from self._ecs(operation, asked)
+            case _:
+                raise AssertionError(f"nobody has said what {service}:{operation} needs")
+
+    def _ecs(self, operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
+        cluster = (
+            {"ecs:cluster": _arn("ecs", f"cluster/{asked['cluster'].rpartition('/')[2]}")} if "cluster" in asked else {}
+        )
+        match operation:
+            case "RunTask":
+                family = asked["taskDefinition"].rpartition("/")[2].partition(":")[0]
+                yield "ecs:RunTask", _arn("ecs", f"task-definition/{family}:1"), cluster
+                # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/supported-iam-actions-tagging.html
+                yield "ecs:TagResource", _arn("ecs", f"task/{asked['cluster']}/*"), {"ecs:CreateAction": "RunTask"}
+                own = asked.get("overrides", {}).get("taskRoleArn")
+                for role in [*self.passed[family], *([own] if own else [])]:
+                    yield "iam:PassRole", role, {"iam:PassedToService": ECS}
+            case "StopTask" | "DescribeTasks":
+                for task in asked.get("tasks") or [asked["task"]]:
+                    yield f"ecs:{operation}", task, cluster
+            case _:
+                yield f"ecs:{operation}", "*", cluster
+
+
+def s3_allowances(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Iterator[Allowance]:
+    """What a request to S3 needs, its bucket in its path.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
+    """
+    url = urlsplit(path)
+    bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+    query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+    whole, one = f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"
+    if not key:
+        yield from _of_bucket(method, query, whole, body)
+        return
+    match method:
+        case "GET" | "HEAD":
+            yield ("s3:GetObjectVersion" if "versionId" in query else "s3:GetObject"), one, {}
+        case "PUT" | "POST":
+            if source := unquote(headers.get("x-amz-copy-source", "")).lstrip("/"):
+                name, _, version = source.partition("?versionId=")
+                yield ("s3:GetObjectVersion" if version else "s3:GetObject"), f"arn:aws:s3:::{name}", {}
+            yield "s3:PutObject", one, {}
+        case "DELETE" if "uploadId" in query:
+            yield "s3:AbortMultipartUpload", one, {}
+        case "DELETE":
+            yield ("s3:DeleteObjectVersion" if "versionId" in query else "s3:DeleteObject"), one, {}
+        case _:
+            raise AssertionError(f"nobody has said what {method} {path} needs")
+
+
+def _of_bucket(method: str, query: Mapping[str, str], bucket: str, body: bytes) -> Iterator[Allowance]:
+    prefix = {"s3:prefix": query["prefix"]} if "prefix" in query else {}
+    match method:
+        case "POST" if "delete" in query:
+            for item in ElementTree.fromstring(body).iterfind("{*}Object"):
+                action = "s3:DeleteObjectVersion" if item.findtext("{*}VersionId") else "s3:DeleteObject"
+                yield action, f"{bucket}/{item.findtext('{*}Key')}", {}
+        case "GET" if "versions" in query:
+            yield "s3:ListBucketVersions", bucket, prefix
+        case "GET" if "versioning" in query:
+            yield "s3:GetBucketVersioning", bucket, {}
+        case "GET" if "location" in query:
+            yield "s3:GetBucketLocation", bucket, {}
+        case "GET" | "HEAD":
+            yield "s3:ListBucket", bucket, prefix
+        case _:
+            raise AssertionError(f"nobody has said what {method} {bucket} with {query} needs")
+
+
+def _glue(asked: Mapping[str, Any]) -> Iterator[str]:
+    """The catalog, its database and the table: an action on a table needs all three."""
+    database = asked.get("DatabaseName") or asked.get("Name") or asked.get("DatabaseInput", {}).get("Name")
+    table = asked.get("TableInput", {}).get("Name") or (asked.get("Name") if "DatabaseName" in asked else None)
+    yield _arn("glue", "catalog")
+    if database:
+        yield _arn("glue", f"database/{database}")
+    if table:
+        yield _arn("glue", f"table/{database}/{table}")
+
+
+def _arn(service: str, resource: str) -> str:
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{resource}"
+
+
+@cache
+def _model(service: str) -> ServiceModel:
+    return botocore.session.get_session().get_service_model(service)

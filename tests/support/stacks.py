@@ -1,0 +1,119 @@
+"""The stacks of deploy/stacks/, made on MiniStack, which asks their policies for each request, and what was requested.
+Keys of the roles as tasks would have them. What runs by them is the tests' business."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from scripts.deploy import ORDER, deploy, environment, outputs
+from tests.support.fakes.agent import ticking
+from tests.support.fakes.ecs import image
+from tests.support.fakes.ecs_service import FakeEcs
+from tests.support.fakes.logs import FakeLogs
+from tests.support.fakes.task_metadata import task_metadata
+from tests.support.fakes.wire import Service, serving
+from tests.support.ministack import ministack
+from tests.support.proxy import proxy
+from tests.support.recorded_calls import Recorder
+from tests.support.servers import REGION
+
+NAME = "lakehouse"
+ROOT_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
+GIVEN = {"compute": {"Image": IMAGE}}
+"""Parameters that no other stack gives."""
+
+
+@dataclass
+class Stacks:
+    """Stacks that were made. url: of all services, by a proxy that records. outputs: of all stacks."""
+
+    url: str
+    recorder: Recorder
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    def client(self, service: str, keys: dict[str, str] | None = None) -> Any:
+        """A boto3 client. keys: AWS_… variables of a role; without them, those of the account's root."""
+        keys = keys or ROOT_KEYS
+        session = boto3.Session(
+            keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"], keys.get("AWS_SESSION_TOKEN"), REGION
+        )
+        return session.client(service, endpoint_url=self.url)
+
+    @property
+    def cloudformation(self) -> Any:
+        return self.client("cloudformation")
+
+    def keys(self, role: str) -> dict[str, str]:
+        """Keys of a role (worker, run, …) as AWS_… variables; what is called with them is recorded as its."""
+        name = f"{NAME}-{role}"
+        # Its trust names ECS alone; here the account's root stands for it.
+        trust = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+        self.client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=document)
+        arn = self.client("iam").get_role(RoleName=name)["Role"]["Arn"]
+        made = self.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
+        self.recorder.roles[made["AccessKeyId"]] = role
+        return {
+            "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": made["SessionToken"],
+        }
+
+
+@contextmanager
+def stacks(*names: str) -> Iterator[Stacks]:
+    """Makes the stacks named, or all, on an emulator of their own."""
+    recorder = Recorder()
+    # Loopback has no TLS, without which the stacks' policies deny everything: the header says that it had.
+    with ministack(asks_iam=True) as url, proxy(url, heard=recorder.hear, adds={"X-Forwarded-Proto": "https"}) as front:
+        made = Stacks(front.uri, recorder)
+        for stack in ORDER:
+            if stack in names or not names:
+                deploy(made.cloudformation, stack, NAME, GIVEN.get(stack, {}), lambda changes: True)
+        made.outputs = outputs(made.cloudformation, NAME)
+        yield made
+
+
+@contextmanager
+def tasks(made: Stacks, folder: Path) -> Iterator[tuple[FakeEcs, dict[str, str]]]:
+    """ECS whose tasks really run by what the stack *compute* registered, with the worker's keys.
+
+    folder: for the tasks. Yields it, and the environment of a run with the run's keys.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    everywhere = {"AWS_DEFAULT_REGION": REGION, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": made.url}
+    ecs = FakeEcs(folder, image(folder) | everywhere | made.keys("worker"))
+    family = made.outputs["WorkerTask"]
+    registered = made.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"]
+    made.recorder.passed[family] = [registered["taskRoleArn"], registered["executionRoleArn"]]
+    service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
+    hear = made.recorder.hear
+    with (
+        serving(service),
+        serving(logs),
+        proxy(service.url, heard=hear) as ecs_front,
+        proxy(logs.url, heard=hear) as logs_front,
+        task_metadata(ecs.metadata) as ecs.metadata_url,
+        ticking(ecs.look, ecs.end),
+    ):
+        yield (
+            ecs,
+            {
+                **everywhere,
+                **environment(made.outputs),
+                **made.keys("run"),
+                "AWS_ENDPOINT_URL_ECS": ecs_front.uri,
+                "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs_front.uri,
+                "PYICEBERG_CATALOG__LAKE__S3__ENDPOINT": made.url,
+                "LAKEHOUSE_COMPUTE": "ecs",
+                "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b2c,subnet-3d4e5f",
+            },
+        )
