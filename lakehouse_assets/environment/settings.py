@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from lakehouse_assets.environment.computes import ComputeSettings, compute_variables, find_compute
+from lakehouse_assets.environment.computes import ROLE, ComputeSettings, compute_variables, find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError
 from lakehouse_assets.environment.machine import cores
 from lakehouse_assets.environment.secrets import shown
@@ -96,6 +96,8 @@ class Settings:
     """Every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept)."""
     queue: QueueSettings | None = None
     """The queue that asks for partitions as data arrives; None where LAKEHOUSE_QUEUE is not set."""
+    maintenance_role: str | None = None
+    """LAKEHOUSE_MAINTENANCE_ROLE, the ARN of the role of runs on ECS that maintain tables; None: that of all runs."""
     unshared: str | None = None
     """LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown."""
 
@@ -107,7 +109,7 @@ class Settings:
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (
-    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS"),
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "MAINTENANCE_ROLE"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these by themselves.
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS"),
@@ -151,6 +153,7 @@ def read_settings(
         max_workers=max_workers,
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
+        maintenance_role=_role(env, problems),
         unshared=_prefix(env["LAKEHOUSE_UNSHARED"]) if env.get("LAKEHOUSE_UNSHARED") else None,
     )
     problems += computes_problems + queue_problems + check(settings, {compute: (), **also})
@@ -202,6 +205,13 @@ def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
     if value:
         problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(value)!r} is not a whole number from 1 to 1000")
     return max(1, cores() // 2)
+
+
+def _role(env: Mapping[str, str], problems: list[str]) -> str | None:
+    value = env.get("LAKEHOUSE_MAINTENANCE_ROLE")
+    if value and not re.fullmatch(ROLE, value):
+        problems.append(f"LAKEHOUSE_MAINTENANCE_ROLE={shown(value)!r} is not the ARN of a role")
+    return value or None
 
 
 def _without_bucket(env: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ What is worth doing is decided in policy.py; how it is done is maintenance_run.p
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -17,7 +17,7 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.level import MaintenanceLevel
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from lakehouse_assets.run.jobs import chosen_tables, job_of
+from lakehouse_assets.run.jobs import NO_TAGS, chosen_tables, job_of
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"
@@ -59,8 +59,10 @@ class MaintenanceConfig(dg.Config):
     )
 
 
-def maintenance_job(tables: Sequence[Table], known: Sequence[MaintenanceLevel] = LEVELS) -> dg.JobDefinition:
-    """Returns the job over these tables. known: the levels that it knows.
+def maintenance_job(
+    tables: Sequence[Table], known: Sequence[MaintenanceLevel] = LEVELS, tags: Mapping[str, str] = NO_TAGS
+) -> dg.JobDefinition:
+    """Returns the job over these tables. known: the levels that it knows. tags: those of its runs.
 
     It has one op, not one for each level: the levels share one look, one ranking and one budget, and as ops each would
     wait for a slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
@@ -87,7 +89,7 @@ def maintenance_job(tables: Sequence[Table], known: Sequence[MaintenanceLevel] =
         "Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, sorts "
         "partitions and moves files that nobody needs to the trash."
     )
-    return job_of(maintain, MaintenanceConfig, MAINTENANCE, about)
+    return job_of(maintain, MaintenanceConfig, MAINTENANCE, about, tags)
 
 
 def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequence[str]) -> None:

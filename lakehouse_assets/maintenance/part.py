@@ -5,6 +5,7 @@ Every declared table is maintained, nobody opts in.
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
+import json
 import time
 from collections.abc import Callable, Sequence
 
@@ -31,12 +32,15 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
     """
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
-    job = maintenance_job(tables)
+    # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
+    overrides = {"taskRoleArn": settings.maintenance_role}
+    tags = {"ecs/task_overrides": json.dumps(overrides)} if settings.maintenance_role else {}
+    job = maintenance_job(tables, tags=tags)
     return dg.Definitions(
         asset_checks=[health_checks(table, LEVELS) for table in tables],
         sensors=[health_sensor(tables, LEVELS, status), due_sensor(tables, job, status)],
         schedules=[_collection(job, by_hand)],
-        jobs=[job, restore_job(tables), take_over_job(tables)],
+        jobs=[job, restore_job(tables, tags), take_over_job(tables, tags)],
     )
 
 

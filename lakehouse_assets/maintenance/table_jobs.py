@@ -7,7 +7,7 @@ of another catalog, is collect/'s.
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import RESTORE
-from lakehouse_assets.run.jobs import job_of, shown_table
+from lakehouse_assets.run.jobs import NO_TAGS, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class TakeOverConfig(dg.Config):
     )
 
 
-def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job that brings files back.
+def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
+    """Returns the job that brings files back. tags: those of its runs.
 
     It is in the pool of maintenance, as a collection at the same time would wait for it.
     """
@@ -74,11 +74,12 @@ def restore_job(tables: Sequence[Table]) -> dg.JobDefinition:
         with _work_on(context, config.table, known):
             context.add_output_metadata(_restore(context, config, lakehouse))
 
-    return job_of(restore, RestoreConfig, RESTORE, "Brings back files that the collector has put into the trash.")
+    about = "Brings back files that the collector has put into the trash."
+    return job_of(restore, RestoreConfig, RESTORE, about, tags)
 
 
-def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job that notes whose a table is.
+def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
+    """Returns the job that notes whose a table is. tags: those of its runs.
 
     It is in the pool of maintenance, so that no pass of the collector is under way meanwhile.
     """
@@ -91,7 +92,8 @@ def take_over_job(tables: Sequence[Table]) -> dg.JobDefinition:
         with _work_on(context, config.table, known):
             context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
 
-    return job_of(take_over, TakeOverConfig, TAKE_OVER, "Notes that this catalog, and no other one, has a table.")
+    about = "Notes that this catalog, and no other one, has a table."
+    return job_of(take_over, TakeOverConfig, TAKE_OVER, about, tags)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What each job does is in its own file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -22,20 +23,25 @@ def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list
     return [table for name, table in known.items() if name in identifiers or not identifiers]
 
 
-def job_of(op: dg.OpDefinition, config: type[dg.Config], name: str, description: str) -> dg.JobDefinition:
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+def job_of(
+    op: dg.OpDefinition, config: type[dg.Config], name: str, description: str, tags: Mapping[str, str] = NO_TAGS
+) -> dg.JobDefinition:
     """Returns the job of one op, which the fields of the op alone configure.
 
     Else a person would fill them in three levels deep, where the launchpad no longer shows their descriptions, beside
     loggers and resources of which none can be configured, such as the IO manager that no op here uses.
 
-    config: the op's config class.
+    config: the op's config class. tags: those of its runs.
     """
 
     @dg.config_mapping(config_schema=config.to_fields_dict())
     def own_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"ops": {op.name: {"config": fields}}}
 
-    @dg.job(name=name, description=description, config=own_fields)
+    @dg.job(name=name, description=description, config=own_fields, tags=tags)
     def job() -> None:
         op()
 

@@ -7,7 +7,7 @@ import json
 import os
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -16,8 +16,6 @@ from uuid import uuid4
 import boto3
 import dagster as dg
 import pytest
-from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
-from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.launcher import LaunchRunContext, ResumeRunContext, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.storage.event_log.schema import ConcurrencySlotsTable
@@ -29,8 +27,8 @@ from lakehouse_assets.environment.settings import Settings
 from tests.conftest import Lake
 from tests.support.dagster_server import until
 from tests.support.fakes.agent import Process
-from tests.support.faults import span, tiny
-from tests.support.production import BUCKET, TASK_DEFINITION, RunTasks, surroundings
+from tests.support.faults import tiny
+from tests.support.production import BUCKET, TASK_DEFINITION, RunTasks, created, surroundings
 from tests.support.servers import SeaweedFS
 
 pytestmark = pytest.mark.server
@@ -61,18 +59,6 @@ def instance(production: None) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.get() as instance:
         yield instance
         instance.event_log_storage.delete_concurrency_limit(POOL)
-
-
-def _created(instance: dg.DagsterInstance, module: str, asset: str, keys: Sequence[str]) -> dg.DagsterRun:
-    job = ReconstructableRepository.for_module(module, "defs", str(ROOT)).get_reconstructable_job(
-        IMPLICIT_ASSET_JOB_NAME
-    )
-    return instance.create_run_for_job(
-        job_def=job.get_definition(),
-        tags=span(keys),
-        asset_selection=frozenset([dg.AssetKey(["demo", asset])]),
-        job_code_origin=job.get_python_origin(),
-    )
 
 
 def _status(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRunStatus | None:
@@ -134,7 +120,7 @@ def test_the_limit_holds_over_the_runs_of_two_tasks(
 ) -> None:
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, LIMIT)
-    runs = [_created(instance, "tests.support.pool_location", "light", keys) for keys in (DAYS[:2], DAYS[2:])]
+    runs = [created(instance, "tests.support.pool_location", "light", keys) for keys in (DAYS[:2], DAYS[2:])]
     (settings.home / "hold").touch()
     for run in runs:
         instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
@@ -190,7 +176,7 @@ def _held_at_its_second_day(
     settings.home.mkdir()
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     (settings.home / "hold").write_text(DAYS[1])
-    run = _created(instance, "tests.support.tiny_location", "numbers", DAYS[:2])
+    run = created(instance, "tests.support.tiny_location", "numbers", DAYS[:2])
     instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
     task = list(tasks.started.values())[-1]
     started = settings.home / "started"

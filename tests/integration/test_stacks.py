@@ -1,25 +1,49 @@
-"""The stacks of deploy/stacks/, really made by `make deploy`'s code on an emulator that asks their policies: a day of
-flights through tasks of ECS by what the stacks give, and an arrival that reaches the table by the queue."""
+"""The stacks of deploy/stacks/, really made by `make deploy`'s code on an emulator that asks their policies, and used
+as each role uses them. What is called is recorded in deploy/proof/calls.json, by which the policies are proved."""
 
 from __future__ import annotations
 
+import json
+import os
+import sysconfig
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
+import boto3
 import dagster as dg
 import pytest
+from dagster._core.launcher import LaunchRunContext, WorkerStatus
 
+from lakehouse_assets import code_location
+from lakehouse_assets.collect.trash import RETENTION
+from lakehouse_assets.declare.care import Level
 from lakehouse_assets.domains.nyc import tables
+from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
-from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.queue.sqs import sqs_client
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage import raw_s3
+from resources.reports import reports_at_home
 from scripts.deploy import deploy
 from tests.conftest import Lake, failure_text
+from tests.support.driven import runs, tiny_site
+from tests.support.production import RunTasks, created, surroundings
+from tests.support.proxy import proxy
+from tests.support.servers import ACCESS_KEY, SeaweedFS
 from tests.support.stacks import NAME, Stacks, stacks, tasks
+from tests.support.trash import Shelf
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
 FLIGHTS = replace(tables.flights, partitions_per_worker=2)
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CALLS = DEPLOY / "proof" / "calls.json"
 DAYS = ("2013-03-09", "2013-03-10", "2013-03-11")
 
 
@@ -29,23 +53,198 @@ def made() -> Iterator[Stacks]:
         yield found
 
 
+@pytest.fixture
+def tasks_of(made: Stacks, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """ECS, whose tasks run; the environment of those who ask it for tasks."""
+    with tasks(made, tmp_path / "ecs") as environment:
+        yield environment
+
+
+@contextmanager
+def acting(made: Stacks, role: str, environment: dict[str, str], home: Path) -> Iterator[Lakehouse]:
+    """This process is one of the role's: clients that it has from before have other keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boto3, "DEFAULT_SESSION", None)
+        raw_s3._client.cache_clear()
+        sqs_client.cache_clear()
+        for name, value in {**environment, **made.keys(role), "LAKEHOUSE_HOME": str(home)}.items():
+            patch.setenv(name, value)
+        yield Lakehouse(read_settings())
+
+
+@contextmanager
+def heard(made: Stacks, role: str) -> Iterator[None]:
+    """What this process asks of the services that its environment names is recorded as the role's."""
+    made.recorder.roles[ACCESS_KEY] = role
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in ("ECS", "CLOUDWATCH_LOGS", "EMR_SERVERLESS"):
+            if url := os.environ.get(f"AWS_ENDPOINT_URL_{name}"):
+                patch.setenv(f"AWS_ENDPOINT_URL_{name}", stack.enter_context(proxy(url, heard=made.recorder.hear)).uri)
+        yield
+
+
+def arrive(made: Stacks, *days: str) -> None:
+    """Flights of these days come to the drop zone."""
+    put = into_bucket(made.client("s3"), f"s3://{made.outputs['Bucket']}/landing/nyc")
+    wanted = tuple(f"flights/{day}" for day in days)
+    deliver(lambda name, content: any(part in name for part in wanted) and put(name, content))
+
+
+def location() -> dg.Definitions:
+    """The code location as this process's environment makes it."""
+    return code_location(NYC, resources={"reports": reports_at_home()})
+
+
+def executed(job: str, config: dict[str, object], instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    defs = location()
+    return defs.resolve_job_def(job).execute_in_process(config, instance=instance)
+
+
 def test_a_stack_that_is_as_its_template_says_stays_as_it_is(made: Stacks) -> None:
     asked: list[str] = []
     deploy(made.cloudformation, "lake", NAME, {}, lambda changes: bool(asked.append(changes)))
     assert asked == []
 
 
-def test_flights_are_filled_by_tasks_with_what_the_stacks_give(
-    made: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+def test_an_arrival_reaches_the_table_by_the_queue(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    with tasks(made, tmp_path / "ecs") as (ecs, environment):
-        for name, value in (environment | {"LAKEHOUSE_HOME": str(tmp_path / "home")}).items():
-            monkeypatch.setenv(name, value)
-        put = into_bucket(made.client("s3"), f"s3://{made.outputs['Bucket']}/landing/nyc")
-        deliver(lambda name, content: any(day in name for day in DAYS) and put(name, content))
+    """As the code location asks for a run, and the run fills the partition by a worker."""
+    arrive(made, DAYS[0])
+    with acting(made, "code", tasks_of, tmp_path) as lakehouse:
+        defs = location()
+        sensor = defs.resolve_sensor_def("queue")
+        context = dg.build_sensor_context(instance, definitions=defs, resources={"lakehouse": lakehouse})
+        (request,) = sensor.evaluate_tick(context).run_requests or ()
+    assert request.partition_key == DAYS[0]
+    with acting(made, "run", tasks_of, tmp_path):
+        result = (
+            location()
+            .resolve_implicit_global_asset_job_def()
+            .execute_in_process(
+                instance=instance,
+                tags=dict(request.tags),
+                asset_selection=list(request.asset_selection or ()),
+                partition_key=request.partition_key,
+                raise_on_error=False,
+            )
+        )
+        assert result.success, failure_text(result)
+        assert Lake(read_settings(), instance).rows(tables.flights).num_rows > 0
+
+
+def test_a_range_is_filled_by_bounded_tasks_and_lands_in_one_commit(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    arrive(made, *DAYS)
+    with acting(made, "run", tasks_of, tmp_path):
         lake = Lake(read_settings(), instance)
+        before = lake.snapshots(FLIGHTS)
         result = lake.run(FLIGHTS, DAYS[0], DAYS[-1])
         assert result.success, failure_text(result)
-        assert len(ecs.tasks) == 2
-    for c in sorted(made.recorder.calls):
-        print(c)
+        assert lake.snapshots(FLIGHTS) == before + 1
+
+
+def test_sensors_look_at_the_tables(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    with acting(made, "code", tasks_of, tmp_path) as lakehouse:
+        defs = location()
+        for name in ("lakehouse_health", "lakehouse_maintenance_due"):
+            context = dg.build_sensor_context(instance, definitions=defs, resources={"lakehouse": lakehouse})
+            assert defs.resolve_sensor_def(name).evaluate_tick(context).cursor
+
+
+def test_dead_letters_are_sent_again(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    sqs = made.client("sqs")
+    sqs.send_message(QueueUrl=made.outputs["QueueUrl"], MessageBody='{"table": "nyc.nothing", "partitions": ["x"]}')
+    sqs.send_message(QueueUrl=made.outputs["DeadLettersUrl"], MessageBody='{"table": "nyc.planes"}')
+    with acting(made, "code", tasks_of, tmp_path) as lakehouse:
+        defs = location()
+        context = dg.build_sensor_context(instance, definitions=defs, resources={"lakehouse": lakehouse})
+        defs.resolve_sensor_def("queue").evaluate_tick(context)
+    with acting(made, "run", tasks_of, tmp_path):
+        result = executed("lakehouse_redrive", {"dry_run": False}, instance)
+        assert result.success
+
+
+def test_maintenance_compacts_expires_collects_and_restores(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    with acting(made, "maintenance", tasks_of, tmp_path):
+        config = {"dry_run": False, "force": True, "patient": False, "levels": [level.value for level in Level]}
+        assert executed("lakehouse_maintenance", {**config, "tables": [FLIGHTS.identifier]}, instance).success
+        settings = read_settings()
+        shelf = Shelf(catalog_properties(settings), settings.staging, f"{catalog_properties(settings)['warehouse']}/t")
+        for name in ("data/a", "data/b"):
+            key = f"warehouse/t/{name}"
+            made.client("s3").put_object(Bucket=made.outputs["Bucket"], Key=key, Body=b"nobody needs this")
+        assert shelf.put().files == 2
+        assert shelf.restore().restored == 2
+        assert shelf.put().files == 2
+        after = datetime.now(UTC) + 2 * RETENTION
+        assert shelf.purge(int(after.timestamp() * 1000)).files == 2
+        assert executed("lakehouse_take_over", {"table": FLIGHTS.identifier}, instance).success
+
+
+@pytest.mark.parametrize("compute", ["ecs", "emr_serverless"])
+def test_workers_are_found_stopped_and_their_logs_read(
+    compute: str, made: Stacks, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """On a site of its own, whose S3 is not the lake's: only what the service is asked is recorded."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with tiny_site(compute, weed, tmp_path), heard(made, "run"), runs(tmp_path / "home", instance) as run:
+        run.drive("complain")
+        run.record_unconfirmed(2)
+        run.hold()
+        with pytest.raises(KeyboardInterrupt):
+            run.drive("attend", look=run.once(interrupt))
+
+
+def test_runs_are_launched_watched_and_terminated(
+    made: Stacks, weed: SeaweedFS, settings: Settings, tmp_path: Path
+) -> None:
+    """By the daemon and by the webserver, with the instance of deploy/dagster.yaml."""
+    launched = RunTasks(tmp_path / "tasks")
+    with surroundings(weed, launched) as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setenv("DAGSTER_HOME", str(DEPLOY))
+        patch.setenv("PATH", f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+        patch.setenv("AWS_ENDPOINT_URL_S3", made.url)
+        patch.setenv("DAGSTER_LOGS_BUCKET", made.outputs["Bucket"])
+        launched.own = made.keys("run")
+        settings.home.mkdir()
+        (settings.home / "hold").touch()
+        with acting(made, "code", {}, settings.home), heard(made, "code"), dg.DagsterInstance.get() as instance:
+            run = created(instance, "tests.support.tiny_location", "numbers", DAYS[:1])
+            instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+            assert instance.run_launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+        with (
+            acting(made, "run", {}, settings.home),
+            dg.DagsterInstance.get() as instance,
+            instance.compute_log_manager.capture_logs([run.run_id, "compute_logs", "step"]),
+        ):
+            print("said by a step", flush=True)
+        with (
+            acting(made, "webserver", {}, settings.home),
+            heard(made, "webserver"),
+            dg.DagsterInstance.get() as instance,
+        ):
+            log = instance.compute_log_manager.get_log_data([run.run_id, "compute_logs", "step"])
+            assert "said by a step" in (log.stdout or b"").decode()
+            assert instance.run_launcher.terminate(run.run_id)
+
+
+def test_the_calls_are_those_that_the_policies_are_proved_by(made: Stacks) -> None:
+    """Behind all others of this file: what they recorded. UPDATE_SNAPSHOT=1 writes it down, to be reviewed."""
+    found = json.loads(json.dumps([asdict(call) for call in made.calls()]))
+    if os.environ.get("UPDATE_SNAPSHOT") == "1":
+        CALLS.write_text(json.dumps(found, indent=1) + "\n")
+    assert found == json.loads(CALLS.read_text())

@@ -7,20 +7,25 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import boto3
+import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
+from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from tests.conftest import missing
 from tests.support.fakes.agent import Process
 from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Fault, Service, serving
+from tests.support.faults import span
 from tests.support.postgres import binaries, postgresql
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
+ROOT = Path(__file__).parents[2]
 CLUSTER = f"arn:aws:ecs:{REGION}:123456789012:cluster/lakehouse"
 DAEMON_TASK = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/0123456789abcdef0123456789abcdef"
 SUBNET = "subnet-0a1b2c3d"
@@ -32,10 +37,11 @@ STOP_TIMEOUT = 120
 
 class RunTasks:
     """ECS as the run launcher uses it: its own task described, runs' tasks started, described and stopped; their
-    commands really run. folder: for their logs. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
+    commands really run. folder: for their logs. own: what a task finds in its environment over all else. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
 
     def __init__(self, folder: Path) -> None:
         self.started: dict[str, Process] = {}
+        self.own: dict[str, str] = {}
         self._folder = folder
 
     def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
@@ -52,7 +58,7 @@ class RunTasks:
         _refuse(container["name"] != "run", "Override for a container that is not in the TaskDefinition.")
         arn = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/{uuid.uuid4().hex}"
         # A task definition gives a run the same environment as the daemon's.
-        process = Process(container["command"], dict(os.environ), self._folder / arn.rpartition("/")[2])
+        process = Process(container["command"], {**os.environ, **self.own}, self._folder / arn.rpartition("/")[2])
         self.started[arn] = process
         process.look()
         return {"tasks": [self._described(arn)], "failures": []}
@@ -105,3 +111,16 @@ def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
             "AWS_ENDPOINT_URL_ECS": ecs.url,
             "ECS_CONTAINER_METADATA_URI_V4": metadata,
         }
+
+
+def created(instance: dg.DagsterInstance, module: str, asset: str, keys: Sequence[str]) -> dg.DagsterRun:
+    """A run of the asset's partitions, not launched yet."""
+    job = ReconstructableRepository.for_module(module, "defs", str(ROOT)).get_reconstructable_job(
+        IMPLICIT_ASSET_JOB_NAME
+    )
+    return instance.create_run_for_job(
+        job_def=job.get_definition(),
+        tags=span(keys),
+        asset_selection=frozenset([dg.AssetKey(["demo", asset])]),
+        job_code_origin=job.get_python_origin(),
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -36,6 +36,20 @@ class Call:
     action: str
     resource: str
     keys: tuple[tuple[str, str], ...] = ()
+
+
+# What follows is another one each time.
+ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:steps?)/)[^/]+$")
+
+
+def essential(call: Call) -> Call:
+    """The call without what differs from one run to the next: which task or job it is, and of an object all but the
+    area of the lake that it lies in."""
+    if not call.action.startswith("s3:"):
+        return replace(call, resource=ONE_OF_MANY.sub(r"\g<1>0", call.resource))
+    bucket, _, key = call.resource.partition("/")
+    area = f"{bucket}/{key.partition('/')[0]}/0" if key else bucket
+    return replace(call, resource=area, keys=())  # a missing object is looked for without a prefix: none decides
 
 
 @dataclass
@@ -71,7 +85,7 @@ class Recorder:
     def _allowances(self, service: str, operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
         match service:
             case "sqs":
-                yield f"sqs:{operation}", _arn("sqs", asked["QueueUrl"].rpartition("/")[2]), {}
+                yield f"sqs:{operation.removesuffix('Batch')}", _arn("sqs", asked["QueueUrl"].rpartition("/")[2]), {}
             case "glue":
                 yield from ((f"glue:{operation}", resource, {}) for resource in _glue(asked))
             case "logs":
@@ -79,6 +93,8 @@ class Recorder:
                 yield f"logs:{operation}", _arn("logs", f"log-group:{group}:log-stream:{stream}"), {}
             case "ecs":
                 yield from self._ecs(operation, asked)
+            case "emr-serverless":
+                yield from _emr_serverless(operation, asked)
             case _:
                 raise AssertionError(f"nobody has said what {service}:{operation} needs")
 
@@ -100,6 +116,15 @@ class Recorder:
                     yield f"ecs:{operation}", task, cluster
             case _:
                 yield f"ecs:{operation}", "*", cluster
+
+
+def _emr_serverless(operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
+    application = _arn("emr-serverless", f"/applications/{asked['applicationId']}")
+    job = f"{application}/jobruns/{asked['jobRunId']}" if "jobRunId" in asked else application
+    yield f"emr-serverless:{operation}", job, {}
+    if operation == "StartJobRun":
+        yield "emr-serverless:TagResource", f"{application}/jobruns/0", {}
+        yield "iam:PassRole", asked["executionRoleArn"], {"iam:PassedToService": "emr-serverless.amazonaws.com"}
 
 
 def s3_allowances(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Iterator[Allowance]:

@@ -21,7 +21,7 @@ from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Service, serving
 from tests.support.ministack import ministack
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import Recorder
+from tests.support.recorded_calls import Call, Recorder, essential
 from tests.support.servers import REGION
 
 NAME = "lakehouse"
@@ -29,6 +29,18 @@ ROOT_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
 GIVEN = {"compute": {"Image": IMAGE}}
 """Parameters that no other stack gives."""
+
+# MiniStack asks for these where AWS asks for sqs:DeleteMessage, …, and takes a database's name for a table's.
+OTHERWISE = {
+    "Effect": "Allow",
+    "Action": [
+        "sqs:DeleteMessageBatch",
+        "sqs:SendMessageBatch",
+        "sqs:ChangeMessageVisibilityBatch",
+        "glue:GetDatabase",
+    ],
+    "Resource": "*",
+}
 
 
 @dataclass
@@ -47,6 +59,10 @@ class Stacks:
         )
         return session.client(service, endpoint_url=self.url)
 
+    def calls(self) -> list[Call]:
+        """What was recorded, each once."""
+        return sorted({essential(call) for call in self.recorder.calls})
+
     @property
     def cloudformation(self) -> Any:
         return self.client("cloudformation")
@@ -60,6 +76,8 @@ class Stacks:
         self.client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=document)
         arn = self.client("iam").get_role(RoleName=name)["Role"]["Arn"]
         made = self.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
+        document = json.dumps({"Version": "2012-10-17", "Statement": [OTHERWISE]})
+        self.client("iam").put_role_policy(RoleName=name, PolicyName="ministack", PolicyDocument=document)
         self.recorder.roles[made["AccessKeyId"]] = role
         return {
             "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
@@ -83,10 +101,10 @@ def stacks(*names: str) -> Iterator[Stacks]:
 
 
 @contextmanager
-def tasks(made: Stacks, folder: Path) -> Iterator[tuple[FakeEcs, dict[str, str]]]:
+def tasks(made: Stacks, folder: Path) -> Iterator[dict[str, str]]:
     """ECS whose tasks really run by what the stack *compute* registered, with the worker's keys.
 
-    folder: for the tasks. Yields it, and the environment of a run with the run's keys.
+    folder: for the tasks. Yields the environment of those who ask for tasks, without their keys.
     """
     folder.mkdir(parents=True, exist_ok=True)
     everywhere = {"AWS_DEFAULT_REGION": REGION, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": made.url}
@@ -94,6 +112,7 @@ def tasks(made: Stacks, folder: Path) -> Iterator[tuple[FakeEcs, dict[str, str]]
     family = made.outputs["WorkerTask"]
     registered = made.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"]
     made.recorder.passed[family] = [registered["taskRoleArn"], registered["executionRoleArn"]]
+    made.recorder.passed["lakehouse-run"] = [made.outputs["RunRole"], made.outputs["ExecutionRole"]]
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
     hear = made.recorder.hear
     with (
@@ -104,16 +123,12 @@ def tasks(made: Stacks, folder: Path) -> Iterator[tuple[FakeEcs, dict[str, str]]
         task_metadata(ecs.metadata) as ecs.metadata_url,
         ticking(ecs.look, ecs.end),
     ):
-        yield (
-            ecs,
-            {
-                **everywhere,
-                **environment(made.outputs),
-                **made.keys("run"),
-                "AWS_ENDPOINT_URL_ECS": ecs_front.uri,
-                "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs_front.uri,
-                "PYICEBERG_CATALOG__LAKE__S3__ENDPOINT": made.url,
-                "LAKEHOUSE_COMPUTE": "ecs",
-                "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b2c,subnet-3d4e5f",
-            },
-        )
+        yield {
+            **everywhere,
+            **environment(made.outputs),
+            "AWS_ENDPOINT_URL_ECS": ecs_front.uri,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs_front.uri,
+            "PYICEBERG_CATALOG__LAKE__S3__ENDPOINT": made.url,
+            "LAKEHOUSE_COMPUTE": "ecs",
+            "LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b2c,subnet-3d4e5f",
+        }
