@@ -18,7 +18,7 @@ from lakehouse_assets.environment.aws import client
 from lakehouse_assets.errors import LakehouseError
 
 STACKS = Path(__file__).parents[1] / "deploy" / "stacks"
-ORDER = ("queue", "lake", "roles", "compute")
+ORDER = ("network", "queue", "lake", "roles", "compute", "dagster", "alarms")
 """The stacks, each behind those whose outputs it takes."""
 NAME = "lakehouse"
 POLL_SECONDS = 2.0

@@ -24,6 +24,7 @@ from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
 from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.launchers.spark_submit import ship
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.queue.sqs import sqs_client
 from lakehouse_assets.run.resource import Lakehouse
@@ -73,9 +74,9 @@ def acting(made: Stacks, role: str, environment: dict[str, str], home: Path) -> 
 
 
 @contextmanager
-def heard(made: Stacks, role: str) -> Iterator[None]:
-    """What this process asks of the services that its environment names is recorded as the role's."""
-    made.recorder.roles[ACCESS_KEY] = role
+def heard(made: Stacks, *roles: str) -> Iterator[None]:
+    """What this process asks of the services that its environment names is recorded as these roles'."""
+    made.recorder.roles[ACCESS_KEY] = roles
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name in ("ECS", "CLOUDWATCH_LOGS", "EMR_SERVERLESS"):
@@ -194,17 +195,28 @@ def test_maintenance_compacts_expires_collects_and_restores(
 def test_workers_are_found_stopped_and_their_logs_read(
     compute: str, made: Stacks, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """On a site of its own, whose S3 is not the lake's: only what the service is asked is recorded."""
+    """On a site of its own, whose S3 is not the lake's: only what the service is asked is recorded. Runs that fill
+    tables and runs that maintain them drive workers in the same way."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with tiny_site(compute, weed, tmp_path), heard(made, "run"), runs(tmp_path / "home", instance) as run:
+    with (
+        tiny_site(compute, weed, tmp_path),
+        heard(made, "run", "maintenance"),
+        runs(tmp_path / "home", instance) as run,
+    ):
         run.drive("complain")
         run.record_unconfirmed(2)
         run.hold()
         with pytest.raises(KeyboardInterrupt):
             run.drive("attend", look=run.once(interrupt))
+
+
+@pytest.mark.parametrize("role", ["run", "maintenance"])
+def test_code_is_sent_for_emr(role: str, made: Stacks, tasks_of: dict[str, str], tmp_path: Path) -> None:
+    with acting(made, role, tasks_of, tmp_path) as lakehouse:
+        ship(lakehouse.s3(), made.outputs["Code"], "lakehouse_assets.worker", ())
 
 
 def test_runs_are_launched_watched_and_terminated(

@@ -39,7 +39,7 @@ class Call:
 
 
 # What follows is another one each time.
-ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:steps?)/)[^/]+$")
+ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:table/[^/]+)/)[^/]+$")
 
 
 def essential(call: Call) -> Call:
@@ -59,7 +59,7 @@ class Recorder:
     passed: the roles that a task of ECS gets, by its definition's family.
     """
 
-    roles: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     passed: dict[str, list[str]] = field(default_factory=dict)
     calls: set[Call] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,10 +76,12 @@ class Recorder:
             model = _model(SERVICES.get(signed["service"], signed["service"]))
             operation, parameters = routed(model, method, path, by_name.get("x-amz-target", ""), body)
             found = list(self._allowances(signed["service"], operation.name, parameters))
-        role = self.roles[signed["key"]]
+        roles = self.roles[signed["key"]]
         with self._lock:
             self.calls |= {
-                Call(role, action, resource, tuple(sorted(keys.items()))) for action, resource, keys in found
+                Call(role, action, resource, tuple(sorted(keys.items())))
+                for action, resource, keys in found
+                for role in roles
             }
 
     def _allowances(self, service: str, operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
@@ -99,15 +101,14 @@ class Recorder:
                 raise AssertionError(f"nobody has said what {service}:{operation} needs")
 
     def _ecs(self, operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
-        cluster = (
-            {"ecs:cluster": _arn("ecs", f"cluster/{asked['cluster'].rpartition('/')[2]}")} if "cluster" in asked else {}
-        )
+        name = asked.get("cluster", "").rpartition("/")[2]
+        cluster = {"ecs:cluster": _arn("ecs", f"cluster/{name}")} if name else {}
         match operation:
             case "RunTask":
                 family = asked["taskDefinition"].rpartition("/")[2].partition(":")[0]
                 yield "ecs:RunTask", _arn("ecs", f"task-definition/{family}:1"), cluster
                 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/supported-iam-actions-tagging.html
-                yield "ecs:TagResource", _arn("ecs", f"task/{asked['cluster']}/*"), {"ecs:CreateAction": "RunTask"}
+                yield "ecs:TagResource", _arn("ecs", f"task/{name}/0"), {"ecs:CreateAction": "RunTask"}
                 own = asked.get("overrides", {}).get("taskRoleArn")
                 for role in [*self.passed[family], *([own] if own else [])]:
                     yield "iam:PassRole", role, {"iam:PassedToService": ECS}

@@ -4,7 +4,7 @@ Keys of the roles as tasks would have them. What runs by them is the tests' busi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,10 @@ from tests.support.servers import REGION
 NAME = "lakehouse"
 ROOT_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
-GIVEN = {"compute": {"Image": IMAGE}}
+GIVEN = {"compute": {"Image": IMAGE}, "dagster": {"Image": IMAGE}, "alarms": {"Email": "nobody@example.com"}}
 """Parameters that no other stack gives."""
+UNKNOWN = ("network", "alarms")
+"""Stacks with resources that MiniStack does not know."""
 
 # MiniStack asks for these where AWS asks for sqs:DeleteMessage, …, and takes a database's name for a table's.
 OTHERWISE = {
@@ -78,7 +80,7 @@ class Stacks:
         made = self.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
         document = json.dumps({"Version": "2012-10-17", "Statement": [OTHERWISE]})
         self.client("iam").put_role_policy(RoleName=name, PolicyName="ministack", PolicyDocument=document)
-        self.recorder.roles[made["AccessKeyId"]] = role
+        self.recorder.roles[made["AccessKeyId"]] = (role,)
         return {
             "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
             "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"],
@@ -86,16 +88,29 @@ class Stacks:
         }
 
 
+def own_network(made: Stacks) -> dict[str, str]:
+    """A network that somebody has already, as parameters."""
+    ec2 = made.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    zones = {f"10.0.{n}.0/24": f"{REGION}{zone}" for n, zone in enumerate("ab")}
+    made_in = [ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone) for block, zone in zones.items()]
+    subnets = [answer["Subnet"]["SubnetId"] for answer in made_in]
+    group = ec2.create_security_group(GroupName="tasks", Description="of tasks", VpcId=vpc)["GroupId"]
+    return {"Vpc": vpc, "Subnets": ",".join(subnets), "SecurityGroup": group}
+
+
 @contextmanager
-def stacks(*names: str) -> Iterator[Stacks]:
-    """Makes the stacks named, or all, on an emulator of their own."""
+def stacks(*names: str, given: Mapping[str, Mapping[str, str]] = GIVEN) -> Iterator[Stacks]:
+    """Makes the stacks named, or all, on an emulator of their own. given: parameters, by stack."""
     recorder = Recorder()
     # Loopback has no TLS, without which the stacks' policies deny everything: the header says that it had.
     with ministack(asks_iam=True) as url, proxy(url, heard=recorder.hear, adds={"X-Forwarded-Proto": "https"}) as front:
         made = Stacks(front.uri, recorder)
+        own = {"dagster": own_network(made)}
         for stack in ORDER:
-            if stack in names or not names:
-                deploy(made.cloudformation, stack, NAME, GIVEN.get(stack, {}), lambda changes: True)
+            if stack in names or (not names and stack not in UNKNOWN):
+                chosen = {**own.get(stack, {}), **given.get(stack, {})}
+                deploy(made.cloudformation, stack, NAME, chosen, lambda changes: True)
         made.outputs = outputs(made.cloudformation, NAME)
         yield made
 

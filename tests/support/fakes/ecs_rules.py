@@ -13,7 +13,7 @@ from tests.support.servers import REGION
 
 ACCOUNT = "123456789012"
 PREFIX = f"arn:aws:ecs:{REGION}:{ACCOUNT}"
-CLUSTER, FAMILY, CONTAINER, LOG_GROUP, LOG_PREFIX = "lakehouse", "lakehouse-worker", "worker", "/lakehouse", "spark"
+CLUSTER, FAMILY, CONTAINER, LOG_GROUP, LOG_PREFIX = "lakehouse", "lakehouse-worker", "worker", "/lakehouse", "worker"
 IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/lakehouse:1"
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/fargate-tasks-services.html#fargate-tasks-size
 MEMORY_BY_CPU: dict[int, Sequence[int]] = {

@@ -24,7 +24,7 @@ from tests.support.servers import SeaweedFS
 PAGE = 50
 TAG_KEY, TAG_VALUE = re.compile(r"[A-Za-z0-9 /_.:=+@-]{1,128}"), re.compile(r"[A-Za-z0-9 /_.:=+@-]{0,256}")
 TOKEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
-ROLE = "arn:aws:iam::123456789012:role/worker"
+ROLE = "arn:aws:iam::123456789012:role/lakehouse-job"
 NUMBERS = itertools.count(1)
 
 

@@ -1,0 +1,73 @@
+"""Writes what the deployed stacks give: variables for a shell, or dagster_cloud.yaml for the agent of Dagster+.
+Behind ``make deploy-values``. Which variable an output is for, each template says itself, in its Metadata."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from botocore.exceptions import BotoCoreError, ClientError
+
+from lakehouse_assets.environment.aws import client
+from lakehouse_assets.errors import LakehouseError
+from scripts.deploy import NAME, NotDeployed, environment, outputs
+
+CLOUD = Path(__file__).parents[1] / "dagster_cloud.yaml"
+# Of the code location and its runs alone: Dagster+ has an instance of its own.
+OF_DAGSTER = ("DAGSTER_", "LAKEHOUSE_CODE_SERVER_HOST")
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Returns the variables as lines that a shell reads."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+
+
+def cloud(content: str, made: Mapping[str, str]) -> str:
+    """Returns dagster_cloud.yaml with the stacks' values in place of its own, all else as it was.
+
+    content: the file's. made: the stacks' outputs. Raises NotDeployed where the roles are not there yet.
+    """
+    if not {"RunRole", "ExecutionRole"} <= made.keys():
+        raise NotDeployed("the stack roles is not deployed, whose roles dagster_cloud.yaml names")
+    given = {n: value for n, value in environment(made).items() if not n.startswith(OF_DAGSTER)}
+    read = yaml.safe_load(content)
+    for location in read["locations"]:
+        ecs = location["container_context"]["ecs"]
+        before = dict(variable.partition("=")[::2] for variable in ecs["env_vars"])
+        # A catalog of one kind needs none of what another one needed.
+        kept = {n: v for n, v in before.items() if not n.startswith("PYICEBERG_") or n in given}
+        ecs["env_vars"] = [f"{name}={value}" for name, value in (kept | given).items()]
+        ecs["task_role_arn"], ecs["execution_role_arn"] = made["RunRole"], made["ExecutionRole"]
+        if not any(n.startswith("PYICEBERG_") and n.endswith("CREDENTIAL") for n in given):
+            ecs.pop("secrets", None)
+    header = "".join(line for line in content.splitlines(keepends=True) if line.startswith("#"))
+    return header + yaml.safe_dump(read, sort_keys=False, width=120)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.deploy_values", description=__doc__)
+    parser.add_argument("kind", choices=["env", "cloud"], help="env: print variables; cloud: write dagster_cloud.yaml")
+    parser.add_argument("--name", default=NAME, help="that the stacks were made with")
+    chosen = parser.parse_args(arguments)
+    try:
+        made = outputs(client("cloudformation"), chosen.name)
+        if not made:
+            raise NotDeployed(f"no stack {chosen.name}-… is deployed in this account and region")
+        if chosen.kind == "env":
+            print(exports({"LAKEHOUSE_COMPUTE": "ecs", **environment(made)}))
+        else:
+            CLOUD.write_text(cloud(CLOUD.read_text(), made))
+            print(f"wrote {CLOUD.name}")
+    except (LakehouseError, ClientError, BotoCoreError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Rules that the templates of deploy/stacks/ keep, beside CloudFormation's own (cfn-lint).
+Whether their policies are right is test_role_policies.py's; whether they can be made, test_stacks.py's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dagster._core.instance.config import dagster_instance_config
+
+from lakehouse_assets.environment.settings import unknown_names
+from scripts.deploy import ORDER, STACKS, NotDeployed, environment, parameters
+from scripts.deploy_values import CLOUD, cloud, exports
+
+# What people choose; all else has a default, or is an output of a stack before it.
+OF_PEOPLE = {"Image", "Email"}
+# Of a network that somebody has, where the stack network is not made.
+STATEFUL = {
+    "AWS::S3::Bucket",
+    "AWS::SQS::Queue",
+    "AWS::RDS::DBInstance",
+    "AWS::SecretsManager::Secret",
+    "AWS::Logs::LogGroup",
+    "AWS::Glue::Database",
+}
+# Actions without resources of their own, by the Service Authorization Reference.
+ON_ANYTHING = {
+    *("ecs:DescribeTaskDefinition", "ecs:ListTasks", "ecr:GetAuthorizationToken", "logs:DescribeLogGroups"),
+    "ec2:DescribeNetworkInterfaces",
+}
+
+
+class _Whole(yaml.SafeLoader):
+    """Reads a template with CloudFormation's own tags as one-item mappings, as JSON has them."""
+
+
+def _tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
+    name = suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}"
+    match node:
+        case yaml.ScalarNode():
+            return {name: loader.construct_scalar(node)}
+        case yaml.SequenceNode():
+            return {name: loader.construct_sequence(node, deep=True)}
+        case _:
+            return {name: loader.construct_mapping(node, deep=True)}
+
+
+_Whole.add_multi_constructor("!", _tagged)
+
+
+def template(stack: str) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.load((STACKS / f"{stack}.yaml").read_text(), _Whole)
+    return read
+
+
+def resources(stack: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """By name, those in loops as well."""
+    for name, resource in template(stack)["Resources"].items():
+        yield from resource[2].items() if name.startswith("Fn::ForEach") else [(name, resource)]
+
+
+def statements(stack: str) -> Iterator[dict[str, Any]]:
+    """Of the policies that roles have."""
+    for _, resource in resources(stack):
+        if resource["Type"] == "AWS::IAM::Role":
+            for policy in resource["Properties"]["Policies"]:
+                yield from policy["PolicyDocument"]["Statement"]
+        elif resource["Type"] == "AWS::IAM::Policy":
+            yield from resource["Properties"]["PolicyDocument"]["Statement"]
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("stack", ORDER)
+def test_cloudformation_s_own_linter_finds_nothing(stack: str) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("cfn-lint"), STACKS / f"{stack}.yaml"], capture_output=True, text=True
+    )
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("stack", ORDER)
+def test_what_holds_state_outlives_its_stack_and_its_replacement(stack: str) -> None:
+    kept = {name: r for name, r in resources(stack) if r["Type"] in STATEFUL}
+    assert {n for n, r in kept.items() if r.get("DeletionPolicy") != "Retain"} == set()
+    assert {n for n, r in kept.items() if r.get("UpdateReplacePolicy") != "Retain"} == set()
+
+
+def test_each_parameter_has_a_default_or_comes_from_a_stack_before_or_from_a_person() -> None:
+    before: set[str] = set()
+    for stack in ORDER:
+        read = template(stack)
+        wanted = {name for name, about in read["Parameters"].items() if "Default" not in about}
+        assert wanted - before <= OF_PEOPLE, stack
+        assert all(about["Description"] for about in read["Parameters"].values())
+        before |= set(read["Outputs"])
+
+
+def test_no_policy_allows_all_actions_or_passes_any_role() -> None:
+    for statement in statements("roles"):
+        assert [action for action in listed(statement["Action"]) if "*" in action] == []
+        if "*" in listed(statement["Resource"]):
+            assert set(listed(statement["Action"])) <= ON_ANYTHING
+        if "iam:PassRole" in listed(statement["Action"]):
+            assert "iam:PassedToService" in statement["Condition"]["StringEquals"]
+
+
+def test_each_role_is_taken_by_one_service_of_this_account_alone() -> None:
+    roles = [r["Properties"] for _, r in resources("roles") if r["Type"] == "AWS::IAM::Role"]
+    for role in roles:
+        (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+        assert set(trust["Principal"]) == {"Service"}
+        assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+
+
+def test_secrets_are_given_by_their_arns_alone() -> None:
+    for stack in ORDER:
+        text = (STACKS / f"{stack}.yaml").read_text()
+        assert re.findall(r"(?i)^  \w*(?:password|credential|token)\w*:\n    Type: String", text, re.MULTILINE) == []
+
+
+def test_the_variables_that_outputs_are_for_exist() -> None:
+    made = {output: "x" for stack in ORDER for output in template(stack)["Outputs"]}
+    named = environment(made)
+    assert unknown_names(named) == []
+    outputs = [o for stack in ORDER for o in template(stack).get("Metadata", {}).get("Environment", {}).values()]
+    assert set(outputs) <= made.keys()
+
+
+def container() -> Mapping[str, Any]:
+    (task,) = [r for _, r in resources("dagster") if r["Type"] == "AWS::ECS::TaskDefinition"]
+    (found,) = task["Properties"]["ContainerDefinitions"]
+    return found
+
+
+def test_the_services_have_all_that_the_stacks_and_the_instance_name() -> None:
+    named = {variable["Name"] for variable in [*container()["Environment"], *container()["Secrets"]]}
+    given = {v for stack in ORDER for v in template(stack).get("Metadata", {}).get("Environment", {})}
+    emr = {"LAKEHOUSE_CODE", "LAKEHOUSE_EMR_SERVERLESS_APPLICATION", "LAKEHOUSE_EMR_SERVERLESS_ROLE"}
+    assert given - emr <= named
+    instance = (STACKS.parent / "dagster.yaml").read_text()
+    assert set(re.findall(r"env: (\w+)", instance)) <= named
+    assert dagster_instance_config(str(STACKS.parent))
+
+
+def test_parameters_that_the_template_does_not_have_are_named() -> None:
+    with pytest.raises(NotDeployed, match=r"Nmae.*NoncurrentDays"):
+        parameters("lake", {"Nmae": "x"}, [], {})
+
+
+def test_parameters_that_nobody_gives_are_named_with_what_they_are() -> None:
+    with pytest.raises(NotDeployed, match=r"Image \(The image by its digest"):
+        parameters("compute", {}, [], {})
+
+
+def test_a_parameter_stays_as_it_was_unless_somebody_or_another_stack_says_otherwise() -> None:
+    found = parameters("lake", {"LogDays": "7"}, ["LogDays", "NoncurrentDays", "Queue"], {"Queue": "arn"})
+    assert {p["ParameterKey"]: p.get("ParameterValue") for p in found} == {
+        "LogDays": "7",
+        "NoncurrentDays": None,
+        "Queue": "arn",
+    }
+
+
+def test_exports_are_read_by_a_shell_as_they_were_meant() -> None:
+    lines = exports({"A": "it's $HOME", "B": "plain"})
+    done = subprocess.run(["sh", "-c", f'{lines}\nprintf "%s|%s" "$A" "$B"'], capture_output=True, text=True)
+    assert done.stdout == "it's $HOME|plain"
+
+
+def test_dagster_cloud_yaml_takes_what_the_stacks_give_and_keeps_all_else() -> None:
+    made = {
+        "Staging": "s3://ours/staging",
+        "CatalogType": "glue",
+        "Warehouse": "s3://ours/warehouse",
+        "RunRole": "arn:aws:iam::1:role/run",
+        "ExecutionRole": "arn:aws:iam::1:role/execution",
+    }
+    before = yaml.safe_load(CLOUD.read_text())["locations"][0]
+    after = yaml.safe_load(cloud(CLOUD.read_text(), made))["locations"][0]
+    ecs = after["container_context"]["ecs"]
+    assert "LAKEHOUSE_STAGING=s3://ours/staging" in ecs["env_vars"]
+    assert "LAKEHOUSE_COMPUTE=ecs" in ecs["env_vars"]
+    assert [v for v in ecs["env_vars"] if "CATALOG__LAKE__URI" in v] == []
+    assert "secrets" not in ecs
+    assert ecs["task_role_arn"] == made["RunRole"]
+    assert after["build"] == before["build"]
+    assert ecs["run_resources"] == before["container_context"]["ecs"]["run_resources"]
+
+
+def test_dagster_cloud_yaml_is_left_alone_where_there_are_no_roles_yet() -> None:
+    with pytest.raises(NotDeployed, match="roles"):
+        cloud(CLOUD.read_text(), {"Staging": "s3://ours/staging"})
