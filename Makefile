@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events replay verify-trade test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
+.PHONY: help setup java run plan maintain ui events replay verify-trade deploy deploy-values deploy-check test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -12,6 +12,10 @@ ALLOW_LARGE =
 FORCE =
 LEVELS =
 TABLES =
+STACK =
+PARAMETERS =
+NAME = lakehouse
+AS = env
 QUEUE =
 EVENTS =
 SPEED = 20
@@ -49,6 +53,15 @@ events: setup ## Fill the drop zone, and send the arrivals to the queue of `make
 
 verify-trade: setup ## Load the original customs files (DIR=folder) into a lake of their own, compare with what is published
 	@$(PYTHON) -m scripts.verify_trade "$(DIR)"
+
+deploy: .venv/.synced ## Create or update a stack of deploy/stacks/, its changes shown first (STACK=lake NAME=lakehouse PARAMETERS="Name=value …")
+	@$(PYTHON) -m scripts.deploy "$(STACK)" --name "$(NAME)" $(PARAMETERS)
+
+deploy-values: .venv/.synced ## Print what the stacks give as variables, or write it into dagster_cloud.yaml (AS=env|cloud, NAME=)
+	@$(PYTHON) -m scripts.deploy_values "$(AS)" --name "$(NAME)"
+
+deploy-check: .venv/.synced ## Check the templates: CloudFormation's linter, our rules, the proof of the roles (Node, npm)
+	$(PYTHON) -m pytest -q tests/unit/test_stack_templates.py tests/integration/test_role_policies.py
 
 # Three processes on two cores, because tests wait a third of their time. Each file's tests run in one of them: they share
 # a server or a JVM. In the order of the folders, so that the small files come last and none works alone for long.

@@ -31,7 +31,7 @@ START = {Engine.PYTHON: 0.2, Engine.SPARK: 75.0}
 EACH_FILE = {Engine.PYTHON: 0.002, Engine.SPARK: 0.01}
 """Seconds for each file that is read."""
 VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
-"""vCPUs that an engine keeps busy in production (deploy/run-task.json, deploy/worker-task.json)."""
+"""vCPUs that an engine keeps busy in production (deploy/stacks/dagster.yaml, compute.yaml)."""
 
 
 class LeftOut(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,14 @@ import pytest
 from tests.support.iam import Question, allowed
 from tests.support.recorded_calls import Call
 from tests.support.servers import REGION
-from tests.support.stacks import stacks
+from tests.support.stacks import APPLICATION, stacks
 
 pytestmark = pytest.mark.server
 CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "calls.json"
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
 HERE = f"{REGION}:123456789012"
 SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/postgres-a1b2c3"
-APPLICATION = "00f1abcdexample"
+
 # Of a role's own policies together: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 LARGEST = 10_240
 # Words of ARNs that are the same in each of their kind.
@@ -39,8 +39,9 @@ def implied() -> Iterator[Call]:
         yield Call("execution", f"ecr:{action}", repository)
     yield Call("execution", "ecr:GetAuthorizationToken", "*")
     group = f"arn:aws:logs:{HERE}:log-group:/lakehouse"
-    for action in ("CreateLogStream", "PutLogEvents"):
-        yield Call("execution", f"logs:{action}", f"{group}:log-stream:worker/worker/0")
+    for kind in ("worker", "run", "code", "daemon", "webserver"):
+        for action in ("CreateLogStream", "PutLogEvents"):
+            yield Call("execution", f"logs:{action}", f"{group}:log-stream:{kind}/{kind}/0")
     yield Call("execution", "secretsmanager:GetSecretValue", SECRET)
     # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
     for action in ("CreateLogStream", "PutLogEvents"):
@@ -68,6 +69,11 @@ def others(call: Call) -> Iterator[Call]:
         yield replace(call, keys=(*call.keys[:n], changed_key, *call.keys[n + 1 :]))
 
 
+def told(calls: Iterable[Call]) -> str:
+    """A line for each, so that all of them are in the message of an assertion."""
+    return "\n".join(f"{call.role}: {call.action} on {call.resource} {dict(call.keys)}" for call in calls)
+
+
 @dataclass(frozen=True)
 class Policies:
     """The policies of all roles. documents: each once. of: the numbers of a role's documents."""
@@ -85,7 +91,7 @@ def policies() -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    given = {"roles": {"Application": APPLICATION, "Secrets": SECRET, "Domains": "nyc"}}
+    given = {"roles": {"Application": APPLICATION, "Domains": "nyc"}}
     with stacks("queue", "lake", "roles", given=given) as made:
         iam = made.client("iam")
         for role in ROLES:
@@ -103,14 +109,14 @@ def calls() -> set[Call]:
 
 
 def test_each_call_is_allowed_for_its_role(policies: Policies, calls: set[Call]) -> None:
-    assert [call for call, is_allowed in policies.allow(sorted(calls)).items() if not is_allowed] == []
+    assert told(call for call, is_allowed in policies.allow(sorted(calls)).items() if not is_allowed) == ""
 
 
 def test_no_other_call_is_allowed(policies: Policies, calls: set[Call]) -> None:
     """Neither those of other roles nor those on what is not the lake's."""
     of_others = {replace(call, role=role) for call in calls for role in ROLES} - calls
     beside = {other for call in calls for other in others(call)} - calls
-    assert [call for call, is_allowed in policies.allow(sorted(of_others | beside)).items() if is_allowed] == []
+    assert told(c for c, is_allowed in policies.allow(sorted(of_others | beside)).items() if is_allowed) == ""
 
 
 def test_nothing_of_the_policies_could_be_left_out(policies: Policies, calls: set[Call]) -> None:
@@ -129,7 +135,7 @@ def test_nothing_of_the_policies_could_be_left_out(policies: Policies, calls: se
                         questions.append(Question(of, call.action, call.resource, dict(call.keys)))
                         whose.append((f"{role}: {what}", should_allow))
     noticed = {of for of, answer in zip(whose, allowed(documents, questions), strict=True) if answer is not of[1]}
-    assert sorted({of for of, _ in set(whose) - noticed}) == []
+    assert "\n".join(sorted({what for what, _ in set(whose) - noticed})) == ""
 
 
 def mutants(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import boto3
 import dagster as dg
@@ -25,18 +26,20 @@ from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.launchers.spark_submit import ship
+from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.queue.sqs import sqs_client
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage import raw_s3
 from resources.reports import reports_at_home
-from scripts.deploy import deploy
+from scripts.deploy import deploy, environment
 from tests.conftest import Lake, failure_text
 from tests.support.driven import runs, tiny_site
-from tests.support.production import RunTasks, created, surroundings
+from tests.support.fakes.ecs_rules import MEMORY_BY_CPU
+from tests.support.production import STOP_TIMEOUT, RunTasks, created, surroundings, validated
 from tests.support.proxy import proxy
 from tests.support.servers import ACCESS_KEY, SeaweedFS
-from tests.support.stacks import NAME, Stacks, stacks, tasks
+from tests.support.stacks import IMAGE, NAME, Stacks, stacks, tasks
 from tests.support.trash import Shelf
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
@@ -57,18 +60,18 @@ def made() -> Iterator[Stacks]:
 @pytest.fixture
 def tasks_of(made: Stacks, tmp_path: Path) -> Iterator[dict[str, str]]:
     """ECS, whose tasks run; the environment of those who ask it for tasks."""
-    with tasks(made, tmp_path / "ecs") as environment:
-        yield environment
+    with tasks(made, tmp_path / "ecs") as variables:
+        yield variables
 
 
 @contextmanager
-def acting(made: Stacks, role: str, environment: dict[str, str], home: Path) -> Iterator[Lakehouse]:
+def acting(made: Stacks, role: str, variables: dict[str, str], home: Path) -> Iterator[Lakehouse]:
     """This process is one of the role's: clients that it has from before have other keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boto3, "DEFAULT_SESSION", None)
         raw_s3._client.cache_clear()
         sqs_client.cache_clear()
-        for name, value in {**environment, **made.keys(role), "LAKEHOUSE_HOME": str(home)}.items():
+        for name, value in {**variables, **made.keys(role), "LAKEHOUSE_HOME": str(home)}.items():
             patch.setenv(name, value)
         yield Lakehouse(read_settings())
 
@@ -106,6 +109,35 @@ def test_a_stack_that_is_as_its_template_says_stays_as_it_is(made: Stacks) -> No
     asked: list[str] = []
     deploy(made.cloudformation, "lake", NAME, {}, lambda changes: bool(asked.append(changes)))
     assert asked == []
+
+
+def container(made: Stacks, family: str) -> dict[str, Any]:
+    """The one container of the definition that a stack registered."""
+    registered = made.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"]
+    assert int(registered["memory"]) in MEMORY_BY_CPU[int(registered["cpu"])]
+    (found,) = registered["containerDefinitions"]
+    return dict(found)
+
+
+def test_the_code_location_is_valid_in_the_environment_of_runs(made: Stacks, tmp_path: Path) -> None:
+    variables = {v["name"]: v["value"] for v in container(made, "lakehouse-run")["environment"]}
+    assert public(variables) == variables
+    done = validated(variables | {"DAGSTER_POSTGRES_PASSWORD": "secret"}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert variables["LAKEHOUSE_MAINTENANCE_ROLE"] == made.outputs["MaintenanceRole"]
+    assert environment(made.outputs).items() - variables.items() == {("LAKEHOUSE_CODE", made.outputs["Code"])}
+
+
+@pytest.mark.parametrize("family", ["worker", "run", "code", "daemon", "webserver"])
+def test_containers_are_of_one_image_and_keep_what_it_says(made: Stacks, family: str) -> None:
+    found = container(made, f"lakehouse-{family}")
+    assert found["name"] == family
+    assert found["image"] == IMAGE
+    # The image's entry point forwards signals and reaps processes: no other, and no initProcessEnabled.
+    assert not {"entryPoint", "user", "linuxParameters"} & found.keys()
+    assert found.get("stopTimeout") == (None if family == "worker" else STOP_TIMEOUT)
+    options = found["logConfiguration"]["options"]
+    assert (options["awslogs-group"], options["awslogs-stream-prefix"]) == ("/lakehouse", family)
 
 
 def test_an_arrival_reaches_the_table_by_the_queue(
@@ -223,7 +255,7 @@ def test_runs_are_launched_watched_and_terminated(
     made: Stacks, weed: SeaweedFS, settings: Settings, tmp_path: Path
 ) -> None:
     """By the daemon and by the webserver, with the instance of deploy/dagster.yaml."""
-    launched = RunTasks(tmp_path / "tasks")
+    launched = RunTasks(tmp_path / "tasks", ["sleep", "600"])
     with surroundings(weed, launched) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -231,27 +263,34 @@ def test_runs_are_launched_watched_and_terminated(
         patch.setenv("PATH", f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
         patch.setenv("AWS_ENDPOINT_URL_S3", made.url)
         patch.setenv("DAGSTER_LOGS_BUCKET", made.outputs["Bucket"])
-        launched.own = made.keys("run")
         settings.home.mkdir()
-        (settings.home / "hold").touch()
+        own_role = {"ecs/task_overrides": json.dumps({"taskRoleArn": made.outputs["MaintenanceRole"]})}
         with acting(made, "code", {}, settings.home), heard(made, "code"), dg.DagsterInstance.get() as instance:
-            run = created(instance, "tests.support.tiny_location", "numbers", DAYS[:1])
-            instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
-            assert instance.run_launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
-        with (
-            acting(made, "run", {}, settings.home),
-            dg.DagsterInstance.get() as instance,
-            instance.compute_log_manager.capture_logs([run.run_id, "compute_logs", "step"]),
-        ):
-            print("said by a step", flush=True)
+            launcher, made_runs = instance.run_launcher, []
+            for day in DAYS:
+                run = created(instance, "tests.support.tiny_location", "numbers", [day], own_role if made_runs else {})
+                launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+                made_runs.append(run)
+            first, second, third = made_runs
+            next(iter(launched.started.values())).kill()
+            assert launcher.check_run_worker_health(first).status is WorkerStatus.FAILED
+            assert launcher.check_run_worker_health(second).status is WorkerStatus.RUNNING
+            assert launcher.terminate(second.run_id)
+        for role in ("run", "maintenance"):
+            with (
+                acting(made, role, {}, settings.home),
+                dg.DagsterInstance.get() as instance,
+                instance.compute_log_manager.capture_logs([third.run_id, "compute_logs", role]),
+            ):
+                print("said by a step", flush=True)
         with (
             acting(made, "webserver", {}, settings.home),
             heard(made, "webserver"),
             dg.DagsterInstance.get() as instance,
         ):
-            log = instance.compute_log_manager.get_log_data([run.run_id, "compute_logs", "step"])
+            log = instance.compute_log_manager.get_log_data([third.run_id, "compute_logs", "run"])
             assert "said by a step" in (log.stdout or b"").decode()
-            assert instance.run_launcher.terminate(run.run_id)
+            assert instance.run_launcher.terminate(third.run_id)
 
 
 def test_the_calls_are_those_that_the_policies_are_proved_by(made: Stacks) -> None:

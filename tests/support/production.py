@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
+from lakehouse_assets.run.jobs import NO_TAGS
 from tests.conftest import missing
 from tests.support.fakes.agent import Process
+from tests.support.fakes.logs import FakeLogs
 from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Fault, Service, serving
 from tests.support.faults import span
@@ -37,16 +41,24 @@ STOP_TIMEOUT = 120
 
 class RunTasks:
     """ECS as the run launcher uses it: its own task described, runs' tasks started, described and stopped; their
-    commands really run. folder: for their logs. own: what a task finds in its environment over all else. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
+    commands really run. folder: for their logs. command: run in place of what is asked for. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: Sequence[str] | None = None) -> None:
         self.started: dict[str, Process] = {}
-        self.own: dict[str, str] = {}
-        self._folder = folder
+        self._folder, self._command = folder, command
 
     def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
         _refuse(taskDefinition not in ("lakehouse-run", TASK_DEFINITION), "Unable to describe task definition.")
-        containers = [{"name": "run", "image": "lakehouse-assets", "essential": True, "stopTimeout": STOP_TIMEOUT}]
+        options = {"awslogs-group": "/lakehouse", "awslogs-region": REGION, "awslogs-stream-prefix": "run"}
+        containers = [
+            {
+                "name": "run",
+                "image": "lakehouse-assets",
+                "essential": True,
+                "stopTimeout": STOP_TIMEOUT,
+                "logConfiguration": {"logDriver": "awslogs", "options": options},
+            }
+        ]
         return {"taskDefinition": {"taskDefinitionArn": TASK_DEFINITION, "containerDefinitions": containers}}
 
     def run_task(self, taskDefinition: str, overrides: dict[str, Any], **asked: Any) -> dict[str, Any]:
@@ -58,10 +70,17 @@ class RunTasks:
         _refuse(container["name"] != "run", "Override for a container that is not in the TaskDefinition.")
         arn = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/{uuid.uuid4().hex}"
         # A task definition gives a run the same environment as the daemon's.
-        process = Process(container["command"], {**os.environ, **self.own}, self._folder / arn.rpartition("/")[2])
+        process = Process(
+            self._command or container["command"], dict(os.environ), self._folder / arn.rpartition("/")[2]
+        )
         self.started[arn] = process
         process.look()
         return {"tasks": [self._described(arn)], "failures": []}
+
+    def lines(self, group: str, stream: str) -> list[str] | None:
+        """The log of a task, as the awslogs driver names it: prefix/container/task id."""
+        found = [process for arn, process in self.started.items() if arn.endswith(f"/{stream.rpartition('/')[2]}")]
+        return found[0].tail(1000) if found and (group, stream[:8]) == ("/lakehouse", "run/run/") else None
 
     def describe_tasks(self, tasks: list[str], **_: Any) -> dict[str, Any]:
         return {"tasks": [self._described(arn) for arn in tasks], "failures": []}
@@ -71,7 +90,8 @@ class RunTasks:
         return {"task": self._described(task)}
 
     def _described(self, arn: str) -> dict[str, Any]:
-        task = {"taskArn": arn, "clusterArn": CLUSTER, "launchType": "FARGATE", "lastStatus": "RUNNING"}
+        task = {"taskArn": arn, "taskDefinitionArn": TASK_DEFINITION, "clusterArn": CLUSTER}
+        task |= {"launchType": "FARGATE", "lastStatus": "RUNNING"}
         if arn == DAEMON_TASK:
             details = [{"name": "subnetId", "value": SUBNET}]
             return task | {"attachments": [{"type": "ElasticNetworkInterface", "details": details}]}
@@ -93,7 +113,12 @@ def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
     if binaries() is None:
         missing("PostgreSQL is not installed (Debian's package: postgresql)")
     own = {"": {"Name": "daemon"}, "/task": {"Cluster": CLUSTER, "TaskARN": DAEMON_TASK}}
-    with postgresql() as database, serving(Service("ecs", tasks)) as ecs, task_metadata(own.get) as metadata:
+    with (
+        postgresql() as database,
+        serving(Service("ecs", tasks)) as ecs,
+        serving(Service("logs", FakeLogs(tasks.lines))) as logs,
+        task_metadata(own.get) as metadata,
+    ):
         session = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
         session.client("s3", endpoint_url=weed.s3_endpoint).create_bucket(Bucket=BUCKET)
         yield {
@@ -109,18 +134,33 @@ def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_ENDPOINT_URL_S3": weed.s3_endpoint,
             "AWS_ENDPOINT_URL_ECS": ecs.url,
+            "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": logs.url,
             "ECS_CONTAINER_METADATA_URI_V4": metadata,
         }
 
 
-def created(instance: dg.DagsterInstance, module: str, asset: str, keys: Sequence[str]) -> dg.DagsterRun:
+def created(
+    instance: dg.DagsterInstance, module: str, asset: str, keys: Sequence[str], tags: Mapping[str, str] = NO_TAGS
+) -> dg.DagsterRun:
     """A run of the asset's partitions, not launched yet."""
     job = ReconstructableRepository.for_module(module, "defs", str(ROOT)).get_reconstructable_job(
         IMPLICIT_ASSET_JOB_NAME
     )
     return instance.create_run_for_job(
         job_def=job.get_definition(),
-        tags=span(keys),
+        tags={**span(keys), **tags},
         asset_selection=frozenset([dg.AssetKey(["demo", asset])]),
         job_code_origin=job.get_python_origin(),
+    )
+
+
+def validated(environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """`dagster definitions validate` with nothing but this environment. folder: for its home."""
+    bare = {"PATH": os.environ["PATH"], "HOME": str(folder), "DAGSTER_HOME": str(folder), "LAKEHOUSE_HOME": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "lakehouse_assets.definitions"],
+        cwd=ROOT,
+        env={**environment, **bare, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )

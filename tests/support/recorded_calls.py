@@ -113,8 +113,8 @@ class Recorder:
                 for role in [*self.passed[family], *([own] if own else [])]:
                     yield "iam:PassRole", role, {"iam:PassedToService": ECS}
             case "StopTask" | "DescribeTasks":
-                for task in asked.get("tasks") or [asked["task"]]:
-                    yield f"ecs:{operation}", task, cluster
+                for task in asked.get("tasks") or [asked["task"]]:  # whose name has the cluster's
+                    yield f"ecs:{operation}", task, {}
             case _:
                 yield f"ecs:{operation}", "*", cluster
 

@@ -27,7 +27,13 @@ from tests.support.servers import REGION
 NAME = "lakehouse"
 ROOT_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
-GIVEN = {"compute": {"Image": IMAGE}, "dagster": {"Image": IMAGE}, "alarms": {"Email": "nobody@example.com"}}
+APPLICATION = "00f1abcdexample"
+GIVEN = {
+    "roles": {"Application": APPLICATION},
+    "compute": {"Image": IMAGE},
+    "dagster": {"Image": IMAGE},
+    "alarms": {"Email": "nobody@example.com"},
+}
 """Parameters that no other stack gives."""
 UNKNOWN = ("network", "alarms")
 """Stacks with resources that MiniStack does not know."""
@@ -112,6 +118,9 @@ def stacks(*names: str, given: Mapping[str, Mapping[str, str]] = GIVEN) -> Itera
                 chosen = {**own.get(stack, {}), **given.get(stack, {})}
                 deploy(made.cloudformation, stack, NAME, chosen, lambda changes: True)
         made.outputs = outputs(made.cloudformation, NAME)
+        for family in made.client("ecs").list_task_definition_families()["families"]:
+            made_of = made.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"]
+            recorder.passed[family] = [made_of["taskRoleArn"], made_of["executionRoleArn"]]
         yield made
 
 
@@ -124,10 +133,6 @@ def tasks(made: Stacks, folder: Path) -> Iterator[dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     everywhere = {"AWS_DEFAULT_REGION": REGION, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": made.url}
     ecs = FakeEcs(folder, image(folder) | everywhere | made.keys("worker"))
-    family = made.outputs["WorkerTask"]
-    registered = made.client("ecs").describe_task_definition(taskDefinition=family)["taskDefinition"]
-    made.recorder.passed[family] = [registered["taskRoleArn"], registered["executionRoleArn"]]
-    made.recorder.passed["lakehouse-run"] = [made.outputs["RunRole"], made.outputs["ExecutionRole"]]
     service, logs = Service("ecs", ecs), Service("logs", FakeLogs(ecs.lines))
     hear = made.recorder.hear
     with (

@@ -108,6 +108,9 @@ class EcsLauncher(AwsLauncher):
                     self._begun[arn] = started
                 if end := answers.ended(task, self._settings.container):
                     ended[arn], self._usages[arn] = end, answers.usage(task)
+                elif stuck := answers.stuck(task, datetime.now(UTC)):
+                    self._stop([Handle(arn)])  # else it might start beside the next attempt
+                    ended[arn] = stuck
             for failure in answer["failures"]:
                 arn = failure["arn"]
                 requested = asked[arn]

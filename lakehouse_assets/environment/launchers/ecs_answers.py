@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from lakehouse_assets.environment.launchers.base import Ended, Usage
@@ -59,6 +59,18 @@ ERROR_ADVICE = {
     "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
 }
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
+# What a task that could not start lacked, by a part of the reason in lower case; the first that matches counts.
+START_ADVICE = {
+    "insufficientfreeaddresses": "a subnet of LAKEHOUSE_ECS_SUBNETS has no addresses left: give others, or larger ones",
+    "assume the role": "the role must exist, and its trust must name ecs-tasks.amazonaws.com",
+    "secret": "the execution role of LAKEHOUSE_ECS_TASK_DEFINITION needs secretsmanager:GetSecretValue on the secret, "
+    "and the subnets a way to Secrets Manager",
+    "cloudwatch": "the log group of LAKEHOUSE_ECS_TASK_DEFINITION must exist, its execution role needs "
+    "logs:CreateLogStream on it, and the subnets a way to CloudWatch Logs",
+}
+# The longest that a task may wait for its host, its network and its image.
+START_LIMIT = timedelta(minutes=15)
+WAITING = ("PROVISIONING", "PENDING", "ACTIVATING")
 # https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
 CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 
@@ -85,6 +97,19 @@ def ended(task: Task, container: str) -> Ended | None:
     return _exited(task, worker, reason)
 
 
+def stuck(task: Task, now: datetime) -> Ended | None:
+    """Says that a task waits to be started for longer than START_LIMIT; None for others. now: with a timezone."""
+    created: datetime | None = task.get("createdAt")
+    if task["lastStatus"] not in WAITING or created is None or now - created <= START_LIMIT:
+        return None
+    minutes, why = START_LIMIT / timedelta(minutes=1), task["lastStatus"]
+    return Ended(
+        f"was not started within {minutes:g} minutes (it is {why}), was stopped: see whether the subnets in "
+        "LAKEHOUSE_ECS_SUBNETS have a way to the registry, and LAKEHOUSE_ECS_CAPACITY instances that can be added",
+        transient=True,
+    )
+
+
 def _not_started(reason: str, image: str) -> Ended:
     lower = reason.lower()
     if THROTTLED.search(lower):
@@ -94,12 +119,10 @@ def _not_started(reason: str, image: str) -> Ended:
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
             "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
         )
+    advice = next((text for part, text in START_ADVICE.items() if part in lower), "")
     if MISCONFIGURED.search(lower):
-        return Ended(
-            f"could not start ({reason}): check the secrets, log group and execution role of "
-            "LAKEHOUSE_ECS_TASK_DEFINITION, and the subnets' way to those services"
-        )
-    return Ended(f"could not start ({reason})", transient=True)
+        return Ended(f"could not start ({reason}): {advice or 'check LAKEHOUSE_ECS_TASK_DEFINITION'}")
+    return Ended(f"could not start ({reason}){advice and ': '}{advice}", transient=True)
 
 
 def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:

@@ -10,8 +10,9 @@ import pytest
 
 from lakehouse_assets.environment.launchers import ecs_answers as answers
 from lakehouse_assets.environment.launchers.prices import FARGATE, FARGATE_ARM, FARGATE_SPOT, FARGATE_SPOT_ARM
-from tests.support.fakes.ecs_rules import CLUSTER, CONTAINER, IMAGE, PREFIX
+from tests.support.fakes.ecs_rules import ACCOUNT, CLUSTER, CONTAINER, IMAGE, PREFIX
 
+STARTED = datetime(2024, 1, 1, tzinfo=UTC)
 ARN = f"{PREFIX}:task/{CLUSTER}/0123456789abcdef0123456789abcdef"
 
 
@@ -78,13 +79,28 @@ LASTING = {
         ),
         ["secrets", "execution role"],
     ),
+    "the execution role may not read the secret": (
+        task(
+            "TaskFailedToStart",
+            "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secret from asm: "
+            "AccessDeniedException: not authorized to perform: secretsmanager:GetSecretValue",
+        ),
+        ["secretsmanager:GetSecretValue"],
+    ),
+    "a role can't be assumed": (
+        task(
+            "TaskFailedToStart",
+            f"ECS was unable to assume the role 'arn:aws:iam::{ACCOUNT}:role/gone' that was provided for this task.",
+        ),
+        ["ecs-tasks.amazonaws.com", "role/gone"],
+    ),
     "the log group is not there": (
         task(
             "TaskFailedToStart",
             "ResourceInitializationError: failed to validate logger args: The task cannot find the Amazon CloudWatch "
             "log group defined in the task definition",
         ),
-        ["log group"],
+        ["log group", "must exist"],
     ),
     "out of memory": (
         task(exit_code=137, container_reason="OutOfMemoryError: Container killed due to memory usage"),
@@ -117,6 +133,29 @@ def test_what_would_happen_again_is_told_with_what_to_do(stopped: Any, words: li
     assert all(word in end.reason for word in words)
 
 
+def test_a_subnet_without_addresses_is_named_and_tried_again() -> None:
+    reason = "Unexpected EC2 error while attempting to Create Network Interface: InsufficientFreeAddressesInSubnet"
+    end = answers.ended(task("TaskFailedToStart", reason), CONTAINER)
+    assert end is not None
+    assert end.transient
+    assert "LAKEHOUSE_ECS_SUBNETS" in end.reason
+
+
+@pytest.mark.parametrize("status", ["PROVISIONING", "PENDING", "ACTIVATING"])
+def test_a_task_that_nobody_starts_for_minutes_counts_as_lost(status: str) -> None:
+    waits = task(lastStatus=status, createdAt=STARTED)
+    assert answers.stuck(waits, STARTED + answers.START_LIMIT) is None
+    end = answers.stuck(waits, STARTED + answers.START_LIMIT + timedelta(seconds=1))
+    assert end is not None
+    assert end.transient
+    assert status in end.reason
+    assert "LAKEHOUSE_ECS_SUBNETS" in end.reason
+
+
+def test_a_task_that_runs_is_not_stuck() -> None:
+    assert answers.stuck(task(lastStatus="RUNNING", createdAt=STARTED), STARTED + timedelta(days=1)) is None
+
+
 def test_a_stop_that_somebody_asked_for_is_no_hosts_end() -> None:
     # By StopTask: our own cancelling, or a person's. The worker's exit code is the same.
     end = answers.ended(task("UserInitiated", "Task stopped by user", 143), CONTAINER)
@@ -136,9 +175,6 @@ def test_a_sidecars_exit_code_is_not_the_workers() -> None:
     end = answers.ended(stopped, CONTAINER)
     assert end is not None
     assert "status 3" in end.reason
-
-
-STARTED = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

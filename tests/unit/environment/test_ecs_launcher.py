@@ -21,6 +21,7 @@ from moto import mock_aws
 
 from lakehouse_assets.environment.launchers import aws_launcher
 from lakehouse_assets.environment.launchers import ecs as module
+from lakehouse_assets.environment.launchers import ecs_answers as answers
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, NotStarted
 from lakehouse_assets.environment.launchers.ecs import EcsLauncher, run_task, tags
 from lakehouse_assets.environment.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
@@ -413,6 +414,17 @@ def test_a_task_can_be_cancelled_before_it_started(site: Site) -> None:
     launcher.cancel([handle])
     assert "terminated" in site.end_of(launcher, handle).reason
     assert launcher.usage(handle) is None
+
+
+def test_a_task_that_is_not_started_for_minutes_is_stopped_and_counts_as_lost(site: Site) -> None:
+    site.fake.delay = 600
+    launcher = site.launcher()
+    handle = launcher.submit(attempt(), PIPES)
+    site.fake.tasks[handle.id].created -= answers.START_LIMIT.total_seconds() + 1
+    end = launcher.poll([handle])[handle.id]
+    assert end.transient
+    assert "LAKEHOUSE_ECS_SUBNETS" in end.reason
+    assert site.fake.tasks[handle.id].stopping
 
 
 def test_lost_to_spot_without_an_exit_code(site: Site) -> None:

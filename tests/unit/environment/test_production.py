@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import botocore.session
 import pytest
 from botocore import xform_name
-from botocore.validate import ParamValidator
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.instance import InstanceRef
 from dagster._core.instance.config import dagster_instance_config
@@ -37,16 +32,15 @@ from lakehouse_assets.environment.catalog import catalog_problems, catalog_prope
 from lakehouse_assets.environment.catalog_translation import translate
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, fargate_problem
+from lakehouse_assets.environment.sizes import Size, fargate_problem
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
-from tests.support.fakes.ecs_rules import MEMORY_BY_CPU
 from tests.support.fakes.ecs_service import FakeEcs
 from tests.support.fakes.emr_eks_service import FakeEmrEks
 from tests.support.fakes.emr_serverless_service import FakeEmrServerless
 from tests.support.fakes.emr_service import FakeEmr
 from tests.support.fakes.logs import FakeLogs
-from tests.support.production import STOP_TIMEOUT, RunTasks
+from tests.support.production import STOP_TIMEOUT, RunTasks, validated
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -183,75 +177,11 @@ def test_the_docs_ask_for_the_rights_to_what_is_called(role: str, fakes: Mapping
     assert found == needed
 
 
-@pytest.fixture
-def tasks() -> Mapping[str, Mapping[str, Any]]:
-    """The task definitions by the name of their one container."""
-    found = [json.loads((DEPLOY / f"{name}-task.json").read_text()) for name in ("run", "worker")]
-    return {task["containerDefinitions"][0]["name"]: task for task in found}
-
-
-def environment_of(task: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of its container, with a value in the secrets' places."""
-    (container,) = task["containerDefinitions"]
-    plain = {variable["name"]: variable["value"] for variable in container["environment"]}
-    assert public(plain) == plain
-    return plain | {secret["name"]: "id:secret" for secret in container["secrets"]}
-
-
-def test_ecs_takes_the_task_definitions(tasks: Mapping[str, Mapping[str, Any]]) -> None:
-    model = botocore.session.get_session().get_service_model("ecs")
-    for task in tasks.values():
-        report = ParamValidator().validate(task, model.operation_model("RegisterTaskDefinition").input_shape)
-        assert not report.has_errors(), report.generate_report()
-        assert task["networkMode"] == "awsvpc"
-        assert task["requiresCompatibilities"] == ["FARGATE"]
-        assert int(task["memory"]) in MEMORY_BY_CPU[int(task["cpu"])]
-
-
-@pytest.mark.parametrize("file", ["dagster_cloud.yaml", "deploy/run-task.json"])
-def test_the_definitions_are_valid_in_the_environment_it_gives(
-    file: str, environment: Mapping[str, str], tasks: Mapping[str, Mapping[str, Any]], tmp_path: Path
+def test_the_definitions_are_valid_in_the_environment_of_dagster_plus(
+    environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    given = environment if file == "dagster_cloud.yaml" else environment_of(tasks["run"])
-    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DAGSTER_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "lakehouse_assets.definitions"],
-        cwd=ROOT,
-        env={**bare, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path), **given},
-        capture_output=True,
-        text=True,
-    )
+    done = validated(environment, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_task_definitions_are_what_the_code_and_the_docs_ask_for(
-    tasks: Mapping[str, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment_of(tasks["run"]).items():
-        monkeypatch.setenv(name, value)
-    settings = read_settings(check=catalog_problems)
-    launcher = dagster_instance_config(str(DEPLOY))[0]["run_launcher"]["config"]
-    assert set(tasks) == {settings.computes["ecs"].container, launcher["container_name"]}
-    assert settings.computes["ecs"].task_definition == tasks["worker"]["family"]
-    assert os.environ["DAGSTER_RUN_TASK_DEFINITION"] == tasks["run"]["family"]
-    assert set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text())) <= environment_of(tasks["run"]).keys()
-    assert {**public(catalog_properties(settings)), "credential": "id:secret"} == catalog_properties(settings)
-    assert "PYICEBERG_CATALOG__LAKE__CREDENTIAL" in environment_of(tasks["worker"])
-    assert int(tasks["worker"]["memory"]) >= LEAST_MEMORY_GIB * 1024
-    assert tasks["run"]["containerDefinitions"][0]["stopTimeout"] == STOP_TIMEOUT
-
-
-def test_their_containers_are_of_one_image_and_keep_what_it_says(tasks: Mapping[str, Mapping[str, Any]]) -> None:
-    containers = {name: task["containerDefinitions"][0] for name, task in tasks.items()}
-    (image,) = {container["image"] for container in containers.values()}
-    assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", image)
-    for container in containers.values():
-        # The image's entry point forwards signals and reaps processes: no other, and no initProcessEnabled.
-        assert not {"entryPoint", "command", "user", "memory", "cpu", "linuxParameters"} & container.keys()
-        assert container["logConfiguration"]["logDriver"] == "awslogs"
-        assert {"awslogs-group", "awslogs-region", "awslogs-stream-prefix"} == set(
-            container["logConfiguration"]["options"]
-        )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,178 @@
+"""Tries what a run needs, harmlessly, with this process's environment, and names what is missing: `lakehouse doctor`.
+
+Whether the settings fit together is checked before; what a run then does is not tried.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pyiceberg.exceptions import NoSuchTableError
+
+from lakehouse_assets.cli.terminal import table
+from lakehouse_assets.environment.aws import bucket_and_key, client, s3_client
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrServerless
+from lakehouse_assets.environment.settings import QueueSettings, Settings
+from lakehouse_assets.storage.objects import objects_at
+from lakehouse_assets.storage.place import place_of
+
+DENIED = ("AccessDenied", "Unauthorized", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+# A name that nothing has: what is answered tells whether the question was allowed.
+NOBODY = "lakehouse-doctor"
+# S3 asks for the permission first, then compares the content with its checksum, and keeps nothing that differs.
+WRONG_CHECKSUM = "1B2M2Y8AsgTpgAmY7PhCfg=="
+# The last revision that a family can have, which none has.
+NO_REVISION = 2_147_483_647
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One thing that a run needs, and how it is tried."""
+
+    what: str
+    """What is needed, such as ``read s3://lake/landing``."""
+    needs: str
+    """The permission or the way that is missing where the try fails."""
+    attempt: Callable[[], Any]
+    """Tries it. Raises where it is not possible."""
+    expected: tuple[str, ...] = ()
+    """Codes of errors that only an allowed call meets."""
+
+
+def doctor(settings: Settings) -> int:
+    """Prints what was tried and what is missing. Returns 0 if nothing is, else 1."""
+    rows = [(probe.what, outcome(probe)) for probe in probes(settings)]
+    print(table(("needed", "found"), rows))
+    missing = [what for what, found in rows if found != "ok"]
+    if missing:
+        print(f"\n{len(missing)} of {len(rows)} are missing", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def outcome(probe: Probe) -> str:
+    """Returns ``ok``, or one sentence that says what is missing."""
+    try:
+        probe.attempt()
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        if code in probe.expected:
+            return "ok"
+        denied = any(text in code for text in DENIED)
+        return f"denied, {probe.needs}" if denied else f"{code}: {error.response['Error'].get('Message', '')}"
+    except BotoCoreError as error:
+        return f"not reached, {probe.needs}: {error}"
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return f"denied, {probe.needs}" if any(code in text for code in DENIED) else text or type(error).__name__
+    return "ok"
+
+
+def probes(settings: Settings) -> Iterator[Probe]:
+    """Returns what runs need with these settings."""
+    yield from _catalog(settings)
+    yield from _storage(settings)
+    for compute in settings.computes.values():
+        yield from _of_compute(compute)
+    if settings.queue:
+        yield from _of_queue(settings.queue)
+    if host := os.environ.get("DAGSTER_POSTGRES_HOST"):
+        yield from _of_dagster(host)
+
+
+def _catalog(settings: Settings) -> Iterator[Probe]:
+    properties = catalog_properties(settings)
+    asked = properties.get("uri", properties.get("type", "lake"))
+    needs = "see the variables PYICEBERG_CATALOG__LAKE__*"
+    if properties.get("type") == "glue":
+        needs = "the role needs glue:GetTable on the catalog, its databases and their tables"
+
+    def load() -> None:
+        with suppress(NoSuchTableError):
+            load_lake(settings).load_table((NOBODY, NOBODY))
+
+    yield Probe(f"ask the catalog {asked}", needs, load)
+
+
+def _storage(settings: Settings) -> Iterator[Probe]:
+    properties = catalog_properties(settings)
+    s3, name = s3_client(properties, attempts=2), f"{NOBODY}-{uuid4().hex}"
+    staging = objects_at(properties, place_of(settings.staging).child("doctor"))
+
+    def keep() -> None:
+        staging.write(name, b"")
+        staging.read(name)
+        staging.remove([name])
+
+    actions = "the role needs s3:PutObject, GetObject and DeleteObject there, and s3:ListBucket on its bucket"
+    yield Probe(f"write, read and delete below {settings.staging}", actions, keep)
+    codes = [c.code for c in settings.computes.values() if isinstance(c, (Emr, EmrServerless))]
+    for place in [properties.get("warehouse", ""), *codes]:
+        if place.startswith("s3://"):
+            bucket, prefix = bucket_and_key(place)
+            wrong = {"Bucket": bucket, "Key": f"{prefix}/{name}", "Body": b"no", "ContentMD5": WRONG_CHECKSUM}
+            attempt = partial(s3.put_object, **wrong)
+            yield Probe(f"write below {place}", "the role needs s3:PutObject there", attempt, ("BadDigest",))
+
+
+def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
+    match compute:
+        case Ecs():
+            yield from _of_ecs(compute)
+        case EmrServerless(application=application):
+            emr = client("emr-serverless", attempts=2)
+            needs = "the role needs emr-serverless:{} on it".format
+            see = partial(emr.get_application, applicationId=application)
+            yield Probe(f"see EMR Serverless's application {application}", needs("GetApplication"), see)
+            jobs = partial(emr.list_job_runs, applicationId=application, maxResults=1)
+            yield Probe(f"list the jobs of {application}", needs("ListJobRuns"), jobs)
+        case Emr():
+            find = partial(client("emr", attempts=2).list_clusters, ClusterStates=["RUNNING"])
+            yield Probe("find clusters of EMR", "the role needs elasticmapreduce:ListClusters", find)
+
+
+def _of_ecs(settings: Ecs) -> Iterator[Probe]:
+    ecs, name, cluster = client("ecs", attempts=2), settings.task_definition, settings.cluster
+    family = name.rpartition("/")[2].partition(":")[0]
+    task = f"arn:aws:ecs:{ecs.meta.region_name}:000000000000:task/{cluster.rpartition('/')[2]}/{'0' * 32}"
+    network = {"subnets": list(settings.subnets), "securityGroups": list(settings.security_groups)}
+    started = {
+        "cluster": cluster,
+        "taskDefinition": f"{family}:{NO_REVISION}",
+        "networkConfiguration": {"awsvpcConfiguration": network},
+    }
+    see = partial(ecs.describe_task_definition, taskDefinition=name)
+    yield Probe(f"see the task definition {name}", "the role needs ecs:DescribeTaskDefinition", see)
+    there = f"the role needs ecs:{{}} in the cluster {cluster}".format
+    start = partial(ecs.run_task, **started)
+    yield Probe(f"start tasks of {family}", there("RunTask"), start, ("ClientException",))
+    find = partial(ecs.list_tasks, cluster=cluster, startedBy=NOBODY)
+    yield Probe(f"find tasks of {cluster}", there("ListTasks"), find)
+    watch = partial(ecs.describe_tasks, cluster=cluster, tasks=[task])
+    yield Probe(f"watch tasks of {cluster}", there("DescribeTasks"), watch, ("InvalidParameterException",))
+    stop = partial(ecs.stop_task, cluster=cluster, task=task)
+    yield Probe(f"stop tasks of {cluster}", there("StopTask"), stop, ("InvalidParameterException",))
+
+
+def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
+    sqs = client("sqs", attempts=2)
+    for url in (queue.url, queue.dead_letters):
+        ask = partial(sqs.receive_message, QueueUrl=url, VisibilityTimeout=0)
+        yield Probe(f"receive from {url.rpartition('/')[2]}", "the role needs sqs:ReceiveMessage on it", ask)
+
+
+def _of_dagster(host: str) -> Iterator[Probe]:
+    import psycopg2
+
+    names = {"port": "PORT", "dbname": "DB", "user": "USER", "password": "PASSWORD"}
+    given = {option: os.environ.get(f"DAGSTER_POSTGRES_{name}") for option, name in names.items()}
+    reach = partial(psycopg2.connect, host=host, connect_timeout=5, **given)
+    yield Probe(f"reach Dagster's database on {host}", "see the variables DAGSTER_POSTGRES_*", reach)
