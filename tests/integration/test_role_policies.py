@@ -22,7 +22,7 @@ pytestmark = pytest.mark.server
 CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "calls.json"
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
 HERE = f"{REGION}:123456789012"
-SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/postgres-a1b2c3"
+SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
 
 # Of a role's own policies together: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 LARGEST = 10_240

@@ -19,6 +19,7 @@ import pytest
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 
 from lakehouse_assets import code_location
+from lakehouse_assets.cli.doctor import doctor
 from lakehouse_assets.collect.trash import RETENTION
 from lakehouse_assets.declare.care import Level
 from lakehouse_assets.domains.nyc import tables
@@ -179,6 +180,22 @@ def test_a_range_is_filled_by_bounded_tasks_and_lands_in_one_commit(
         assert lake.snapshots(FLIGHTS) == before + 1
 
 
+def test_the_doctor_finds_all_that_a_run_needs_and_names_what_another_role_lacks(
+    made: Stacks, tasks_of: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with acting(made, "run", tasks_of, tmp_path) as lakehouse:
+        status, told = doctor(lakehouse.settings), capsys.readouterr().out
+        assert (status, [line for line in told.splitlines()[2:] if not line.endswith("  ok")]) == (0, [])
+        assert "start tasks of lakehouse-worker" in told
+    with acting(made, "worker", tasks_of, tmp_path) as lakehouse:
+        status, told = doctor(lakehouse.settings), capsys.readouterr().out
+    assert status == 1
+    (staging,) = [line for line in told.splitlines() if "/staging" in line]
+    assert "s3:PutObject, GetObject and DeleteObject" in staging
+    (catalog,) = [line for line in told.splitlines() if "ask the catalog" in line]
+    assert "glue:GetTable" in catalog
+
+
 def test_sensors_look_at_the_tables(
     made: Stacks, tasks_of: dict[str, str], tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -248,7 +265,8 @@ def test_workers_are_found_stopped_and_their_logs_read(
 @pytest.mark.parametrize("role", ["run", "maintenance"])
 def test_code_is_sent_for_emr(role: str, made: Stacks, tasks_of: dict[str, str], tmp_path: Path) -> None:
     with acting(made, role, tasks_of, tmp_path) as lakehouse:
-        ship(lakehouse.s3(), made.outputs["Code"], "lakehouse_assets.worker", ())
+        # A place of its own: what is there already is not sent again.
+        ship(lakehouse.s3(), f"{made.outputs['Code']}/{role}", "lakehouse_assets.worker", ())
 
 
 def test_runs_are_launched_watched_and_terminated(
