@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from lakehouse_assets.cli.terminal import table
 from lakehouse_assets.environment.aws import bucket_and_key, client, s3_client
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
-from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrServerless
+from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
@@ -114,7 +114,7 @@ def _storage(settings: Settings) -> Iterator[Probe]:
 
     actions = "the role needs s3:PutObject, GetObject and DeleteObject there, and s3:ListBucket on its bucket"
     yield Probe(f"write, read and delete below {settings.staging}", actions, keep)
-    codes = [c.code for c in settings.computes.values() if isinstance(c, (Emr, EmrServerless))]
+    codes = [c.code for c in settings.computes.values() if isinstance(c, (Emr, EmrServerless, EmrEks))]
     for place in [properties.get("warehouse", ""), *codes]:
         if place.startswith("s3://"):
             bucket, prefix = bucket_and_key(place)
@@ -134,6 +134,10 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
             yield Probe(f"see EMR Serverless's application {application}", needs("GetApplication"), see)
             jobs = partial(emr.list_job_runs, applicationId=application, maxResults=1)
             yield Probe(f"list the jobs of {application}", needs("ListJobRuns"), jobs)
+        case EmrEks(virtual_cluster=cluster):
+            jobs = partial(client("emr-containers", attempts=2).list_job_runs, virtualClusterId=cluster, maxResults=1)
+            needs_list = "the role needs emr-containers:ListJobRuns on it"
+            yield Probe(f"list the jobs of the virtual cluster {cluster}", needs_list, jobs)
         case Emr():
             find = partial(client("emr", attempts=2).list_clusters, ClusterStates=["RUNNING"])
             yield Probe("find clusters of EMR", "the role needs elasticmapreduce:ListClusters", find)
