@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "doctor":
             from lakehouse_assets.cli.doctor import doctor  # imports boto3
 
-            return doctor(settings)
+            return doctor(settings, chosen.tables)
         prepare(settings)
         if chosen.command == "maintain":
             from lakehouse_assets.cli.job_commands import maintain  # imports Dagster
@@ -128,7 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     warm = commands.add_parser("warm", help="put rows of a table back into its source in PostgreSQL")
     warm.add_argument("table", help="an identifier such as shop.orders")
     warm.add_argument("--where", required=True, help="a condition over its columns, such as \"day = '2026-01-31'\"")
-    commands.add_parser("doctor", help="try what runs need, harmlessly, and name what is missing")
+    doctor = commands.add_parser("doctor", help="try what runs need, harmlessly, and name what is missing")
+    doctor.add_argument(
+        "tables", nargs="+", metavar="TABLE", help="such as shop.orders, for which the catalog is asked"
+    )
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser

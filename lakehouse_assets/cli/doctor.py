@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,8 @@ DENIED = ("AccessDenied", "Unauthorized", "Forbidden", "403", "InvalidAccessKeyI
 NOBODY = "lakehouse-doctor"
 # S3 asks for the permission first, then compares the content with its checksum, and keeps nothing that differs.
 WRONG_CHECKSUM = "1B2M2Y8AsgTpgAmY7PhCfg=="
+# SQS asks for the permission first, then refuses this character.
+UNSENDABLE = "\x01"
 # The last revision that a family can have, which none has.
 NO_REVISION = 2_147_483_647
 
@@ -48,9 +50,12 @@ class Probe:
     """Codes of errors that only an allowed call meets."""
 
 
-def doctor(settings: Settings) -> int:
-    """Prints what was tried and what is missing. Returns 0 if nothing is, else 1."""
-    rows = [(probe.what, outcome(probe)) for probe in probes(settings)]
+def doctor(settings: Settings, tables: Sequence[str]) -> int:
+    """Prints what was tried and what is missing. Returns 0 if nothing is, else 1.
+
+    tables: identifiers that the catalog is asked for; they need not exist.
+    """
+    rows = [(probe.what, outcome(probe)) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
     missing = [what for what, found in rows if found != "ok"]
     if missing:
@@ -76,9 +81,10 @@ def outcome(probe: Probe) -> str:
     return "ok"
 
 
-def probes(settings: Settings) -> Iterator[Probe]:
-    """Returns what runs need with these settings."""
-    yield from _catalog(settings)
+def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
+    """Returns what runs need with these settings. tables: as for doctor()."""
+    for identifier in tables:
+        yield _of_table(settings, identifier)
     yield from _storage(settings)
     for compute in settings.computes.values():
         yield from _of_compute(compute)
@@ -88,18 +94,18 @@ def probes(settings: Settings) -> Iterator[Probe]:
         yield from _of_dagster(host)
 
 
-def _catalog(settings: Settings) -> Iterator[Probe]:
+def _of_table(settings: Settings, identifier: str) -> Probe:
     properties = catalog_properties(settings)
     asked = properties.get("uri", properties.get("type", "lake"))
     needs = "see the variables PYICEBERG_CATALOG__LAKE__*"
     if properties.get("type") == "glue":
-        needs = "the role needs glue:GetTable on the catalog, its databases and their tables"
+        needs = "the role needs glue:GetTable on the catalog, the database and the table"
 
     def load() -> None:
         with suppress(NoSuchTableError):
-            load_lake(settings).load_table((NOBODY, NOBODY))
+            load_lake(settings).load_table(identifier)
 
-    yield Probe(f"ask the catalog {asked}", needs, load)
+    return Probe(f"ask the catalog {asked} for {identifier}", needs, load)
 
 
 def _storage(settings: Settings) -> Iterator[Probe]:
@@ -167,10 +173,14 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 
 
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
+    """What the job lakehouse_redrive needs; who may take what arrives is the sensor's business."""
     sqs = client("sqs", attempts=2)
-    for url in (queue.url, queue.dead_letters):
-        ask = partial(sqs.receive_message, QueueUrl=url, VisibilityTimeout=0)
-        yield Probe(f"receive from {url.rpartition('/')[2]}", "the role needs sqs:ReceiveMessage on it", ask)
+    receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
+    name = queue.dead_letters.rpartition("/")[2]
+    yield Probe(f"receive from {name}", "the role needs sqs:ReceiveMessage on it", receive)
+    send = partial(sqs.send_message, QueueUrl=queue.url, MessageBody=UNSENDABLE)
+    refused = ("InvalidMessageContents", "AWS.SimpleQueueService.InvalidMessageContents")
+    yield Probe(f"send to {queue.name}", "the role needs sqs:SendMessage on it", send, refused)
 
 
 def _of_dagster(host: str) -> Iterator[Probe]:

@@ -46,7 +46,7 @@ def test_what_is_not_reached_says_so_with_what_to_look_at() -> None:
 
 
 def test_a_laptop_lacks_nothing(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor(settings) == 0
+    assert doctor(settings, ["nyc.flights"]) == 0
     assert "staging" in capsys.readouterr().out
     assert list((settings.home / "staging").rglob("*doctor-*")) == []
 
@@ -56,7 +56,7 @@ def test_a_database_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv("DAGSTER_POSTGRES_HOST", "127.0.0.1")
     monkeypatch.setenv("DAGSTER_POSTGRES_PORT", str(free_ports(1)[0]))
-    assert main(["doctor"]) == 1
+    assert main(["doctor", "nyc.flights"]) == 1
     told = capsys.readouterr()
     assert "reach Dagster's database on 127.0.0.1" in told.out
     assert "1 of" in told.err
@@ -66,5 +66,5 @@ def test_settings_that_can_t_work_are_named_before_anything_is_tried(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "ecs")
-    assert main(["doctor"]) == 1
+    assert main(["doctor", "nyc.flights"]) == 1
     assert "LAKEHOUSE_ECS_CLUSTER" in capsys.readouterr().err
