@@ -43,7 +43,11 @@ from tests.support.servers import ACCESS_KEY, SeaweedFS
 from tests.support.stacks import IMAGE, NAME, Stacks, stacks, tasks
 from tests.support.trash import Shelf
 
-pytestmark = [pytest.mark.server, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.long("Makes the stacks and works on them as each role; test_role_policies.py holds what was recorded."),
+]
 
 FLIGHTS = replace(tables.flights, partitions_per_worker=2)
 ROOT = Path(__file__).parents[2]
