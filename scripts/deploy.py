@@ -72,6 +72,8 @@ def deploy(
         changes = change_set.pop("Changes")
         if not agrees(shown(changes)):
             cloudformation.delete_change_set(**change_set)
+            if _is_new(_described(cloudformation, full)):  # the change set alone had made it
+                cloudformation.delete_stack(StackName=full)
             raise NotDeployed(f"{full} is left as it was")
         cloudformation.execute_change_set(**change_set)
         _wait_for_stack(cloudformation, full)
@@ -115,8 +117,8 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
     """Makes a change set. Returns its name, its stack and its changes; None if it would change nothing."""
     full = f"{name}-{stack}"
     described = _described(cloudformation, full)
-    is_new = described is None or described["StackStatus"] == "REVIEW_IN_PROGRESS"
-    before = [] if described is None or is_new else [p["ParameterKey"] for p in described.get("Parameters", ())]
+    is_new = _is_new(described)
+    before = [] if is_new else [p["ParameterKey"] for p in (described or {}).get("Parameters", ())]
     others = {k: v for k, v in outputs(cloudformation, name).items() if k != "Name"}
     chosen = parameters(stack, {"Name": name, **given}, before, others)
     which = {"StackName": full, "ChangeSetName": f"change-{time.time_ns()}"}
@@ -125,6 +127,7 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
         ChangeSetType="CREATE" if is_new else "UPDATE",
         TemplateBody=(STACKS / f"{stack}.yaml").read_text(),
         Parameters=chosen,
+        Tags=[{"Key": "lakehouse", "Value": name}],  # by which the budget of the stack alarms counts
         Capabilities=["CAPABILITY_NAMED_IAM"],
         # What a failed first creation has made can go: nothing was in it.
         OnStackFailure="DELETE" if is_new else "ROLLBACK",
@@ -138,6 +141,10 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
             return None
         raise NotDeployed(f"{full}: CloudFormation refuses the change: {reason}")
     return {**which, "Changes": answer["Changes"]}
+
+
+def _is_new(described: Mapping[str, Any] | None) -> bool:
+    return described is None or described["StackStatus"] == "REVIEW_IN_PROGRESS"
 
 
 def _wait_for_stack(cloudformation: Any, full: str) -> None:
