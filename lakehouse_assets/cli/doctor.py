@@ -173,7 +173,7 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 
 
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
-    """What the job lakehouse_redrive needs; who may take what arrives is the sensor's business."""
+    """Returns what the job lakehouse_redrive needs; taking what arrives is the sensor's business."""
     sqs = client("sqs", attempts=2)
     receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
     name = queue.dead_letters.rpartition("/")[2]
