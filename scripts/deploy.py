@@ -4,6 +4,7 @@ Behind ``make deploy STACK=…``. What the stacks hold is in the templates; whet
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,12 @@ from lakehouse_assets.environment.aws import client
 from lakehouse_assets.errors import LakehouseError
 
 STACKS = Path(__file__).parents[1] / "deploy" / "stacks"
-ORDER = ("network", "queue", "lake", "roles", "compute", "dagster", "alarms")
+ORDER = ("network", "queue", "lake", "compute", "roles", "dagster", "alarms")
 """The stacks, each behind those whose outputs it takes."""
 NAME = "lakehouse"
 POLL_SECONDS = 2.0
+# The first event of a change.
+BEGUN = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS")
 # What CloudFormation says of a change set that would change nothing.
 NOTHING = ("didn't contain changes", "No updates are to be performed")
 
@@ -43,10 +46,10 @@ def read_template(stack: str) -> Mapping[str, Any]:
     return content
 
 
-def outputs(cloudformation: Any, name: str) -> dict[str, str]:
+def outputs(cloudformation: Any, name: str, stacks: Sequence[str] = ORDER) -> dict[str, str]:
     """Returns what the deployed stacks give to others, by output. cloudformation: a boto3 client. name: of the lake."""
     found: dict[str, str] = {}
-    for stack in ORDER:
+    for stack in stacks:
         described = _described(cloudformation, f"{name}-{stack}") or {}
         found |= {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", ())}
     return found
@@ -63,20 +66,20 @@ def deploy(
 ) -> dict[str, str]:
     """Brings the stack to what its template says, if ``agrees`` to the changes. Returns its outputs.
 
-    given: parameters that a person chose; others come from the outputs of other stacks, stay as they were, or are the
-    template's defaults. agrees: is given the changes as text. Raises NotDeployed.
+    given: parameters that a person chose; others come from the outputs of the stacks before, stay as they were, or are
+    the template's defaults. agrees: is given the changes as text. Raises NotDeployed.
     """
     full = f"{name}-{stack}"
     change_set = _propose(cloudformation, stack, name, given)
     if change_set is not None:
-        changes = change_set.pop("Changes")
+        changes, stack_id = change_set.pop("Changes"), change_set.pop("StackId")
         if not agrees(shown(changes)):
             cloudformation.delete_change_set(**change_set)
             if _is_new(_described(cloudformation, full)):  # the change set alone had made it
                 cloudformation.delete_stack(StackName=full)
             raise NotDeployed(f"{full} is left as it was")
         cloudformation.execute_change_set(**change_set)
-        _wait_for_stack(cloudformation, full)
+        _wait_for_stack(cloudformation, full, stack_id)
     return {o["OutputKey"]: o["OutputValue"] for o in (_described(cloudformation, full) or {}).get("Outputs", ())}
 
 
@@ -119,17 +122,17 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
     described = _described(cloudformation, full)
     is_new = _is_new(described)
     before = [] if is_new else [p["ParameterKey"] for p in (described or {}).get("Parameters", ())]
-    others = {k: v for k, v in outputs(cloudformation, name).items() if k != "Name"}
+    others = outputs(cloudformation, name, ORDER[: ORDER.index(stack)])
     chosen = parameters(stack, {"Name": name, **given}, before, others)
     which = {"StackName": full, "ChangeSetName": f"change-{time.time_ns()}"}
-    cloudformation.create_change_set(
+    made = cloudformation.create_change_set(
         **which,
         ChangeSetType="CREATE" if is_new else "UPDATE",
         TemplateBody=(STACKS / f"{stack}.yaml").read_text(),
         Parameters=chosen,
         Tags=[{"Key": "lakehouse", "Value": name}],  # by which the budget of the stack alarms counts
         Capabilities=["CAPABILITY_NAMED_IAM"],
-        # What a failed first creation has made can go: nothing was in it.
+        # What a failed first creation has made goes again, what holds state too (RetainExceptOnCreate).
         OnStackFailure="DELETE" if is_new else "ROLLBACK",
     )
     while (answer := cloudformation.describe_change_set(**which))["Status"].endswith(("PENDING", "IN_PROGRESS")):
@@ -140,29 +143,34 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
         if any(text in reason for text in NOTHING):
             return None
         raise NotDeployed(f"{full}: CloudFormation refuses the change: {reason}")
-    return {**which, "Changes": answer["Changes"]}
+    return {**which, "Changes": answer["Changes"], "StackId": made["StackId"]}
 
 
 def _is_new(described: Mapping[str, Any] | None) -> bool:
     return described is None or described["StackStatus"] == "REVIEW_IN_PROGRESS"
 
 
-def _wait_for_stack(cloudformation: Any, full: str) -> None:
-    while (described := _described(cloudformation, full)) and described["StackStatus"].endswith("IN_PROGRESS"):
+def _wait_for_stack(cloudformation: Any, full: str, stack_id: str) -> None:
+    while (described := _described(cloudformation, stack_id)) and described["StackStatus"].endswith("IN_PROGRESS"):
         time.sleep(POLL_SECONDS)
-    if described is None or "ROLLBACK" in described["StackStatus"] or "FAILED" in described["StackStatus"]:
-        raise NotDeployed(f"{full} failed: {_reason(cloudformation, full)}")
+    if described is None or re.search("ROLLBACK|FAILED|DELETE", described["StackStatus"]):
+        raise NotDeployed(f"{full} failed: {_reason(cloudformation, full, stack_id)}")
 
 
-def _reason(cloudformation: Any, full: str) -> str:
-    """Returns why the first of the stack's resources failed, as its events say."""
-    events = cloudformation.describe_stack_events(StackName=full)["StackEvents"]
-    failed = [
-        e
-        for e in events
-        if e["ResourceStatus"].endswith("FAILED") and "cancelled" not in e.get("ResourceStatusReason", "")
-    ]
-    first = failed[-1] if failed else {}
+def _reason(cloudformation: Any, full: str, stack_id: str) -> str:
+    """Returns why the first of the stack's resources failed in the change that was made last, as its events say.
+
+    stack_id: by its name a stack that was deleted again is not found.
+    """
+    first: Mapping[str, Any] = {}
+    for event in cloudformation.describe_stack_events(StackName=stack_id)["StackEvents"]:  # the newest first
+        if event["ResourceStatus"].endswith("FAILED"):
+            first = event
+        if event["LogicalResourceId"] == full and event["ResourceStatus"] in (
+            "CREATE_IN_PROGRESS",
+            "UPDATE_IN_PROGRESS",
+        ):
+            break
     return f"{first.get('LogicalResourceId', 'the stack')}: {first.get('ResourceStatusReason', 'no reason given')}"
 
 

@@ -26,10 +26,10 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def cloud(content: str, made: Mapping[str, str]) -> str:
+def cloud(content: str, made: Mapping[str, str], region: str) -> str:
     """Returns dagster_cloud.yaml with the stacks' values in place of its own, all else as it was.
 
-    content: the file's. made: the stacks' outputs. Raises NotDeployed where the roles are not there yet.
+    content: the file's. made: the stacks' outputs. region: theirs. Raises NotDeployed where there are no roles yet.
     """
     if not {"RunRole", "ExecutionRole"} <= made.keys():
         raise NotDeployed("the stack roles is not deployed, whose roles dagster_cloud.yaml names")
@@ -40,7 +40,8 @@ def cloud(content: str, made: Mapping[str, str]) -> str:
         before = dict(variable.partition("=")[::2] for variable in ecs["env_vars"])
         # A catalog of one kind needs none of what another one needed.
         kept = {n: v for n, v in before.items() if not n.startswith("PYICEBERG_") or n in given}
-        ecs["env_vars"] = [f"{name}={value}" for name, value in (kept | given).items()]
+        here = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+        ecs["env_vars"] = [f"{name}={value}" for name, value in (kept | given | here).items()]
         ecs["task_role_arn"], ecs["execution_role_arn"] = made["RunRole"], made["ExecutionRole"]
         if not any(n.startswith("PYICEBERG_") and n.endswith("CREDENTIAL") for n in given):
             ecs.pop("secrets", None)
@@ -55,13 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default=NAME, help="that the stacks were made with")
     chosen = parser.parse_args(arguments)
     try:
-        made = outputs(client("cloudformation"), chosen.name)
+        cloudformation = client("cloudformation")
+        made = outputs(cloudformation, chosen.name)
         if not made:
             raise NotDeployed(f"no stack {chosen.name}-… is deployed in this account and region")
         if chosen.kind == "env":
             print(exports({"LAKEHOUSE_COMPUTE": "ecs", **environment(made)}))
         else:
-            CLOUD.write_text(cloud(CLOUD.read_text(), made))
+            CLOUD.write_text(cloud(CLOUD.read_text(), made, cloudformation.meta.region_name))
             print(f"wrote {CLOUD.name}")
     except (LakehouseError, ClientError, BotoCoreError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -46,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             print(lines_for(chosen.source))
             return 0
+        if chosen.command == "doctor":
+            from lakehouse_assets.cli.doctor import doctor  # imports boto3
+
+            return doctor(read_settings(check=catalog_problems), chosen.tables)
         enter_project()
         settings = read_settings(check=catalog_problems)
         if chosen.command == "ui":
             return serve(settings, chosen.port)
-        if chosen.command == "doctor":
-            from lakehouse_assets.cli.doctor import doctor  # imports boto3
-
-            return doctor(settings, chosen.tables)
         prepare(settings)
         if chosen.command == "maintain":
             from lakehouse_assets.cli.job_commands import maintain  # imports Dagster

@@ -152,7 +152,7 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
 def _of_ecs(settings: Ecs) -> Iterator[Probe]:
     ecs, name, cluster = client("ecs", attempts=2), settings.task_definition, settings.cluster
     family = name.rpartition("/")[2].partition(":")[0]
-    task = f"arn:aws:ecs:{ecs.meta.region_name}:000000000000:task/{cluster.rpartition('/')[2]}/{'0' * 32}"
+    task = "0" * 32
     network = {"subnets": list(settings.subnets), "securityGroups": list(settings.security_groups)}
     started = {
         "cluster": cluster,

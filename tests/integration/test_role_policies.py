@@ -16,7 +16,7 @@ import pytest
 from tests.support.iam import Question, allowed
 from tests.support.recorded_calls import Call
 from tests.support.servers import REGION
-from tests.support.stacks import APPLICATION, stacks
+from tests.support.stacks import APPLICATION, GIVEN, stacks
 
 pytestmark = pytest.mark.server
 CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "calls.json"
@@ -43,11 +43,6 @@ def implied() -> Iterator[Call]:
         for action in ("CreateLogStream", "PutLogEvents"):
             yield Call("execution", f"logs:{action}", f"{group}:log-stream:{kind}/{kind}/0")
     yield Call("execution", "secretsmanager:GetSecretValue", SECRET)
-    # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
-    for action in ("CreateLogStream", "PutLogEvents"):
-        yield Call("job", f"logs:{action}", f"{group}:log-stream:job/applications/0")
-    yield Call("job", "logs:DescribeLogStreams", group)
-    yield Call("job", "logs:DescribeLogGroups", "*")
 
 
 def recorded() -> set[Call]:
@@ -91,8 +86,8 @@ def policies() -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    given = {"roles": {"Application": APPLICATION, "Domains": "nyc"}}
-    with stacks("queue", "lake", "roles", given=given) as made:
+    given = {**GIVEN, "roles": {"Application": APPLICATION, "Domains": "nyc"}}
+    with stacks("queue", "lake", "compute", "roles", given=given) as made:
         iam = made.client("iam")
         for role in ROLES:
             name = f"lakehouse-{role}"

@@ -41,11 +41,12 @@ STOP_TIMEOUT = 120
 
 class RunTasks:
     """ECS as the run launcher uses it: its own task described, runs' tasks started, described and stopped; their
-    commands really run. folder: for their logs. command: run in place of what is asked for. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
+    commands really run. folder: for their logs. command: run in place of what is asked for. interface: of the daemon's
+    task, which the run launcher asks EC2 for. https://docs.aws.amazon.com/AmazonECS/latest/APIReference"""
 
-    def __init__(self, folder: Path, command: Sequence[str] | None = None) -> None:
+    def __init__(self, folder: Path, command: Sequence[str] | None = None, interface: str = "") -> None:
         self.started: dict[str, Process] = {}
-        self._folder, self._command = folder, command
+        self._folder, self._command, self._interface = folder, command, interface
 
     def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
         _refuse(taskDefinition not in ("lakehouse-run", TASK_DEFINITION), "Unable to describe task definition.")
@@ -94,6 +95,8 @@ class RunTasks:
         task |= {"launchType": "FARGATE", "lastStatus": "RUNNING"}
         if arn == DAEMON_TASK:
             details = [{"name": "subnetId", "value": SUBNET}]
+            if self._interface:
+                details.append({"name": "networkInterfaceId", "value": self._interface})
             return task | {"attachments": [{"type": "ElasticNetworkInterface", "details": details}]}
         status = {"pending": "PENDING", "running": "RUNNING", "ended": "STOPPED"}[self.started[arn].look()]
         container = {"name": "run", "lastStatus": status}

@@ -72,6 +72,8 @@ class Recorder:
             return
         if signed["service"] == "s3":
             found = list(s3_allowances(method, path, by_name, body))
+        elif signed["service"] == "ec2":
+            found = [(f"ec2:{parse_qs(body.decode())['Action'][0]}", "*", {})]
         else:
             model = _model(SERVICES.get(signed["service"], signed["service"]))
             operation, parameters = routed(model, method, path, by_name.get("x-amz-target", ""), body)

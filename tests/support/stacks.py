@@ -31,7 +31,7 @@ APPLICATION = "00f1abcdexample"
 GIVEN = {
     "roles": {"Application": APPLICATION},
     "compute": {"Image": IMAGE},
-    "dagster": {"Image": IMAGE},
+    "dagster": {"Image": IMAGE, "Application": APPLICATION},
     "alarms": {"Email": "nobody@example.com"},
 }
 """Parameters that no other stack gives."""
