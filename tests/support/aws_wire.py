@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import boto3
 
 from tests.support.http_server import http_server
-from tests.support.proxy import _Forward
+from tests.support.proxy import Forwarding
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY
 
 
@@ -78,7 +78,7 @@ def aws_wire(target: str) -> Iterator[Wire]:
         yield state
 
 
-class _Broken(_Forward):
+class _Broken(Forwarding):
     wire: Wire
 
     def _handle(self) -> None:
@@ -111,11 +111,11 @@ class _Broken(_Forward):
 
     def _done(self, glue: str, body: bytes) -> tuple[int, bytes, dict[str, str]] | None:
         if not glue:
-            return self._forward(body)
+            return self.forward(body)
         with self.wire.lock:  # moto's Glue is not atomic
             if glue == "UpdateTable" and self.wire.is_stale(json.loads(body)):
                 return None
-            return self._forward(body)
+            return self.forward(body)
 
     def _refuse(self, status: int, code: str) -> None:
         self.answer(status, json.dumps({"__type": code, "message": "by the test"}).encode(), {})

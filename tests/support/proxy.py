@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from threading import Event, Lock
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message><RequestId>0</RequestId><HostId>0</HostId></Error>"
 )
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # Of one connection only, so no business of the other's.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
@@ -104,8 +106,41 @@ def proxy(target: str, **fields: Any) -> Iterator[Proxy]:
             state.over.set()
 
 
-class _Forward(Handler):
+class Forwarding(Handler):
+    """Base of handlers that pass a request on as it is. upstream: host and port of whom it is for."""
+
     upstream: str
+
+    def body(self) -> bytes:
+        """As it is on the wire: where it comes in chunks, their sizes and trailers with it."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return super().body()
+        read = []
+        while size := int((line := self.rfile.readline()).partition(b";")[0], 16):
+            read += [line, self.rfile.read(size + 2)]
+        while True:
+            read.append(line)
+            if line == b"\r\n":
+                return b"".join(read)
+            line = self.rfile.readline()
+
+    def forward(self, body: bytes, adds: Mapping[str, str] = NO_HEADERS) -> tuple[int, bytes, dict[str, str]]:
+        """The upstream's status, answer and headers. adds: headers that no client sent."""
+        connection = http.client.HTTPConnection(self.upstream, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in [*self.headers.items(), *adds.items()]:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
+        if self.command == "HEAD":
+            headers["Content-Length"] = response.getheader("Content-Length", "0")
+        return response.status, answer, headers
+
+
+class _Forward(Forwarding):
     proxy: Proxy
 
     def _handle(self) -> None:
@@ -120,19 +155,6 @@ class _Forward(Handler):
             self.answer(*self._forward(body))
 
     do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = _handle
-
-    def body(self) -> bytes:
-        """As it is on the wire: where it comes in chunks, their sizes and trailers with it."""
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            return super().body()
-        read = []
-        while size := int((line := self.rfile.readline()).partition(b";")[0], 16):
-            read += [line, self.rfile.read(size + 2)]
-        while True:
-            read.append(line)
-            if line == b"\r\n":
-                return b"".join(read)
-            line = self.rfile.readline()
 
     def _suffer(self, trouble: Trouble) -> None:
         if trouble.weather is Weather.SLOW_DOWN:
@@ -163,15 +185,4 @@ class _Forward(Handler):
 
     def _forward(self, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         self.proxy.heard(self.command, self.path, dict(self.headers.items()), body)
-        connection = http.client.HTTPConnection(self.upstream, timeout=60)
-        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in [*self.headers.items(), *self.proxy.adds.items()]:
-            connection.putheader(name, value)
-        connection.endheaders(body)
-        response = connection.getresponse()
-        answer = response.read()
-        connection.close()
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
-        if self.command == "HEAD":
-            headers["Content-Length"] = response.getheader("Content-Length", "0")
-        return response.status, answer, headers
+        return self.forward(body, self.proxy.adds)
