@@ -1,5 +1,5 @@
 """Creates or updates one of the stacks in deploy/stacks/, by a change set that a person has seen.
-Behind ``make deploy STACK=…``. What the stacks hold is in the templates; whether it is right, deploy_check.py's."""
+Behind ``make deploy STACK=…``. What the stacks hold is in the templates; whether it is right, in ``make deploy-check``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def deploy(
             raise NotDeployed(f"{full} is left as it was")
         cloudformation.execute_change_set(**change_set)
         _wait_for_stack(cloudformation, full, stack_id)
-    return {o["OutputKey"]: o["OutputValue"] for o in (_described(cloudformation, full) or {}).get("Outputs", ())}
+    return outputs(cloudformation, name, [stack])
 
 
 def shown(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -166,10 +166,7 @@ def _reason(cloudformation: Any, full: str, stack_id: str) -> str:
     for event in cloudformation.describe_stack_events(StackName=stack_id)["StackEvents"]:  # the newest first
         if event["ResourceStatus"].endswith("FAILED"):
             first = event
-        if event["LogicalResourceId"] == full and event["ResourceStatus"] in (
-            "CREATE_IN_PROGRESS",
-            "UPDATE_IN_PROGRESS",
-        ):
+        if event["LogicalResourceId"] == full and event["ResourceStatus"] in BEGUN:
             break
     return f"{first.get('LogicalResourceId', 'the stack')}: {first.get('ResourceStatusReason', 'no reason given')}"
 
