@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lakehouse_assets.environment.aws import is_transient
+from lakehouse_assets.environment.aws import error_code, is_transient
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.place import Place
 
@@ -75,13 +75,13 @@ def _advice(error: Exception) -> str | None:
     if is_transient(error):
         return "the storage is busy or out of reach: see that it answers again"
     if isinstance(error, ClientError):
-        return PERMISSIONS if code_of(error) in DENIED else "see to that storage"
+        return PERMISSIONS if error_code(error) in DENIED else "see to that storage"
     return "see to that storage" if isinstance(error, (BotoCoreError, Boto3Error)) else None
 
 
 def is_of_one_file(error: Exception) -> bool:
     """Tells whether the error may be about this file only, so that others can go on."""
-    return isinstance(error, PermissionError) or code_of(error) in OF_ONE_OBJECT
+    return isinstance(error, PermissionError) or error_code(error) in OF_ONE_OBJECT
 
 
 def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
@@ -97,22 +97,14 @@ def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
 
 
 def _refused(error: Exception) -> str:
-    return f"{REFUSED}{error.strerror if isinstance(error, OSError) else code_of(error)}"
-
-
-def code_of(error: Exception) -> str:
-    """Returns the code of S3's answer, such as ``NoSuchKey``; "" where there is none.
-
-    The answer to HEAD has only the status.
-    """
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    return f"{REFUSED}{error.strerror if isinstance(error, OSError) else error_code(error)}"
 
 
 def is_missing(error: Exception) -> bool:
     """Tells whether S3 says that the object or its version is not there."""
-    return code_of(error) in ("NoSuchKey", "404", "NotFound", "NoSuchVersion")
+    return error_code(error) in ("NoSuchKey", "404", "NotFound", "NoSuchVersion")
 
 
 def is_changed(error: Exception) -> bool:
     """Tells whether S3 says that the object is not the one that was meant, or is there already."""
-    return code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
+    return error_code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")

@@ -13,7 +13,8 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.collect.bins import BACK, CHANGED, GONE, LOST, OTHER, THERE, held_at
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.refusals import REFUSED, code_of, is_changed, is_missing, is_of_one_file, stayed
+from lakehouse_assets.collect.refusals import REFUSED, is_changed, is_missing, is_of_one_file, stayed
+from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.storage.objects import delete_all
 from lakehouse_assets.storage.place import Place
 from lakehouse_assets.storage.raw_s3 import LARGEST_COPY, LARGEST_DELETE, at_once, bare, keys_below
@@ -241,7 +242,7 @@ class VersionedBin(S3Bin):
         errors = self._delete(entries, [{"VersionId": entry.version} for entry in entries])
         # A version may have to stay for now, such as one that is locked.
         refused = {n: e for n, e in zip(going, errors, strict=True) if e and not is_missing(e)}
-        return kept | {n: f"{REFUSED}{code_of(error)}" for n, error in refused.items()}
+        return kept | {n: f"{REFUSED}{error_code(error)}" for n, error in refused.items()}
 
 
 def compares(client: Any, folder: Place) -> bool:
@@ -267,7 +268,7 @@ def _compares(client: Any, one: Place, other: Place) -> bool:
         except ClientError as error:
             if is_changed(error):
                 continue
-            if code_of(error) not in ("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "NoSuchKey"):
+            if error_code(error) not in ("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "NoSuchKey"):
                 raise
         return False
     answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": one.key, "ETag": NO_ETAG}]})

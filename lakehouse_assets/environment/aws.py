@@ -70,6 +70,20 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (*unreachable, MetadataRetrievalError))
 
 
+def error_code(error: Exception) -> str:
+    """Returns the code of a service's answer, such as ``NoSuchKey``; "" of errors that are none, as of the network.
+
+    S3's answer to HEAD has only the status.
+    """
+    answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
+def batches(items: Sequence[T], size: int) -> list[list[T]]:
+    """Cuts the items into parts of at most ``size``, in order, which is what one call takes."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
 def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
     """Calls ``find`` after each of the waits (seconds) until it returns something other than None.
 

@@ -6,12 +6,12 @@ What the tables and the view say is in glue_inputs.py. When this is asked for is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from lakehouse_assets.environment.aws import is_transient
+from lakehouse_assets.environment.aws import batches, error_code, is_transient
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished
 from lakehouse_assets.hand_off.glue_inputs import (
     OURS,
@@ -40,13 +40,7 @@ CONFLICTS = ("ConcurrentModificationException", "AlreadyExistsException")
 
 def may_have_landed(error: Exception) -> bool:
     """Says whether a call that failed with this error may have landed, or may yet: no refusal by the service."""
-    return is_transient(error) or code_of(error) in LATER
-
-
-def code_of(error: Exception) -> str:
-    """Returns the code of an error that AWS has answered with; "" of others."""
-    answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
-    return str(answer.get("Error", {}).get("Code", ""))
+    return is_transient(error) or error_code(error) in LATER
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class GlueRegistry:
             missing = [values for values in wanted if values not in found]
             if not missing:
                 break
-            for some in _in_hundreds(missing):
+            for some in batches(missing, AT_ONCE):
                 self.glue.batch_create_partition(
                     DatabaseName=version.database,
                     TableName=version.table,
@@ -134,7 +128,7 @@ class GlueRegistry:
                     return current[VERSION]
                 self._put_view(plan, wanted, found)
             except Exception as error:
-                if code_of(error) in CONFLICTS:
+                if error_code(error) in CONFLICTS:
                     logger.info("%s: another one has switched it meanwhile", plan.glue)
                 elif may_have_landed(error):
                     unknown = error
@@ -194,8 +188,3 @@ class GlueRegistry:
         return {
             tuple(one["Values"]): one["StorageDescriptor"]["Location"] for page in found for one in page["Partitions"]
         }
-
-
-def _in_hundreds(values: list[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
-    for start in range(0, len(values), AT_ONCE):
-        yield values[start : start + AT_ONCE]

@@ -21,10 +21,11 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import ancestors_of
 
 from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError
 from lakehouse_assets.hand_off.clean_up import Remover, clean_up
 from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID
-from lakehouse_assets.hand_off.glue_registry import GlueRegistry, code_of, may_have_landed
+from lakehouse_assets.hand_off.glue_registry import GlueRegistry, may_have_landed
 from lakehouse_assets.hand_off.hive_files import (
     count_rows,
     list_sizes,
@@ -313,7 +314,7 @@ def _in_our_words(what: str) -> Iterator[None]:
                 f"{what} could not be finished: {error}. Readers go on with the version before. Re-execute the run "
                 "from failure: it goes on from here"
             ) from error
-        if not code_of(error):
+        if not error_code(error):
             raise
         raise HandOffRefused(
             f"{what} was refused: {error}. Readers go on with the version before. See the permissions in "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeVar
 
+from lakehouse_assets.environment.aws import batches
 from lakehouse_assets.inbox.inbox import Inbox, Item, grouped
 from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
 from lakehouse_assets.queue.source import Message, Source, SourceError
@@ -157,7 +158,7 @@ class Intake:
                 complete.add(message.body)
             return message.body in complete
 
-        for some in batches(objects, SLICE) or [()]:
+        for some in batches(objects, SLICE) or [[]]:
             if kept and not self._in_time():
                 break
             self.inbox.put(item for of_object in some for item in of_object)
@@ -209,11 +210,6 @@ class Intake:
             return self._try("deleting", lambda: self.source.ack(batch), 0) if self._in_time() else 0
 
         self.taken.deleted += sum(in_threads(delete, batches(messages, self.source.batch)))
-
-
-def batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Splits items into batches of ``size``, in order."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def in_threads(do: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -155,11 +155,6 @@ class AwsLauncher(Launcher):
             return None
 
 
-def batches(items: Sequence[str], size: int) -> list[list[str]]:
-    """Cuts the items into parts of at most ``size``, which is what one call takes."""
-    return [list(items[start : start + size]) for start in range(0, len(items), size)]
-
-
 LINES = 50
 
 

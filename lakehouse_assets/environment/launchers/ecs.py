@@ -15,10 +15,10 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakehouse_assets.environment.aws import client, find_in_time, is_transient
+from lakehouse_assets.environment.aws import batches, client, find_in_time, is_transient
 from lakehouse_assets.environment.computes import Ecs
 from lakehouse_assets.environment.launchers import ecs_answers as answers
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, batches, cloudwatch_tail
+from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, cloudwatch_tail
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from lakehouse_assets.environment.settings import Settings
 

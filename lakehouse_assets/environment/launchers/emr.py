@@ -16,9 +16,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakehouse_assets.environment.aws import client, find_in_time, is_transient
+from lakehouse_assets.environment.aws import batches, client, find_in_time, is_transient
 from lakehouse_assets.environment.computes import Emr
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, batches, s3_tail
+from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, s3_tail
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from lakehouse_assets.environment.launchers.emr_clusters import Clusters, create_once
 from lakehouse_assets.environment.launchers.prices import AS_OF, REGION, emr_machine

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakehouse_assets.environment.aws import client, is_transient
+from lakehouse_assets.environment.aws import client, error_code, is_transient
 from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted
 from lakehouse_assets.environment.launchers.spark_submit import Shipped, ship
@@ -128,8 +128,3 @@ class JobRunsLauncher(AwsLauncher):
 def tags(attempt: Attempt) -> dict[str, str]:
     """Returns the attempt's tags as the services accept them: without other characters, and cut where too long."""
     return {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()}
-
-
-def error_code(error: Exception) -> str:
-    """Returns the code of a service's error; empty for an error of the network or of boto3."""
-    return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else ""
