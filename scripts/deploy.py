@@ -1,5 +1,5 @@
 """Creates or updates one of the stacks in deploy/stacks/, by a change set that a person has seen.
-Behind ``make deploy STACK=…``. What the stacks hold is in the templates; whether it is right, in ``make deploy-check``."""
+Behind ``make deploy STACK=…``. What the stacks hold is in the templates; `make deploy-check` judges them."""
 
 from __future__ import annotations
 
