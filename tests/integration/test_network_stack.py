@@ -10,7 +10,7 @@ from moto import mock_aws
 from scripts import deploy as module
 from scripts.deploy import NotDeployed, deploy
 
-SERVICES = {"ecr.api", "ecr.dkr", "ecs", "glue", "logs", "secretsmanager", "sqs"}
+SERVICES = {"ec2", "ecr.api", "ecr.dkr", "ecs", "glue", "logs", "secretsmanager", "sqs"}
 
 
 @pytest.fixture(autouse=True)

@@ -46,6 +46,13 @@ def write(pipes: PipesContext, assignment: Assignment) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def write_beside(pipes: PipesContext, assignment: Assignment) -> None:
+    """As write, once another worker has left its child: tests that end it there find it on a slow machine, too."""
+    while not list(Path(assignment.receipt).parent.glob("*.child")):
+        time.sleep(0.05)
+    write(pipes, assignment)
+
+
 def write_and_report(pipes: PipesContext, assignment: Assignment) -> None:
     """As a real worker: the durable receipt first."""
     Path(assignment.receipt).write_text(receipt_of(assignment).to_json())
@@ -213,6 +220,7 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
     for f in (
         report,
         write,
+        write_beside,
         write_and_report,
         tear,
         die,

@@ -37,7 +37,7 @@ def test_receipts_that_can_not_be_read_for_long_end_the_run(workers: Workers, mo
     monkeypatch.setattr(drive, "UNREADABLE_SECONDS", 0.5)
     workers.unreadable = 1000
     with pytest.raises(OSError, match="out of reach"):
-        workers.drive("write", "hang")
+        workers.drive("write_beside", "hang")
     assert workers.child_is_gone(1)
     assert workers.taken() == 0
 
@@ -63,7 +63,7 @@ def test_garbage_among_the_messages_is_shown_and_costs_nothing(workers: Workers)
 
 
 def test_a_worker_that_hangs_is_ended_when_its_time_is_up(workers: Workers) -> None:
-    (failure,) = workers.drive("hang", timeout=timedelta(seconds=5)).failures
-    assert "still running after 0:00:05 (worker_timeout)" in failure.message
+    (failure,) = workers.drive("hang", timeout=timedelta(seconds=15)).failures
+    assert "still running after 0:00:15 (worker_timeout)" in failure.message
     assert workers.child_is_gone(0)
     assert workers.taken() == 0
