@@ -165,13 +165,9 @@ def _of_bucket(method: str, query: Mapping[str, str], bucket: str, body: bytes) 
             for item in ElementTree.fromstring(body).iterfind("{*}Object"):
                 action = "s3:DeleteObjectVersion" if item.findtext("{*}VersionId") else "s3:DeleteObject"
                 yield action, f"{bucket}/{item.findtext('{*}Key')}", {}
-        case "GET" if "versions" in query:
-            yield "s3:ListBucketVersions", bucket, prefix
         case "GET" if "versioning" in query:
             yield "s3:GetBucketVersioning", bucket, {}
-        case "GET" if "location" in query:
-            yield "s3:GetBucketLocation", bucket, {}
-        case "GET" | "HEAD":
+        case "GET" if "list-type" in query:
             yield "s3:ListBucket", bucket, prefix
         case _:
             raise AssertionError(f"nobody has said what {method} {bucket} with {query} needs")
