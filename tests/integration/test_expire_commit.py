@@ -417,7 +417,7 @@ def test_after_a_death_around_the_commit_a_repetition_converges(sqlite: dict[str
         target=expire_and_die, args=(sqlite, daily.identifier, landed)
     )
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     done = expire_old(daily)
     assert done.expiry.is_empty is landed

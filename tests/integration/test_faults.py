@@ -295,7 +295,7 @@ def test_killed_behind_its_commit(lake: FaultyLake, signs: Signs) -> None:
 
 
 def reaped(lake: FaultyLake, child: subprocess.Popen[bytes]) -> list[str]:
-    assert child.wait(60) == -signal.SIGKILL
+    assert child.wait(300) == -signal.SIGKILL
     runs = reap(lake.instance)
     assert [lake.instance.get_run_by_id(run).status for run in runs] == [dg.DagsterRunStatus.FAILURE]
     assert taken(lake.instance) == 0
@@ -310,7 +310,7 @@ def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs
     wait_for(signs.started)
     child.send_signal(number)
     wait_for(are_gone(signs.workers()))
-    assert child.wait(30) not in (0, -signal.SIGKILL)
+    assert child.wait(300) not in (0, -signal.SIGKILL)
     (run,) = lake.instance.get_runs()
     assert run.is_finished
     assert not run.is_success
@@ -329,7 +329,7 @@ def test_two_runs_of_the_same_partitions_both_land_and_spare_their_neighbours(la
     children = [lake.start(*DAYS[:2]) for _ in range(2)]
     wait_for(lambda: len(signs.started()) == 1 + 4)
     signs.hold()
-    assert [child.wait(60) for child in children] == [0, 0]
+    assert [child.wait(300) for child in children] == [0, 0]
     assert rows(lake) == dict.fromkeys(DAYS, 3)
     assert lake.snapshots(tiny()) == 3
 

@@ -592,7 +592,7 @@ def test_a_killed_compaction_is_taken_up_by_the_next(tmp_path: Path, landed: boo
         target=compact_and_die, args=(sqlite, daily.identifier, landed)
     )
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert multiset(daily.table) == before
     report = compacted(daily, text="compaction")

@@ -347,7 +347,7 @@ def test_a_killed_publisher_is_taken_up_by_the_next(sqlite: dict[str, str], land
         target=publish_and_die, args=(sqlite, daily.identifier, staged.receipt, landed)
     )
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert daily.counts() == dict.fromkeys(DAYS, 1 if landed else 3), "half of it is never visible"
     assert daily.publish("run", DAYS, staged).repeated is landed

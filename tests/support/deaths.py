@@ -53,7 +53,7 @@ def killed(lake: FaultyLake, site: Site, table: str, stage: Stage) -> str:
         wait_for(site.started)
         child.kill()
         site.service.silent.clear()
-    assert child.wait(60) == -signal.SIGKILL
+    assert child.wait(300) == -signal.SIGKILL
     (run,) = reap(lake.instance)
     return run
 

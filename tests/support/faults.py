@@ -227,7 +227,7 @@ def age(instance: dg.DagsterInstance, run_id: str, by: timedelta) -> None:
         assert changed.rowcount == 1
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
     """Until it is true, or fail."""
     deadline = time.monotonic() + seconds
     while not condition():
