@@ -160,8 +160,7 @@ def fork_name(table: Table, token: str, identity: object) -> str:
 
 def written_base(io: FileIO, location: str) -> TableMetadata | None:
     """Reads a fork base; None where there is none, or an incomplete one: its writer died, no worker has used it."""
-    base = io.new_input(location)
     try:
-        return FromInputFile.table_metadata(base) if base.exists() else None
-    except (ValueError, ValidationError):
+        return FromInputFile.table_metadata(io.new_input(location))
+    except (FileNotFoundError, ValueError, ValidationError):
         return None

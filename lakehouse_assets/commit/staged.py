@@ -93,9 +93,20 @@ def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
 
 
 def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
-    """Returns the paths of files that are no longer in storage (removed as orphans, say)."""
+    """Returns the paths of files that are no longer in storage (removed as orphans, say).
+
+    Each is opened: PyArrow asks whether a missing one is a folder, by listing it, which S3 Tables allows nobody.
+    """
+
+    def is_there(file: DataFile) -> bool:
+        try:
+            io.new_input(file.file_path).open().close()
+        except FileNotFoundError:
+            return False
+        return True
+
     with ThreadPoolExecutor(READERS * 2, thread_name_prefix="exists") as pool:
-        present = pool.map(lambda file: io.new_input(file.file_path).exists(), files)
+        present = pool.map(is_there, files)
         return [file.file_path for file, there in zip(files, present, strict=True) if not there]
 
 

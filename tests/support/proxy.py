@@ -22,6 +22,11 @@ SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message><RequestId>0</RequestId><HostId>0</HostId></Error>"
 )
+ACCESS_DENIED = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code>'
+    b"<Message>Access Denied</Message><RequestId>0</RequestId><HostId>0</HostId></Error>"
+)
+XML = {"Content-Type": "application/xml"}
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # Of one connection only, so no business of the other's.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
@@ -79,10 +84,11 @@ class Trouble:
 class Proxy:
     """uri: where clients connect. faults: one is taken for each commit, in order; then commits go through. trouble:
     what all requests may meet. heard: is told of each request that goes through, by its method, path, headers and body.
-    adds: headers that no client sent. over: set when the proxy ends."""
+    refuses: the requests that nobody may make. adds: headers that no client sent. over: set when the proxy ends."""
 
     uri: str = ""
     heard: Callable[[str, str, Mapping[str, str], bytes], None] = lambda *request: None
+    refuses: Callable[[str, str], bool] = lambda method, path: False
     adds: Mapping[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     commits: int = 0
@@ -148,6 +154,8 @@ class _Forward(Forwarding):
         trouble = self.proxy.trouble
         if trouble and trouble.meets(self.command, self.path):
             self._suffer(trouble)
+        elif self.proxy.refuses(self.command, self.path):
+            self.answer(403, ACCESS_DENIED, XML)
         elif self.command == "POST" and "/tables/" in self.path:
             self.proxy.commits += 1
             self._commit(body, self.proxy.faults.pop(0) if self.proxy.faults else None)
@@ -158,7 +166,7 @@ class _Forward(Forwarding):
 
     def _suffer(self, trouble: Trouble) -> None:
         if trouble.weather is Weather.SLOW_DOWN:
-            self.answer(503, SLOW_DOWN, {"Content-Type": "application/xml"})
+            self.answer(503, SLOW_DOWN, XML)
             return
         if trouble.weather is Weather.SILENT:
             self.proxy.over.wait(min(trouble.left, 3600.0))
