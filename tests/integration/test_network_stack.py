@@ -39,6 +39,13 @@ def test_tasks_reach_their_services_by_endpoints_without_a_way_to_the_internet()
 
 
 @mock_aws
+def test_what_another_catalog_and_another_place_for_workers_call_has_endpoints_too() -> None:
+    given = {"Catalog": "s3tables", "EmrServerless": "true"}
+    deploy(boto3.client("cloudformation"), "network", "lakehouse", given, lambda changes: True)
+    assert services() == {"s3", *SERVICES, "s3tables", "emr-serverless"} - {"glue"}
+
+
+@mock_aws
 def test_with_a_nat_there_is_a_way_to_the_internet_and_only_s3_has_an_endpoint() -> None:
     given = {"Nat": "true", "Endpoints": "false"}
     deploy(boto3.client("cloudformation"), "network", "lakehouse", given, lambda changes: True)

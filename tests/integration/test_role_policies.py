@@ -1,5 +1,5 @@
 """The policies of deploy/stacks/roles.yaml against what the roles call: all of it is allowed, nothing else is, and no
-action, resource or condition could be left out. The calls were recorded by test_stacks.py, which uses the roles."""
+action, resource or condition could be left out. The calls were recorded by test_stacks.py and test_table_bucket.py."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.support.iam import Question, allowed
-from tests.support.recorded_calls import Call
+from tests.support.recorded_calls import TABLE_BUCKET, Call
 from tests.support.servers import REGION
 from tests.support.stacks import APPLICATION, GIVEN, stacks
 
 pytestmark = pytest.mark.server
-CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "calls.json"
+PROOF = Path(__file__).parents[2] / "deploy" / "proof"
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
 HERE = f"{REGION}:123456789012"
 SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
@@ -28,7 +28,7 @@ SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
 LARGEST = 10_240
 # Words of ARNs that are the same in each of their kind.
 WORDS = {"", "/", ":", "task", "task-definition", "database", "table", "catalog", "role", "log-group", "log-stream"}
-WORDS |= {"applications", "jobruns", "repository", "secret", "0", "1"}
+WORDS |= {"bucket", "applications", "jobruns", "repository", "secret", "0", "1"}
 
 
 def implied() -> Iterator[Call]:
@@ -45,9 +45,16 @@ def implied() -> Iterator[Call]:
     yield Call("execution", "secretsmanager:GetSecretValue", SECRET)
 
 
-def recorded() -> set[Call]:
+def read_calls(name: str) -> set[Call]:
+    found = json.loads((PROOF / name).read_text())
+    return {Call(**{**call, "keys": tuple(map(tuple, call["keys"]))}) for call in found}
+
+
+def recorded(catalog: str) -> set[Call]:
     """What was recorded and what is implied. A job of EMR Serverless runs the same worker as a task of ECS."""
-    read = {Call(**{**call, "keys": tuple(map(tuple, call["keys"]))}) for call in json.loads(CALLS.read_text())}
+    read = read_calls("calls.json")
+    if catalog == "s3tables":
+        read = {call for call in read if not call.action.startswith("glue:")} | read_calls("s3tables.json")
     jobs = {replace(call, role="job") for call in read if call.role == "worker"}
     (bucket,) = {call.resource for call in read if call.action == "s3:ListBucket"}
     return read | jobs | {*implied(), Call("job", "s3:GetObject", f"{bucket}/code/0")}
@@ -81,12 +88,21 @@ class Policies:
         return dict(zip(calls, allowed(self.documents, questions), strict=True))
 
 
+@pytest.fixture(scope="module", params=["glue", "s3tables"])
+def catalog(request: pytest.FixtureRequest) -> str:
+    """Where the lake's tables are known."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def policies() -> Policies:
+def policies(catalog: str) -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    given = {**GIVEN, "roles": {"Application": APPLICATION, "Domains": "nyc"}}
+    of_roles = {"Application": APPLICATION, "Domains": "nyc"}
+    if catalog == "s3tables":  # MiniStack does not know the bucket itself
+        of_roles["TableBucket"] = TABLE_BUCKET
+    given = {**GIVEN, "roles": of_roles}
     with stacks("queue", "lake", "compute", "roles", given=given) as made:
         iam = made.client("iam")
         for role in ROLES:
@@ -99,8 +115,8 @@ def policies() -> Policies:
 
 
 @pytest.fixture(scope="module")
-def calls() -> set[Call]:
-    return recorded()
+def calls(catalog: str) -> set[Call]:
+    return recorded(catalog)
 
 
 def test_each_call_is_allowed_for_its_role(policies: Policies, calls: set[Call]) -> None:

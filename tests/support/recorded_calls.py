@@ -17,12 +17,13 @@ from botocore.model import ServiceModel
 
 from tests.support.fakes.ecs_rules import ACCOUNT
 from tests.support.fakes.wire import routed
-from tests.support.servers import REGION
+from tests.support.servers import BUCKET, REGION
 
 CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
 # botocore's names of services, where they are not what signatures have.
 SERVICES = {"elasticmapreduce": "emr"}
 ECS = "ecs-tasks.amazonaws.com"
+TABLE_BUCKET = f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lakehouse-tables"
 
 Allowance: TypeAlias = tuple[str, str, Mapping[str, str]]
 """An action, a resource, and the keys of conditions with their values."""
@@ -72,6 +73,8 @@ class Recorder:
             return
         if signed["service"] == "s3":
             found = list(s3_allowances(method, path, by_name, body))
+        elif signed["service"] == "s3tables":
+            found = list(s3_tables_allowances(method, path))
         elif signed["service"] == "ec2":
             found = [(f"ec2:{parse_qs(body.decode())['Action'][0]}", "*", {})]
         else:
@@ -137,6 +140,9 @@ def s3_allowances(method: str, path: str, headers: Mapping[str, str], body: byte
     """
     url = urlsplit(path)
     bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+    if bucket == BUCKET:
+        yield from _of_table_bucket(method, key)
+        return
     query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
     whole, one = f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"
     if not key:
@@ -171,6 +177,46 @@ def _of_bucket(method: str, query: Mapping[str, str], bucket: str, body: bytes) 
             yield "s3:ListBucket", bucket, prefix
         case _:
             raise AssertionError(f"nobody has said what {method} {bucket} with {query} needs")
+
+
+def s3_tables_allowances(method: str, path: str) -> Iterator[Allowance]:
+    """What a request to the Iceberg REST catalog of S3 Tables needs.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-integrating-open-source.html
+    """
+    url = urlsplit(path)
+    parts = [part for part in unquote(url.path).partition("/namespaces")[2].split("/") if part]  # nyc, tables, flights
+    keys = {"s3tables:namespace": parts[0]} if parts else {}
+    match method, len(parts):
+        case "GET", 0 if url.path.endswith("/config"):
+            yield "s3tables:GetTableBucket", TABLE_BUCKET, {}
+        case "GET", 0:
+            yield "s3tables:ListNamespaces", TABLE_BUCKET, {}
+        case "POST", 0:
+            yield "s3tables:CreateNamespace", TABLE_BUCKET, {}
+        case (("GET" | "HEAD"), 1):
+            yield "s3tables:GetNamespace", TABLE_BUCKET, keys
+        case "GET", 2:
+            yield "s3tables:ListTables", TABLE_BUCKET, keys
+        case "POST", 2:
+            yield "s3tables:CreateTable", TABLE_BUCKET, keys
+            yield "s3tables:PutTableData", f"{TABLE_BUCKET}/table/0", keys
+        case "GET", 3:
+            for action in ("GetTableMetadataLocation", "GetTableData"):
+                yield f"s3tables:{action}", f"{TABLE_BUCKET}/table/0", keys
+        case "HEAD", 3:
+            yield "s3tables:GetTable", f"{TABLE_BUCKET}/table/0", keys
+        case "POST", 3:
+            for action in ("UpdateTableMetadataLocation", "PutTableData", "GetTableData"):
+                yield f"s3tables:{action}", f"{TABLE_BUCKET}/table/0", keys
+        case _:
+            raise AssertionError(f"nobody has said what {method} {path} needs")
+
+
+def _of_table_bucket(method: str, key: str) -> Iterator[Allowance]:
+    """Of files of a table in S3 Tables. Nobody may list or delete any; SeaweedFS has a table's namespace in its key."""
+    action = {"GET": "GetTableData", "HEAD": "GetTableData", "PUT": "PutTableData", "POST": "PutTableData"}[method]
+    yield f"s3tables:{action}", f"{TABLE_BUCKET}/table/0", {"s3tables:namespace": key.partition("/")[0]}
 
 
 def _glue(asked: Mapping[str, Any]) -> Iterator[str]:
