@@ -3,7 +3,6 @@ Servers are in integration/test_production_instance.py, the image's build in int
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs, ResumeRunArgs
 from dagster_aws.ecs.container_context import EcsContainerContext
 from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
-from pyiceberg.catalog import glue
 
 from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties
@@ -35,12 +33,9 @@ from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.sizes import Size, fargate_problem
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
-from tests.support.fakes.ecs_service import FakeEcs
 from tests.support.fakes.emr_eks_service import FakeEmrEks
-from tests.support.fakes.emr_serverless_service import FakeEmrServerless
 from tests.support.fakes.emr_service import FakeEmr
-from tests.support.fakes.logs import FakeLogs
-from tests.support.production import STOP_TIMEOUT, RunTasks, validated
+from tests.support.production import STOP_TIMEOUT, validated
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -132,33 +127,13 @@ def test_the_catalogs_of_the_docs_are_ones_the_location_takes(
     assert java.get("rest.auth.type") == ("sigv4" if signs else "oauth2" if kind == "rest" else None)
 
 
-def test_the_rights_to_glue_in_the_docs_are_pyicebergs_calls() -> None:
-    """Of those that runs come to: tables are neither listed nor dropped, nor namespaces changed."""
-    called = set(re.findall(r"self\.glue\.(\w+)\(", inspect.getsource(glue)))
-    others = {"delete_database", "delete_table", "get_databases", "get_tables", "update_database"}
-    (found,) = re.findall(r"runs `glue:([^;|]*)`; workers", AWS.read_text())
-    assert {xform_name(action) for action in found.split("`, `")} == called - others
-
-
 @pytest.mark.parametrize(
     ("role", "fakes", "beside"),
     [
         (
-            "webserver, daemon",
-            {"ecs": RunTasks},
-            # The run launcher asks for its own task's network, and for the end of a failed run's log.
-            {"ecs:TagResource", "ec2:DescribeNetworkInterfaces", "logs:GetLogEvents"},
-        ),
-        ("runs, `ecs`", {"ecs": FakeEcs, "logs": FakeLogs}, {"ecs:TagResource"}),
-        (
             "runs, `emr`",
             {"elasticmapreduce": FakeEmr},
             {f"elasticmapreduce:{action}" for action in BESIDE_RUN_JOB_FLOW},
-        ),
-        (
-            "runs, `emr_serverless`",
-            {"emr-serverless": FakeEmrServerless, "logs": FakeLogs},
-            {"emr-serverless:TagResource"},
         ),
         ("runs, `emr_eks`", {"emr-containers": FakeEmrEks}, {"emr-containers:TagResource"}),
     ],
