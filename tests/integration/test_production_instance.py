@@ -114,6 +114,15 @@ def test_two_claims_at_once_take_two_slots(instance: dg.DagsterInstance, monkeyp
     assert {slot.run_id for slot in held} == {*runs}
 
 
+def test_a_run_is_launched_though_ecs_is_busy(instance: dg.DagsterInstance, tasks: RunTasks) -> None:
+    """As many requests as boto3 makes by itself are refused."""
+    tasks.throttled = 3
+    run = created(instance, "tests.support.pool_location", "light", DAYS[:1])
+    instance.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+    assert tasks.throttled == 0
+    assert instance.run_launcher.terminate(run.run_id)
+
+
 @pytest.mark.long("Two runs of real processes; unit/drive holds the limit within a process.")
 def test_the_limit_holds_over_the_runs_of_two_tasks(
     instance: dg.DagsterInstance, tasks: RunTasks, settings: Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from tests.support.postgres import binaries, postgresql
 from tests.support.servers import ACCESS_KEY, REGION, SECRET_KEY, SeaweedFS
 
 ROOT = Path(__file__).parents[2]
+STACK = ROOT / "deploy" / "stacks" / "dagster.yaml"
 CLUSTER = f"arn:aws:ecs:{REGION}:123456789012:cluster/lakehouse"
 DAEMON_TASK = f"arn:aws:ecs:{REGION}:123456789012:task/lakehouse/0123456789abcdef0123456789abcdef"
 SUBNET = "subnet-0a1b2c3d"
@@ -46,6 +48,7 @@ class RunTasks:
 
     def __init__(self, folder: Path, command: Sequence[str] | None = None, interface: str = "") -> None:
         self.started: dict[str, Process] = {}
+        self.throttled = 0  # so many of the next requests for a task
         self._folder, self._command, self._interface = folder, command, interface
 
     def describe_task_definition(self, taskDefinition: str, **_: Any) -> dict[str, Any]:
@@ -63,6 +66,9 @@ class RunTasks:
         return {"taskDefinition": {"taskDefinitionArn": TASK_DEFINITION, "containerDefinitions": containers}}
 
     def run_task(self, taskDefinition: str, overrides: dict[str, Any], **asked: Any) -> dict[str, Any]:
+        if self.throttled:
+            self.throttled -= 1
+            raise Fault("ThrottlingException", "Rate exceeded")
         _refuse(taskDefinition != TASK_DEFINITION, "TaskDefinition not found.")
         _refuse(asked["cluster"] != CLUSTER, "Cluster not found.")
         _refuse(len(json.dumps(overrides)) > 8192, "Container Overrides length must be at most 8192")
@@ -132,6 +138,7 @@ def surroundings(weed: SeaweedFS, tasks: RunTasks) -> Iterator[dict[str, str]]:
             "DAGSTER_POSTGRES_PASSWORD": "trusted",
             "DAGSTER_LOGS_BUCKET": BUCKET,
             "DAGSTER_RUN_TASK_DEFINITION": "lakehouse-run",
+            **dict(re.findall(r'Name: (AWS_MAX_ATTEMPTS), Value: "(\d+)"', STACK.read_text())),
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
