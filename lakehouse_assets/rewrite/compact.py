@@ -26,7 +26,7 @@ from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
 
 
-class Clock:
+class PhaseTimer:
     """Measures the phases of a piece of maintenance.
 
     seconds: the duration of each phase, in their order.
@@ -37,7 +37,7 @@ class Clock:
         self._last = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """Ends the phase that has run since the last lap, or since the clock was made.
+        """Ends the phase that has run since the last lap, or since the timer was made.
 
         name: that of the phase.
         """
@@ -127,7 +127,7 @@ def compact(
     min_input_files: how many small files of a partition are worth a rewrite. proof: how each is proved.
     No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
     """
-    clock = Clock()
+    timer = PhaseTimer()
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
     snapshot = table.metadata.current_snapshot()
@@ -135,17 +135,17 @@ def compact(
         return CompactionReport((), None, earlier, {})
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
-    clock.lap("plan")
+    timer.lap("plan")
     reasons = reasons_of_table(base.metadata)
     rewritten = [_rewritten(base, table, task, reasons, proof) for task in tasks]
-    clock.lap("rewrite and prove")
+    timer.lap("rewrite and prove")
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
-    clock.lap("land")
+    timer.lap("land")
     fates = iter(landing.units)
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
     published = landing.published
-    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, clock.seconds)
+    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, timer.seconds)
 
 
 def _rewritten(
