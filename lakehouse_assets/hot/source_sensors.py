@@ -104,8 +104,8 @@ def movers_sensor(
                 found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
                 sentences.append(f"{name}: {lost}")
             except (LakehouseError, OSError) as error:  # it may answer at the next tick
+                found = SourceVerdict(False, str(error))
                 sentences.append(f"{name}: {error}")
-                continue
             else:
                 found = verdict(source, look, at)
                 if shows:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ARROW_CHANGED = re.compile(r"Column\(/(?P<field>.*)\) changed from (?P<wanted>\w+) to (?P<is>\w+)")
+"""Arrow's words (26) for a value that is not of its column's JSON type."""
 NO_TYPES = ("time", "uuid", "fixed")
 """What types that can't be read from JSON begin with."""
 
@@ -62,7 +65,14 @@ class Json:
             found = pyarrow.json.read_json(io.BytesIO(text), read, options)
             return found.select(schema.names).cast(schema).combine_chunks().to_batches()[0]
         except pa.ArrowException as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(_told(str(error))) from None
+
+
+def _told(problem: str) -> str:
+    """Says which field is of another type than its column, where that is what Arrow complains of."""
+    if found := ARROW_CHANGED.search(problem):
+        return f"its field {found['field']!r} is of the type {found['is']}, and its column takes {found['wanted']}"
+    return problem
 
 
 def _is_object(value: bytes) -> bool:

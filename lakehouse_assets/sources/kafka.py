@@ -35,6 +35,8 @@ STUCK_SECONDS = 60.0
 """After which time without a record of a range that is said to have more, the broker counts as out of reach."""
 BATCH = 10_000
 """The most records that are parsed at once."""
+NAMED = 100
+"""The most records that a message names."""
 
 
 @dataclass(frozen=True)
@@ -142,20 +144,19 @@ class KafkaTopic(RowSource):
         return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
 
     def _parsed(self, messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
-        """Returns a row for each record. Raises BadValue, which names the first that can't be read."""
+        """Returns a row for each record. Raises BadValue, which names those that can't be read."""
         try:
             return self.value.parse([message.value() or b"" for message in messages], schema)
         except ValueError as error:
+            identity, bad = self._identity(), dict[str, str]()
             for message in messages:
                 try:
                     self.value.parse([message.value() or b""], schema)
                 except ValueError as found:
-                    where = f"{message.partition()}:{message.offset()}@{self._identity()}"
-                    raise BadValue(
-                        f"{self.name}: the value of the record {where} can't be read: {found}. To leave it out, "
-                        f"declare KafkaTopic(skip=[{where!r}])"
-                    ) from None
-            raise BadValue(f"{self.name}: values can't be read: {error}") from error
+                    bad[f"{message.partition()}:{message.offset()}@{identity}"] = str(found)
+            if not bad:
+                raise BadValue(f"{self.name}: values can't be read: {error}") from error
+            raise BadValue(f"{self.name}: {bad_records(bad)}") from None
 
     def _records(self, split: Split, most: int = BATCH) -> Iterator[list[Message]]:
         """Yields the committed records of a range, in order, ``most`` at once.
@@ -244,6 +245,16 @@ class KafkaTopic(RowSource):
         return SourceUnreachable(
             f"{self.name} can't be reached at {os.environ.get('KAFKA_BOOTSTRAP_SERVERS')}: {error}"
         )
+
+
+def bad_records(bad: Mapping[str, str]) -> str:
+    """Says which records can't be read, and what to do. bad: why, by record, in the words of ``skip``; at least one."""
+    where, why = next(iter(bad.items()))
+    others = f" Nor can {len(bad) - 1:,} after it." if len(bad) > 1 else ""
+    return (
+        f"the value of the record {where} can't be read: {why}.{others} To leave out what can't be read, declare "
+        f"KafkaTopic(skip={[*bad][:NAMED]})"
+    )
 
 
 def client_settings() -> dict[str, str]:

@@ -195,6 +195,9 @@ def test_a_source_that_does_not_answer_stops_no_other(
     monkeypatch.setattr("lakehouse_assets.sources.kafka.SECONDS", 0.5)
     found = Ticks(lake, events_table(), state_table(source=SOON)).tick()
     assert [request.tags[MOVER_TAG] for request in found.run_requests or ()] == ["demo.state"]
+    (passed, text), (other_passed, _) = said(found)
+    assert (passed, other_passed) == (False, True)
+    assert "kafka:events can't be reached at 127.0.0.1:1" in text
 
 
 def test_only_what_the_lake_has_had_for_the_grace_is_purged(lake: Lake, catalog: Catalog, database: Connection) -> None:

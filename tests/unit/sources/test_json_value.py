@@ -48,6 +48,19 @@ def test_what_is_no_row_is_an_error(value: bytes) -> None:
         parse(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b'{"n": "one"}', "field 'n' is of the type string, and its column takes number"),
+        (b'{"tags": 1}', "field 'tags' is of the type number, and its column takes array"),
+        (b'{"tags": [1]}', r"field 'tags/\[\]' is of the type number, and its column takes string"),
+    ],
+)
+def test_a_value_of_another_type_names_its_field(value: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse(value)
+
+
 def test_types_that_json_lacks_are_refused() -> None:
     (problem,) = Json().problems({"a": "time", "b": "timestamptz", "c": "string"})
     assert "column 'a' is of the type time" in problem
