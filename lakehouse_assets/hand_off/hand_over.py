@@ -36,7 +36,7 @@ from lakehouse_assets.hand_off.hive_files import (
 )
 from lakehouse_assets.hand_off.hive_types import type_problems
 from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Written
-from lakehouse_assets.hand_off.replicas import Arrived, verify_replicas
+from lakehouse_assets.hand_off.replicas import VerifiedReplica, verify_replicas
 from lakehouse_assets.hand_off.waits import Clock
 from lakehouse_assets.storage.place import Place, is_apart, place_of
 
@@ -96,7 +96,7 @@ class HandOffOutcome:
     written: Written
     current: str
     """The name of the version that readers get: another one's where a newer one was there already."""
-    arrived: Sequence[Arrived]
+    arrived: Sequence[VerifiedReplica]
     removed: Sequence[Version]
     """Older versions that went."""
     not_removed: str = ""
@@ -246,7 +246,7 @@ class HandOver:
             )
         return written
 
-    def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[Arrived]:
+    def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[VerifiedReplica]:
         """Waits for the replicas. Raises what replicas.py raises; what was written stays."""
         within, clock = self.order.replicated_within, self.services.clock
         return verify_replicas(self.services.s3, plan.replicas, written, within, clock)

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A replica that has all files of a version."""
+class VerifiedReplica:
+    """A replica that was found to have all files of a version."""
 
     location: str
     """The version's folder there."""
@@ -35,7 +35,7 @@ class Arrived:
 
 def verify_replicas(
     client: Any, replicas: Sequence[str], written: Written, within: timedelta, clock: Clock
-) -> list[Arrived]:
+) -> list[VerifiedReplica]:
     """Waits until each replica has each file: as many bytes, the same footer, and so the same rows. Region by region.
 
     client: of S3; botocore finds a bucket's region by itself. replicas: prefixes. within: how long all of them may take
@@ -47,14 +47,14 @@ def verify_replicas(
     return [_verify(client, one, written, until, clock) for one in replicas]
 
 
-def _verify(client: Any, replica: str, written: Written, until: datetime, clock: Clock) -> Arrived:
+def _verify(client: Any, replica: str, written: Written, until: datetime, clock: Clock) -> VerifiedReplica:
     folder = place_of(replica).child(written.name)
     began = clock.now()
     verified: set[str] = set()
     for looks, wait in enumerate(backoff(), start=1):
         lacks = _look(client, folder, written.files, verified)
         if not lacks:
-            return Arrived(folder.location, clock.now() - began, looks)
+            return VerifiedReplica(folder.location, clock.now() - began, looks)
         left = (until - clock.now()).total_seconds()
         if left <= 0:
             raise HandOffUnfinished(

@@ -263,7 +263,9 @@ def test_avro_records_of_two_versions_of_a_schema_are_moved(
     found = hot_and_cold(table, catalog=catalog).polars().collect()
     assert sorted(found["n"].to_list()) == [1, 2, 3, 4]
     topic.send_raw(framed(second + 1000, before, {"n": 5}))
-    with pytest.raises(BadValue, match=rf"record 0:4@\S+ can't be read: the schema registry has no schema {second + 1000}"):
+    with pytest.raises(
+        BadValue, match=rf"record 0:4@\S+ can't be read: the schema registry has no schema {second + 1000}"
+    ):
         hot_and_cold(table, catalog=catalog)
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:1")
     with pytest.raises(SourceUnreachable, match=r"the schema registry can't be reached at http://127.0.0.1:1"):
