@@ -1,5 +1,6 @@
 """The policies of deploy/stacks/roles.yaml against what the roles call: all of it is allowed, nothing else is, and no
-action, resource or condition could be left out. The calls were recorded by test_stacks.py and test_table_bucket.py."""
+action, resource or condition could be left out. The calls were recorded by test_stacks.py,
+test_table_bucket.py and test_hand_off_rights.py."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.hand_offs import PLACE, REPLICA
 from tests.support.iam import Question, allowed
 from tests.support.recorded_calls import TABLE_BUCKET, Call
 from tests.support.servers import REGION
@@ -23,6 +25,12 @@ PROOF = Path(__file__).parents[2] / "deploy" / "proof"
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
 HERE = f"{REGION}:123456789012"
 SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
+
+HAND_OFFS = {
+    "HandOffPlace": PLACE.removeprefix("s3://").rpartition("/")[0],
+    "HandOffReplica": REPLICA.removeprefix("s3://").rpartition("/")[0],
+    "HandOffDatabase": "partners",
+}
 
 # Of a role's own policies together: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 LARGEST = 10_240
@@ -57,7 +65,8 @@ def recorded(catalog: str) -> set[Call]:
         read = {call for call in read if not call.action.startswith("glue:")} | read_calls("s3tables.json")
     jobs = {replace(call, role="job") for call in read if call.role == "worker"}
     (bucket,) = {call.resource for call in read if call.action == "s3:ListBucket"}
-    return read | jobs | {*implied(), Call("job", "s3:GetObject", f"{bucket}/code/0")}
+    own_code = Call("job", "s3:GetObject", f"{bucket}/code/0")
+    return read | jobs | read_calls("hand_off.json") | {*implied(), own_code}
 
 
 def others(call: Call) -> Iterator[Call]:
@@ -99,7 +108,7 @@ def policies(catalog: str) -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    of_roles = {"Application": APPLICATION, "Domains": "nyc"}
+    of_roles = {"Application": APPLICATION, "Domains": "nyc", **HAND_OFFS}
     if catalog == "s3tables":  # MiniStack does not know the bucket itself
         of_roles["TableBucket"] = TABLE_BUCKET
     given = {**GIVEN, "roles": of_roles}

@@ -222,7 +222,8 @@ def _of_table_bucket(method: str, key: str) -> Iterator[Allowance]:
 def _glue(asked: Mapping[str, Any]) -> Iterator[str]:
     """The catalog, its database and the table: an action on a table needs all three."""
     database = asked.get("DatabaseName") or asked.get("Name") or asked.get("DatabaseInput", {}).get("Name")
-    table = asked.get("TableInput", {}).get("Name") or (asked.get("Name") if "DatabaseName" in asked else None)
+    of_database = asked.get("Name") if "DatabaseName" in asked else None
+    table = asked.get("TableName") or asked.get("TableInput", {}).get("Name") or of_database
     yield _arn("glue", "catalog")
     if database:
         yield _arn("glue", f"database/{database}")
