@@ -63,6 +63,7 @@ def recorded(catalog: str) -> set[Call]:
     read = read_calls("calls.json")
     if catalog == "s3tables":
         read = {call for call in read if not call.action.startswith("glue:")} | read_calls("s3tables.json")
+        read |= {replace(call, role="run") for call in read if call.role == "code" and call.action.startswith("sqs:")}
     jobs = {replace(call, role="job") for call in read if call.role == "worker"}
     (bucket,) = {call.resource for call in read if call.action == "s3:ListBucket"}
     own_code = Call("job", "s3:GetObject", f"{bucket}/code/0")
@@ -99,7 +100,7 @@ class Policies:
 
 @pytest.fixture(scope="module", params=["glue", "s3tables"])
 def catalog(request: pytest.FixtureRequest) -> str:
-    """Where the lake's tables are known."""
+    """Where the lake's tables are known; of the second with Dagster+, whose code location has the role of runs."""
     return str(request.param)
 
 
@@ -110,7 +111,7 @@ def policies(catalog: str) -> Policies:
     of: dict[str, tuple[int, ...]] = {}
     of_roles = {"Application": APPLICATION, "Domains": "nyc", **HAND_OFFS}
     if catalog == "s3tables":  # MiniStack does not know the bucket itself
-        of_roles["TableBucket"] = TABLE_BUCKET
+        of_roles |= {"TableBucket": TABLE_BUCKET, "DagsterPlus": "true"}
     given = {**GIVEN, "roles": of_roles}
     with stacks("queue", "lake", "compute", "roles", given=given) as made:
         iam = made.client("iam")
