@@ -112,7 +112,7 @@ NAMES = (
     *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "MAINTENANCE_ROLE"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these by themselves.
-    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS"),
+    *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS", "TEST_LAKES"),
     *("TEST_MODEL_TABLES", "TEST_ORDER"),
 )
 """The variables of this project without the prefix LAKEHOUSE_, beside those that computes read."""

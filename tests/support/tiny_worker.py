@@ -164,6 +164,15 @@ def lose_s3(pipes: PipesContext, assignment: Assignment) -> None:
     report(pipes, assignment)
 
 
+def lose_s3_together(pipes: PipesContext, assignment: Assignment) -> None:
+    """S3 is out of reach at the first attempt, and for another chunk at the same time."""
+    if _first(assignment):
+        while len(list(Path(assignment.receipt).parent.glob("*.attempted"))) < 2:
+            time.sleep(0.05)
+        sys.exit(os.EX_TEMPFAIL)
+    report(pipes, assignment)
+
+
 def miss_s3(pipes: PipesContext, assignment: Assignment) -> None:
     """The same, and the worker can say so."""
     if _first(assignment):
@@ -234,6 +243,7 @@ STEPS: dict[str, Callable[[PipesContext, Assignment], None]] = {
         stage,
         attend,
         lose_s3,
+        lose_s3_together,
         miss_s3,
         leave,
         work,

@@ -19,7 +19,16 @@ from tests.conftest import ROOT
 from tests.support.pages import DOCS, PAGES, README, anchors, commands, section
 
 DOCUMENTED_ELSEWHERE = {
-    *("PARENT_PIPE", "JAVA_HOME", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS", "TEST_MODEL_TABLES", "TEST_ORDER")
+    *(
+        "PARENT_PIPE",
+        "JAVA_HOME",
+        "REQUIRE_ALL",
+        "TEST_IMAGE",
+        "TEST_KILLS",
+        "TEST_LAKES",
+        "TEST_MODEL_TABLES",
+        "TEST_ORDER",
+    )
 }
 """Variables that the image, the workers and the tests set for themselves."""
 REFERENCE = ("measured.md", "options.md", "why.md")

@@ -84,7 +84,7 @@ def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers
     storage = workers.instance.event_log_storage
     monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 1.0)
-    waits = iter([1.0, 0.1])  # the first to wait is due last
+    waits = iter([3.0, 1.5])  # the first to wait is due last
     monkeypatch.setattr(chunk.random, "uniform", lambda *_: next(waits))
     looks: list[str] = []
 
@@ -105,5 +105,5 @@ def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers
             assert len(looks) < 100, f"a slot that nobody takes: {info}"
 
     monkeypatch.setattr(workers, "_report", look)
-    progress = workers.drive("lose_s3", "lose_s3")
+    progress = workers.drive("lose_s3_together", "lose_s3_together")
     assert sorted(progress.receipts) == [0, 1]
