@@ -3,10 +3,7 @@ moto asks no policies: a key tells the run from readers. What comes of hand-offs
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,11 +14,10 @@ from lakehouse_assets.storage import raw_s3
 from tests.support.aws_wire import Break, Wire, aws_wire
 from tests.support.hand_offs import REPLICA, HandOffLake, hand_off_lake
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import Recorder, essential
+from tests.support.recorded_calls import Recorder, assert_recorded
 from tests.support.servers import moto
 
 pytestmark = pytest.mark.server
-CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "hand_off.json"
 KEY = "of-the-run"
 
 
@@ -47,7 +43,7 @@ def lake(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def test_the_calls_are_those_that_the_policies_are_proved_by(lake: HandOffLake, wire: Wire, recorder: Recorder) -> None:
-    """Two versions, one that Glue refuses, one whose time is over. UPDATE_SNAPSHOT=1 writes it down, to be reviewed."""
+    """Two versions, one that Glue refuses, one whose time is over."""
     lake.write(1)
     lake.run("first")
     lake.write(2)
@@ -62,7 +58,4 @@ def test_the_calls_are_those_that_the_policies_are_proved_by(lake: HandOffLake, 
     lake.write(4)
     assert lake.run("third").removed
     assert lake.reader.generation() == 4
-    found = sorted({essential(call) for call in recorder.calls if "/staging/" not in call.resource})
-    if os.environ.get("UPDATE_SNAPSHOT") == "1":
-        CALLS.write_text(json.dumps([asdict(call) for call in found], indent=1) + "\n")
-    assert json.loads(json.dumps([asdict(call) for call in found])) == json.loads(CALLS.read_text())
+    assert_recorded("hand_off.json", (call for call in recorder.calls if "/staging/" not in call.resource))

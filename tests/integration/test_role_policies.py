@@ -9,19 +9,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.hand_offs import PLACE, REPLICA
 from tests.support.iam import Question, allowed
-from tests.support.recorded_calls import TABLE_BUCKET, Call
+from tests.support.recorded_calls import TABLE_BUCKET, Call, read_calls
 from tests.support.servers import REGION
 from tests.support.stacks import APPLICATION, GIVEN, stacks
 
 pytestmark = pytest.mark.server
-PROOF = Path(__file__).parents[2] / "deploy" / "proof"
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
 HERE = f"{REGION}:123456789012"
 SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
@@ -53,21 +51,17 @@ def implied() -> Iterator[Call]:
     yield Call("execution", "secretsmanager:GetSecretValue", SECRET)
 
 
-def read_calls(name: str) -> set[Call]:
-    found = json.loads((PROOF / name).read_text())
-    return {Call(**{**call, "keys": tuple(map(tuple, call["keys"]))}) for call in found}
-
-
 def recorded(catalog: str) -> set[Call]:
     """What was recorded and what is implied. A job of EMR Serverless runs the same worker as a task of ECS."""
-    read = read_calls("calls.json")
+    read = set(read_calls("calls.json"))
     if catalog == "s3tables":
-        read = {call for call in read if not call.action.startswith("glue:")} | read_calls("s3tables.json")
+        read = {call for call in read if not call.action.startswith("glue:")}
+        read.update(read_calls("s3tables.json"))
         read |= {replace(call, role="run") for call in read if call.role == "code" and call.action.startswith("sqs:")}
     jobs = {replace(call, role="job") for call in read if call.role == "worker"}
     (bucket,) = {call.resource for call in read if call.action == "s3:ListBucket"}
     own_code = Call("job", "s3:GetObject", f"{bucket}/code/0")
-    return read | jobs | read_calls("hand_off.json") | {*implied(), own_code}
+    return read | jobs | {*read_calls("hand_off.json"), *implied(), own_code}
 
 
 def others(call: Call) -> Iterator[Call]:

@@ -8,7 +8,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from tests.support.driven import runs, tiny_site
 from tests.support.fakes.ecs_rules import ACCOUNT, MEMORY_BY_CPU
 from tests.support.production import STOP_TIMEOUT, RunTasks, created, surroundings, validated
 from tests.support.proxy import proxy
+from tests.support.recorded_calls import assert_recorded
 from tests.support.servers import ACCESS_KEY, REGION, SeaweedFS
 from tests.support.stacks import IMAGE, NAME, UNKNOWN, Stacks, stacks, tasks
 from tests.support.trash import Shelf
@@ -52,7 +53,6 @@ pytestmark = [
 FLIGHTS = replace(tables.flights, partitions_per_worker=2)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-CALLS = DEPLOY / "proof" / "calls.json"
 DAYS = ("2013-03-09", "2013-03-10", "2013-03-11")
 
 
@@ -338,8 +338,5 @@ def test_runs_are_launched_watched_and_terminated(
 
 
 def test_the_calls_are_those_that_the_policies_are_proved_by(made: Stacks) -> None:
-    """Behind all others of this file: what they recorded. UPDATE_SNAPSHOT=1 writes it down, to be reviewed."""
-    found = json.loads(json.dumps([asdict(call) for call in made.calls()]))
-    if os.environ.get("UPDATE_SNAPSHOT") == "1":
-        CALLS.write_text(json.dumps(found, indent=1) + "\n")
-    assert found == json.loads(CALLS.read_text())
+    """Behind all others of this file: what they recorded."""
+    assert_recorded("calls.json", made.recorder.calls)

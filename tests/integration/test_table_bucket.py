@@ -3,11 +3,9 @@ SeaweedFS stands for it, with a key for each role: it speaks the same protocols,
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import boto3
@@ -29,7 +27,7 @@ from resources.reports import reports_at_home
 from tests.conftest import Lake, failure_text
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import Call, Recorder, essential
+from tests.support.recorded_calls import Recorder, assert_recorded
 from tests.support.servers import ACCESS_KEY, BUCKET, SECRET_KEY, SeaweedFS, seaweedfs
 
 pytestmark = [
@@ -39,7 +37,6 @@ pytestmark = [
 ]
 
 FLIGHTS = tables.flights
-CALLS = Path(__file__).parents[2] / "deploy" / "proof" / "s3tables.json"
 DAYS = ("2013-03-09", "2013-03-10")
 
 
@@ -67,10 +64,6 @@ class Site:
             for name, value in {**self.ecs.environment, **named, "LAKEHOUSE_HOME": str(home)}.items():
                 patch.setenv(name, value)
             yield Lakehouse(read_settings())
-
-    def calls(self) -> list[Call]:
-        """What was asked of S3 Tables, each once."""
-        return sorted({essential(call) for call in self.recorder.calls if call.action.startswith("s3tables:")})
 
 
 def lists_tables(method: str, path: str) -> bool:
@@ -143,8 +136,5 @@ def test_a_table_is_maintained(site: Site, tmp_path: Path, instance: dg.DagsterI
 
 
 def test_the_calls_are_those_that_the_policies_are_proved_by(site: Site) -> None:
-    """Behind all others of this file: what they recorded. UPDATE_SNAPSHOT=1 writes it down, to be reviewed."""
-    found = json.loads(json.dumps([asdict(call) for call in site.calls()]))
-    if os.environ.get("UPDATE_SNAPSHOT") == "1":
-        CALLS.write_text(json.dumps(found, indent=1) + "\n")
-    assert found == json.loads(CALLS.read_text())
+    """Behind all others of this file: what they asked of S3 Tables."""
+    assert_recorded("s3tables.json", (call for call in site.recorder.calls if call.action.startswith("s3tables:")))

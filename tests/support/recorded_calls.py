@@ -3,11 +3,14 @@ By the Service Authorization Reference. Who sends requests, and what policies sa
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
@@ -19,6 +22,7 @@ from tests.support.fakes.ecs_rules import ACCOUNT
 from tests.support.fakes.wire import routed
 from tests.support.servers import BUCKET, REGION
 
+PROOF = Path(__file__).parents[2] / "deploy" / "proof"
 CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
 # botocore's names of services, where they are not what signatures have.
 SERVICES = {"elasticmapreduce": "emr"}
@@ -51,6 +55,20 @@ def essential(call: Call) -> Call:
     bucket, _, key = call.resource.partition("/")
     area = f"{bucket}/{key.partition('/')[0]}/0" if key else bucket
     return replace(call, resource=area, keys=())  # a missing object is looked for without a prefix: none decides
+
+
+def read_calls(name: str) -> list[Call]:
+    """The calls that a file of deploy/proof/ has."""
+    found = json.loads((PROOF / name).read_text())
+    return [Call(**{**call, "keys": tuple(map(tuple, call["keys"]))}) for call in found]
+
+
+def assert_recorded(name: str, calls: Iterable[Call]) -> None:
+    """These calls, each once, are those of a file of deploy/proof/. UPDATE_SNAPSHOT=1 writes it, to be reviewed."""
+    found = sorted(set(map(essential, calls)))
+    if os.environ.get("UPDATE_SNAPSHOT") == "1":
+        (PROOF / name).write_text(json.dumps([asdict(call) for call in found], indent=1) + "\n")
+    assert found == read_calls(name)
 
 
 @dataclass

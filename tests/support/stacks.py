@@ -21,7 +21,7 @@ from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Service, serving
 from tests.support.ministack import ministack
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import Call, Recorder, essential
+from tests.support.recorded_calls import Recorder
 from tests.support.servers import REGION
 
 NAME = "lakehouse"
@@ -61,10 +61,6 @@ class Stacks:
     def client(self, service: str) -> Any:
         """A boto3 client of the account's root."""
         return boto3.Session("test", "test", region_name=REGION).client(service, endpoint_url=self.url)
-
-    def calls(self) -> list[Call]:
-        """What was recorded, each once."""
-        return sorted({essential(call) for call in self.recorder.calls})
 
     @property
     def cloudformation(self) -> Any:

@@ -27,6 +27,7 @@ STATEFUL = {
     "AWS::RDS::DBInstance",
     "AWS::SecretsManager::Secret",
     "AWS::Logs::LogGroup",
+    "AWS::Glue::Database",
     "AWS::S3Tables::TableBucket",
 }
 # Actions without resources of their own, by the Service Authorization Reference.
