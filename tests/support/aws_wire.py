@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from threading import RLock
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,7 +62,9 @@ class Wire:
         return "VersionId" in request and request["VersionId"] != there["Table"]["VersionId"]
 
 
+@cache
 def client(service: str, uri: str) -> Any:
+    """The tests' own client of what is there."""
     return boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION).client(service, endpoint_url=uri)
 
 
