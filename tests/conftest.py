@@ -86,15 +86,34 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def empty_instance(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a Dagster instance without runs, to be copied: to make one takes seven times as long."""
     folder = tmp_path_factory.mktemp("instance")
-    with dg.DagsterInstance.local_temp(str(folder), overrides=QUIET):
+    with light_instance(folder):
         return folder
+
+
+def light_instance(folder: Path) -> dg.DagsterInstance:
+    """A Dagster instance on SQLite that takes little time, in this folder.
+
+    The embedded default makes a database for the events of each run, and two processes that copy each step's output:
+    more than most of the tests' runs take.
+    """
+    storage = "dagster._core.storage"
+    overrides = {
+        **QUIET,
+        "event_log_storage": {
+            "module": f"{storage}.event_log",
+            "class": "ConsolidatedSqliteEventLogStorage",
+            "config": {"base_dir": str(folder)},
+        },
+        "compute_logs": {"module": f"{storage}.noop_compute_log_manager", "class": "NoOpComputeLogManager"},
+    }
+    return dg.DagsterInstance.local_temp(str(folder), overrides=overrides)
 
 
 @pytest.fixture
 def instance(tmp_path: Path, empty_instance: Path) -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance on SQLite in a folder of its own, as the embedded default has it."""
+    """A Dagster instance on SQLite in a folder of its own."""
     shutil.copytree(empty_instance, tmp_path / "dagster")
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=QUIET) as instance:
+    with light_instance(tmp_path / "dagster") as instance:
         yield instance
 
 
