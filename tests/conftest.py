@@ -64,7 +64,7 @@ def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def service_models_are_read_once() -> Iterator[None]:
-    """Each session of boto3 reads its services' models anew: 0.15 to 0.3 s for a client, which tests make by hundreds."""
+    """Each session of boto3 reads its services' models anew: 0.3 s for a client, which tests make by hundreds."""
     with pytest.MonkeyPatch.context() as patch:
         load = cache(JSONFileLoader().load_file)
         patch.setattr(JSONFileLoader, "load_file", lambda self, path: load(path))

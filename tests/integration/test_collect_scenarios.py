@@ -15,7 +15,7 @@ from tests.support.collected import TestSite, local_site
 from tests.support.lakes import GeneratedLake, generate, live_files
 
 LAKES = int(os.environ.get("LAKEHOUSE_TEST_LAKES", "200"))  # a second to two each
-SHARDS = [range(start, start + 20) for start in range(0, LAKES, 20)]
+SHARDS = [range(start, start + 10) for start in range(0, LAKES, 10)]
 IN_CI = 1
 # One pass marks, the next takes what was marked and the receipts of dead runs, the third what these had staged.
 PASSES = (0.0, 3.1, 6.2)
@@ -57,7 +57,7 @@ def live_in(lake: GeneratedLake) -> set[Path]:
     return {path for table in lake.tables for path in live_files(table.table)}
 
 
-@pytest.mark.slow("The rule that no live file goes, over twenty generated lakes.")
+@pytest.mark.slow("The rule that no live file goes, over ten generated lakes.")
 @pytest.mark.parametrize(
     "seeds",
     [

@@ -198,7 +198,7 @@ def test_code_is_shipped_once_for_each_content(weed: SeaweedFS, tmp_path: Path) 
     assert state() == before
 
 
-@pytest.mark.slow("The only executors that are processes of their own.")
+@pytest.mark.long("Executors that are processes of their own, for changes of what is shipped.")
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("compute", "step", "packages"),

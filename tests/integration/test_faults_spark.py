@@ -263,15 +263,10 @@ def test_code_that_is_edited_while_its_run_works_is_not_mixed_with_what_it_was(l
     assert lake.snapshots(table) == 0
 
 
-@pytest.mark.slow("Rows of a killed merge, with all of its processes real.")
-@pytest.mark.parametrize("mode", twins(sorted(MODES, reverse=True), "Appends are proved by the same tokens."))
+@pytest.mark.long("All processes are real; test_faults.py kills runs at these places without Spark.")
+@pytest.mark.parametrize("mode", sorted(MODES, reverse=True))
 @pytest.mark.parametrize(
-    "death",
-    twins(
-        [{"dies_at": Stage.SEEN}, {"killed_behind_commit": True}],
-        "test_faults.py kills runs behind their commit without Spark.",
-    ),
-    ids=["staged", "published"],
+    "death", [{"dies_at": Stage.SEEN}, {"killed_behind_commit": True}], ids=["staged", "published"]
 )
 def test_rows_are_added_and_merged_once_though_the_run_was_killed(
     lake: FaultyLake, mode: str, death: dict[str, Any]

@@ -17,7 +17,7 @@ from tests.support.pages import python_blocks, section
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow("The only test of what `pip install` gives."),
+    pytest.mark.long("Builds the wheel and installs it anew, for changes of what is packaged or required."),
 ]
 UV = str(ROOT / "scripts" / "uv")
 START = ROOT / "docs" / "start.md"
@@ -39,12 +39,7 @@ def filled(shown: str, table: str) -> list[str]:
     return line.split()[1:3]
 
 
-OLDEST = pytest.param(
-    "oldest", marks=pytest.mark.long("The oldest versions that it allows; for changes of what it requires.")
-)
-
-
-@pytest.fixture(scope="module", params=["newest", OLDEST])
+@pytest.fixture(scope="module", params=["newest", "oldest"])
 def installed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of the commands of an environment with the wheel and what it requires, no extras."""
     folder = tmp_path_factory.mktemp("installed")

@@ -136,7 +136,7 @@ def test_waiting_burns_no_cpu_and_ends_at_once_when_terminated(pool_server: Dags
     assert until(lambda: pool_server.ended(holding)) == "SUCCESS"
 
 
-@pytest.mark.slow("A run killed with workers and slots in hand, by Dagster's own daemon.")
+@pytest.mark.long("Waits for Dagster's own daemon; test_faults.py kills such a run, unit/drive frees its slots.")
 @pytest.mark.server
 def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts(
     pool_server: DagsterServer, workers: Workers

@@ -92,7 +92,10 @@ class Policies:
         return dict(zip(calls, allowed(self.documents, questions), strict=True))
 
 
-@pytest.fixture(scope="module", params=["glue", "s3tables"])
+S3_TABLES = pytest.param("s3tables", marks=pytest.mark.long("For `make deploy-check`; proved as with Glue."))
+
+
+@pytest.fixture(scope="module", params=["glue", S3_TABLES])
 def catalog(request: pytest.FixtureRequest) -> str:
     """Where the lake's tables are known; of the second with Dagster+, whose code location has the role of runs."""
     return str(request.param)

@@ -28,6 +28,7 @@ def installed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     computes.added.cache_clear()
 
 
+@pytest.mark.long("A table by a real worker; the other tests of the launcher hold what a launcher of others must do.")
 @pytest.mark.spark
 def test_its_workers_fill_a_table(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "pods")

@@ -65,7 +65,7 @@ def values(lake: Lake, of: tables.Table) -> dict[tuple[str, ...], int]:
     return found
 
 
-@pytest.mark.slow("All write modes over files, against the same figures without Spark.")
+@pytest.mark.long("For changes of the domain; test_asset.py and test_merge.py hold the write modes.")
 def test_files_become_tables_by_every_write_mode(trade: Lake) -> None:
     assert trade.run(tables.rejected, "2017", "2020").success
     assert trade.run(tables.customs, FIRST, LAST).success

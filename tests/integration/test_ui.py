@@ -94,6 +94,7 @@ def test_a_run_terminated_in_the_ui_stops_its_worker_on_ecs(weed: SeaweedFS, tmp
         until(lambda: not site.running())
 
 
+@pytest.mark.long("Starts a second UI beside the first.")
 def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
     command = [sys.executable, "-m", "lakehouse_assets.cli", "ui", "--port", "0"]
     home = {"LAKEHOUSE_HOME": str(pool_server.home)}

@@ -249,6 +249,7 @@ def test_a_table_that_can_not_work_is_told_by_name() -> None:
         _ = component.declared_domain
 
 
+@pytest.mark.long("The command dg, four times; the tests before hold what a component is given.")
 def test_scaffolded_files_are_valid_and_no_code_of_python_is(project: Path) -> None:
     made = dg_command(project, "scaffold", "defs", "lakehouse_assets.LakehouseTables", "web")
     assert made.returncode == 0, made.stdout + made.stderr

@@ -117,15 +117,15 @@ def test_what_another_version_wrote_waits_for_it() -> None:
 
 def test_an_object_is_read_once_however_many_there_are() -> None:
     inbox, objects = empty()
-    inbox.put(Item("a.t", str(n), 1, n, 6) for n in range(51_000))
+    inbox.put(Item("a.t", str(n), 1, n, 6) for n in range(5_100))
     other = again(objects)
     calls = objects.calls.made
-    assert len(other.waiting()) == 51_000
-    assert objects.calls.made - calls == 51_001  # and the listing
-    assert len(other.waiting()) == 51_000
-    assert objects.calls.made - calls == 51_002
+    assert len(other.waiting()) == 5_100
+    assert objects.calls.made - calls == 5_101  # and the listing
+    assert len(other.waiting()) == 5_100
+    assert objects.calls.made - calls == 5_102
     inbox.waiting()  # of what this process has put it knows what it says
-    assert objects.calls.made - calls == 51_003
+    assert objects.calls.made - calls == 5_103
 
 
 def test_what_is_done_waits_no_more_while_only_a_part_of_the_objects_is_read() -> None:

@@ -98,7 +98,7 @@ def deaths(story: Story, mutant: Mutant | None = None) -> list[World]:
     return [told(story, n, done=done, mutant=mutant) for n in range(calls) for done in (False, True)]
 
 
-SHORT = [name for name in STORIES if name not in ("resumed", "resumed_span", "span", "overlap")]
+SHORT = [name for name in STORIES if name not in ("resumed", "resumed_span", "span", "overlap", "together")]
 LONGER = [name for name in STORIES if name not in SHORT]
 
 
@@ -115,6 +115,7 @@ def test_nothing_is_lost_wherever_somebody_dies(name: str) -> None:
         assert set(dead) == {message.body for message in calm.sqs.queues["dead"].messages.values()}
 
 
+@pytest.mark.long("Ticks of thirteen hours of a simulated clock.")
 def test_a_run_of_thirteen_hours_holds_nothing_up() -> None:
     world = World(Calls(), pace=Pace(floor=3))
     long_run(world)
@@ -161,6 +162,7 @@ def test_a_backfill_empties_the_inbox_too_if_it_takes_part() -> None:
     assert asked(Mutant(only_queue=True)) == [False, True]
 
 
+@pytest.mark.long("Ticks of days of a simulated clock; test_queue.py has one such partition.")
 def test_a_partition_that_always_fails_holds_up_none_of_its_neighbours() -> None:
     world = World(Calls(), bad=frozenset({"2024-01-04"}))
     for day in range(1, 9):

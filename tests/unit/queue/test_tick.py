@@ -143,6 +143,7 @@ def test_an_inbox_that_older_code_has_filled_is_read_in_several_ticks() -> None:
     assert waiting == [*range(FULL, objects, FULL), objects]
 
 
+@pytest.mark.long("Ticks of days of a simulated clock, with one object read in each.")
 def test_failures_of_partitions_that_are_not_read_yet_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     of = world()
     of.bad = frozenset(of.keys[:1])
