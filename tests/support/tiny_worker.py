@@ -15,7 +15,7 @@ from pathlib import Path
 from dagster_pipes import PipesContext
 from pyiceberg.io import FileIO, load_file_io
 
-from lakehouse_assets.environment import aws, file_io
+from lakehouse_assets.environment import aws
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
@@ -257,6 +257,8 @@ def hurry() -> None:
         pipes.MISSED_LOOKS, pipes.LOOK_SECONDS = int(looks), 0.5
         aws.TIMEOUTS["read_timeout"] = 1
     if retries := os.environ.get("TINY_RETRIES"):
+        from lakehouse_assets.environment import file_io  # with PyArrow, which most of the steps do without
+
         file_io.RETRIES = int(retries)
 
 
