@@ -58,8 +58,7 @@ class AuditFinding:
     """One broken rule."""
 
     rule: str
-    """A Rule, or ``chunks``, ``lake`` or ``text``, which every run keeps; of an expiry ``snapshots``, ``refs`` or
-    ``history`` (expire_commit.py)."""
+    """A Rule, or ``chunks``, ``lake`` or ``text``, which every run keeps."""
     message: str
     evidence: Mapping[str, Any]
     """JSON values: counts, examples, partition keys, chunks."""

@@ -5,10 +5,10 @@ Metadata only: no file is deleted here. Which snapshots may expire is decided in
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -29,10 +29,11 @@ from pyiceberg.table.update import (
     _apply_table_update,
 )
 
-from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
 from lakehouse_assets.commit.tokens import changed_marks
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused
+
+logger = logging.getLogger(__name__)
 
 
 class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
@@ -63,12 +64,6 @@ class Expiry:
     """The ids of the snapshots, oldest first."""
     refs: tuple[str, ...] = ()
     """The branches and tags that go."""
-    log: tuple[SnapshotLogEntry, ...] = ()
-    """The entries cut off the beginning of the snapshot log."""
-    statistics: tuple[str, ...] = ()
-    """The paths of statistics files that the metadata forgets."""
-    partition_statistics: tuple[str, ...] = ()
-    """The paths of partition statistics files that the metadata forgets."""
     marks: Mapping[str, str] = field(default_factory=dict)
     """Token properties that go on saying whether their runs were rolled back (tokens.py)."""
 
@@ -83,11 +78,6 @@ class Expiry:
         return cls(
             snapshot_ids=tuple(s.snapshot_id for s in oldest_first(metadata) if s.snapshot_id in gone),
             refs=tuple(refs),
-            log=tuple(metadata.snapshot_log[: len(metadata.snapshot_log) - len(after.snapshot_log)]),
-            statistics=tuple(s.statistics_path for s in metadata.statistics if s.snapshot_id in gone),
-            partition_statistics=tuple(
-                s.statistics_path for s in metadata.partition_statistics if s.snapshot_id in gone
-            ),
             marks=changed_marks(metadata, after),
         )
 
@@ -162,84 +152,38 @@ def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[S
     return log[missing[-1] + 1 :] if missing else log
 
 
-Version = tuple[str, TableMetadata]
-"""A metadata file's location and what is in it."""
+def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, TableMetadata]:
+    """Returns the metadata file that an expiry was committed on, with what is in it: the newest that lacks the expiry.
 
-
-@dataclass(frozen=True)
-class Committed:
-    """One commit to a table."""
-
-    base: Version
-    """The metadata that it was made on; others may have committed since the plan saw the table."""
-    result: Version
-    """The metadata that it made."""
-    unread: str | None = None
-    """The reason why the base is not known, and is taken to be what the plan saw; None if it is known."""
-
-
-def committed_by(expiry: Expiry, planned: Table, now: Version) -> Committed:
-    """Finds the commit that expired what was planned, among those since.
-
-    planned: the table as the plan saw it. now: the table as it is, with the commit, maybe with later ones.
-    Reads the metadata files in between; as a rule there are none.
+    planned: the table as the plan saw it; as a rule nobody has committed since, and this is it, with no file read. It
+    also stands for a file that can't be read. now: the table's metadata after the expiry, maybe after later commits.
     """
-    seen = (planned.metadata_location, planned.metadata)
-    log = [entry.metadata_file for entry in now[1].metadata_log]
-    if seen[0] not in log:
-        return Committed(seen, now, f"{seen[0]} is not in the metadata log of {now[0]}")
-    try:
-        between = [_read(planned, location) for location in log[log.index(seen[0]) + 1 :]]
-    except Exception as error:  # torn files raise errors of all kinds; the expiry has landed whatever they are
-        return Committed(seen, now, str(error))
-    commits = [Committed(base, result) for base, result in pairwise([seen, *between, now])]
-    return next((commit for commit in commits if expiry.is_done(commit.result[1])), commits[-1])
+    for entry in reversed(now.metadata_log):
+        location = entry.metadata_file
+        if location == planned.metadata_location:
+            break
+        try:
+            metadata = FromInputFile.table_metadata(planned.io.new_input(location))
+        except Exception as error:  # torn files raise errors of all kinds; the expiry has landed whatever they are
+            logger.warning("%s: whether a tag was lost with its snapshot is not known: %r", planned.name(), error)
+            break
+        if not expiry.is_done(metadata):
+            return location, metadata
+    return planned.metadata_location, planned.metadata
 
 
-def faults(table: str, expiry: Expiry, committed: Committed) -> Iterator[AuditFinding]:
-    """Yields what the catalog did beyond or short of the expiry.
+def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, after: TableMetadata) -> Iterator[str]:
+    """Yields a message about the branches and tags that the catalog removed with their snapshots; nothing if none.
 
-    table: its name, for messages.
+    table: its name. base, before: the metadata file that the expiry was committed on, and what is in it.
     """
-    (base, before), (result, after) = committed.base, committed.result
     gone = set(expiry.snapshot_ids)
-    if not expiry.is_done(after):
-        yield AuditFinding(
-            "snapshots",
-            f"table {table}: the catalog reported that {len(expiry.snapshot_ids)} snapshots expired, and kept some of "
-            f"them in {result}. Report it to whoever runs the catalog",
-            {"snapshots": len(after.snapshots)},
+    at_expired = {name for name, ref in before.refs.items() if ref.snapshot_id in gone}
+    if lost := sorted(at_expired - set(expiry.refs) - after.refs.keys()):
+        yield (
+            f"table {table}: {', '.join(lost)} was set to a snapshot while it expired, and the catalog removed both. "
+            f"The files are there until the grace ends, and {base} is the metadata from before: take them from there"
         )
-        return
-    expired = {s.snapshot_id: s for s in before.snapshots if s.snapshot_id in gone}
-    lost = {name: expired[ref.snapshot_id] for name, ref in before.refs.items() if ref.snapshot_id in expired}
-    if names := sorted(lost.keys() - set(expiry.refs) - after.refs.keys()):
-        yield AuditFinding(
-            "refs",
-            f"table {table}: {', '.join(names)} was set to a snapshot while it expired, and the catalog removed both. "
-            f"The files are there until the grace ends, and {base} is the metadata from before: take them from there",
-            {name: {"snapshot": lost[name].snapshot_id, "manifest_list": lost[name].manifest_list} for name in names},
-        )
-    if committed.unread:
-        yield AuditFinding(
-            "refs",
-            f"table {table}: whether a branch or tag that was set during the commit was lost is not known: "
-            f"{committed.unread}. Look whether all that was set until now is there",
-            {"planned_on": base, "result": result},
-        )
-        return  # what is compared below may be the work of others
-    expected = without_snapshots(before, gone).snapshot_log
-    if after.snapshot_log != expected[len(expected) - len(after.snapshot_log) :]:
-        yield AuditFinding(
-            "history",
-            f"table {table}: the catalog left a hole in the snapshot log of {result}: a time travel to the days of an "
-            "expired snapshot finds an older one. Travel by snapshot id or by tag instead",
-            {"expected": len(expected), "found": len(after.snapshot_log)},
-        )
-
-
-def _read(table: Table, location: str) -> Version:
-    return location, FromInputFile.table_metadata(table.io.new_input(location))
 
 
 @dataclass(frozen=True)
@@ -247,14 +191,13 @@ class HistorySize:
     """The amount of history that every commit to the table has to read and write."""
 
     snapshots: int
-    log_entries: int
     metadata_bytes: int
     """The length of the metadata as uncompressed JSON, in characters; it is the number of bytes where all are ASCII."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> HistorySize:
         """Measures the history in the metadata of a table."""
-        return cls(len(metadata.snapshots), len(metadata.snapshot_log), len(metadata.model_dump_json()))
+        return cls(len(metadata.snapshots), len(metadata.model_dump_json()))
 
 
 @dataclass(frozen=True)
@@ -264,16 +207,9 @@ class Expired:
     expiry: Expiry
     before: HistorySize
     after: HistorySize
-    base: str
-    """The metadata file before the commit. The collector finds what nobody needs by its difference from ``result``."""
-    result: str
-    """The metadata file after the commit."""
-    findings: tuple[AuditFinding, ...]
-    """The faults of the catalog, to be shown red."""
-    attempts: int
-    """The number of commits tried in this call."""
-    seconds: float
-    """The duration of this call."""
+    """That of the table as it was found then: where an answer was lost, others may have committed since."""
+    faults: tuple[str, ...] = ()
+    """What the catalog lost, to be shown red."""
 
 
 def expire(
@@ -283,7 +219,7 @@ def expire(
 
     The commit requires every branch and tag to be where the plan saw it. It can't require anything of one that is new:
     where the client writes the metadata, the commit conflicts; a REST catalog may remove the new one with its snapshot,
-    which makes a finding ``refs``. Its files are still there, until the collector's grace ends.
+    which is told in ``faults``. Its files are still there, until the collector's grace ends.
 
     After a call that died around its commit, the next one finds nothing left to do. Raises what ``plan`` raises,
     MaintenanceRefused where there is no table, MaintenanceContended when the attempts ran out or the catalog stayed out
@@ -300,7 +236,6 @@ class _Expiration:
     identifier: str
     plan: Callable[[TableMetadata], Expiry]
     started: float = field(default_factory=time.monotonic)
-    attempts: int = 0
     tried: tuple[Table, Expiry] | None = None
     """The table and the plan of the last commit whose answer may be lost."""
 
@@ -317,23 +252,21 @@ class _Expiration:
             return landed
         expiry = self.plan(table.metadata)
         if expiry.is_empty:
-            same = (table.metadata_location, table.metadata)
-            return self._expired(expiry, Committed(same, same))
+            same = HistorySize.of(table.metadata)
+            return Expired(expiry, same, same)
         self.tried = (table, expiry)
-        self.attempts += 1
         # A transaction is not used: it deletes old metadata files where the table's properties ask for it.
         response = self.catalog.commit_table(table, unchanged(table.metadata), expiry.updates())
-        result = (response.metadata_location, response.metadata)
-        return self._expired(expiry, committed_by(expiry, table, result))
+        return self._expired(table, expiry, response.metadata)
 
     def _landed(self, table: Table) -> Expired | None:
         """Returns what the last commit that was tried did; None if it is not on the table."""
         if self.tried is None:
             return None
-        base, expiry = self.tried
-        if table.metadata.table_uuid != base.metadata.table_uuid or not expiry.is_done(table.metadata):
+        planned, expiry = self.tried
+        if table.metadata.table_uuid != planned.metadata.table_uuid or not expiry.is_done(table.metadata):
             return None
-        return self._expired(expiry, committed_by(expiry, base, (table.metadata_location, table.metadata)))
+        return self._expired(planned, expiry, table.metadata)
 
     def _load(self) -> Table:
         try:
@@ -344,18 +277,10 @@ class _Expiration:
                 "was dropped on purpose, nothing is left to do"
             ) from error
 
-    def _expired(self, expiry: Expiry, committed: Committed) -> Expired:
-        (base, before), (result, after) = committed.base, committed.result
-        return Expired(
-            expiry=expiry,
-            before=HistorySize.of(before),
-            after=HistorySize.of(after),
-            base=base,
-            result=result,
-            findings=tuple(faults(self.identifier, expiry, committed)),
-            attempts=self.attempts,
-            seconds=time.monotonic() - self.started,
-        )
+    def _expired(self, planned: Table, expiry: Expiry, after: TableMetadata) -> Expired:
+        base, before = made_on(expiry, planned, after)
+        faults = lost_refs(self.identifier, expiry, base, before, after)
+        return Expired(expiry, HistorySize.of(before), HistorySize.of(after), tuple(faults))
 
     def _contended(self, problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - self.started

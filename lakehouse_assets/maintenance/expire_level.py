@@ -86,5 +86,5 @@ class ExpireLevel(MaintenanceLevel):
         return Result(
             Gain(snapshots=before.snapshots - after.snapshots),
             summary=f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}",
-            faults=tuple(finding.message for finding in expired.findings),
+            faults=expired.faults,
         )

@@ -35,7 +35,7 @@ def test_time_travel_is_right_or_refused_and_the_table_takes_commits(worker: Wor
     done = expire(daily.catalog, daily.identifier, lambda m: plan_expiry("t", m, policy, 10**14).expiry)
 
     assert len(done.expiry.snapshot_ids) == 1
-    assert not done.findings
+    assert not done.faults
     spark = worker()
     assert [rows_at(spark, daily, entry.timestamp_ms) for entry in log[2:]] == [3, 4]
     for entry in log[:2]:

@@ -67,7 +67,7 @@ class HotModel(HotMovers):
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
         expired = expire(self.site.catalog, self.table.identifier, plan)
         self.figures["snapshots expired"] += expired.before.snapshots - expired.after.snapshots
-        assert not expired.findings
+        assert not expired.faults
         assert self._known == known, "it is not known any more how far the source was moved"
 
     @rule(days=st.sampled_from((1, 4, 16)))

@@ -135,7 +135,7 @@ class LakeModel(LakeWriters):
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
         expired = self._unchanged(lambda: expire(self.daily.catalog, self.daily.identifier, plan))
         self.figures["snapshots expired"] += expired.before.snapshots - expired.after.snapshots
-        assert not expired.findings
+        assert not expired.faults
         assert self._fates() == runs
 
     @rule(days=st.sampled_from((1, 4, 16, 30)), regret=st.booleans())
