@@ -72,10 +72,6 @@ class UnknownPartitions(LakehouseError, ValueError):
     """The table does not have the requested partition keys."""
 
 
-class PartitionRefused(LakehouseError, ValueError):
-    """A requested partition key can't be part of a path in the table's storage."""
-
-
 class ForeignVersion(LakehouseError):
     """Something durable has a version that this code does not read, and ignoring it would do harm."""
 

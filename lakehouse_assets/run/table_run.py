@@ -20,7 +20,6 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
-from lakehouse_assets.commit.paths import check_paths
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
@@ -85,7 +84,7 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
     try:
         region = table.alignment.region(keys)  # before the table is created: it refuses keys
         plans = plans_of(lakehouse, table.identifier)
-        evolution = evolved(lakehouse, table, region)
+        evolution = evolved(lakehouse, table)
         metadata, run_id = evolution.found.metadata, context.run.run_id
         pins = partial(pins_of, lakehouse, table, token.text)
         upstream = partial(upstream_tags, context, table.key)
@@ -106,15 +105,12 @@ def _keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
     return tuple(context.partition_keys) if partitioned and table.partitions is not None else ()
 
 
-def evolved(lakehouse: Lakehouse, table: Table, region: Region) -> Evolution:
+def evolved(lakehouse: Lakehouse, table: Table) -> Evolution:
     """Opens the table, and decides how the run changes it beside its rows. A missing table is created.
 
-    Raises PublishRefused for differences that the declared policies don't allow, and PartitionRefused for keys whose
-    files would have paths that are too long.
+    Raises PublishRefused for differences that the declared policies don't allow.
     """
-    evolution = Evolution.of(table, with_retries(lambda: open_target(lakehouse.catalog(), table)))
-    check_paths(table.identifier, region, evolution.target)
-    return evolution
+    return Evolution.of(table, with_retries(lambda: open_target(lakehouse.catalog(), table)))
 
 
 @dataclass(frozen=True)
@@ -201,7 +197,7 @@ class TableRun:
                 if number > UNLOCKED_STAGINGS:
                     lock.take()
                 if number > 1:
-                    evolution = evolved(self.lakehouse, self.table, self.region)
+                    evolution = evolved(self.lakehouse, self.table)
                 staging = self._begin_staging(evolution, inputs, is_first=number == 1)
                 try:
                     self._stage(drive, staging)

@@ -11,20 +11,15 @@ from functools import cache
 import dagster as dg
 import pytest
 from hypothesis import Phase, given, settings
-from pyiceberg.table import Table as IcebergTable
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.paths import check_paths
-from lakehouse_assets.declare.columns import Column
 from lakehouse_assets.declare.region import Relation
-from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
-from lakehouse_assets.errors import PartitionRefused
 from lakehouse_assets.worker.session import build_session, configure
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at
 from tests.support.spark_tables import loaded
@@ -166,30 +161,3 @@ def test_each_file_spark_writes_belongs_to_the_key_of_its_rows(
         one = align(partitions, *terms).region([owner])
         files = {path for path, values in tuples.items() if one.key_of(values) == owner}
         assert {task.file.file_path for task in iceberg.scan(row_filter=one.predicate()).plan_files()} == files
-
-
-def test_the_longest_key_that_is_let_through_is_the_longest_spark_writes(spark: SparkSession, home: Settings) -> None:
-    keys = "stage.written.keys"
-    spark.sql(f"CREATE TABLE {keys} (shop STRING) USING iceberg PARTITIONED BY (shop) LOCATION '{home.home}/keys'")
-    shops = Table(
-        identifier="written.keys",
-        columns=[Column("shop", "string")],
-        step="tests.support.steps:numbers",
-        partitions=dg.DynamicPartitionsDefinition(name="shops"),
-        partitioned_by=["shop"],
-    )
-    target = loaded(spark, keys)
-    for unit in ("k", "é", "~", " *.-_"):
-        fits = [n for n in range(20, 260) if not _refused(shops, (unit * 260)[:n], target)]
-        longest, longer = (unit * 260)[: fits[-1]], (unit * 260)[: fits[-1] + 1]
-        spark.sql(f"INSERT INTO {keys} VALUES ('{longest}')")
-        with pytest.raises(Exception, match=r"Mkdirs failed|File name too long"):
-            spark.sql(f"INSERT INTO {keys} VALUES ('{longer}')")
-
-
-def _refused(table: Table, key: str, target: IcebergTable) -> bool:
-    try:
-        check_paths(table.identifier, table.alignment.region([key]), target)
-    except PartitionRefused:
-        return True
-    return False
