@@ -5,11 +5,12 @@ A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Protocol
+from itertools import chain
 
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
@@ -21,29 +22,25 @@ from lakehouse_assets.commit import conditions
 from lakehouse_assets.commit.bounds import ManifestsWithin
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, Removals, plan_manifests
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
+from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 
 
-class Publishable(Protocol):
-    """The methods of a change that publish() calls.
+class Publishable(ABC):
+    """A change that publish() commits; it calls, at each attempt, needed() and plan().
 
-    It calls contradictions() first, then, at each attempt, needed() and plan().
+    The texts are those of maintenance, whose next run does what this one could not.
     """
 
-    @property
-    def operation(self) -> Operation:
-        """The operation of the snapshot."""
-
-    @property
-    def after_contention(self) -> str:
-        """A sentence that says what becomes of the work if the attempts to commit run out, and what to do."""
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields why the change can't be published to any table."""
+    operation: Operation
+    """The operation of the snapshot."""
+    consequence = "Nothing was changed; the next run begins anew"
+    """The end of the message of a refusal: what became of the work, and what to do."""
+    after_contention = "The table is as it was; the next run begins anew"
+    """The same for the error where the attempts to commit run out."""
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
         """Returns the files that must be in storage when the change is committed.
@@ -51,7 +48,9 @@ class Publishable(Protocol):
         It is empty if metadata alone forbids the change: if the table was created again, the old one's files may not be
         readable.
         """
+        return ()
 
+    @abstractmethod
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
         """Plans what to commit to the table as it is now.
 
@@ -64,24 +63,50 @@ class Publishable(Protocol):
 
         table: its name.
         """
+        return PublishRefused(f"table {table}: {problem}. {self.consequence}")
+
+
+class RunChange(Publishable):
+    """A change of a run: what its workers have staged."""
+
+    staged: Sequence[StagedChunk]
+    """The forks whose files are added. The table must still fit them (conditions.py)."""
+    consequence = "Nothing was published; materialize the partitions anew"
+    after_contention = (
+        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
+    )
+
+    @property
+    @abstractmethod
+    def partitions(self) -> str:
+        """The run's partitions, for messages."""
+
+    @cached_property
+    def files(self) -> list[DataFile]:
+        """The data and delete files to add, each path once."""
+        found = chain.from_iterable((*chunk.files, *chunk.deletes) for chunk in self.staged)
+        return list({file.file_path: file for file in found}.values())
+
+    def needed(self, now: TableMetadata) -> Collection[DataFile]:
+        """Returns the files to add; none if metadata alone forbids the change."""
+        return () if any(conditions.changed_since(now, self.staged)) else self.files
+
+    def refused(self, table: str, problem: str) -> PublishRefused:
+        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
+        return super().refused(f"{table}, {self.partitions}", problem)
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(RunChange):
     """Files to add, files to remove, and what must not have happened to the table meanwhile."""
 
     region: Region
     """The partitions that every added file must be in."""
     staged: tuple[StagedChunk, ...]
-    """The forks whose files are added. The table must still fit them (conditions.py)."""
     removals: Callable[[IcebergTable, Schema], Removals]
     """Returns what chooses the files to remove. It is called at each attempt to commit, with the table as it was loaded
     and the schema that conditions.schema_of() finds."""
     operation: Operation
-    """The operation of the snapshot."""
-    after_contention = (
-        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
-    )
 
     @classmethod
     def appending(cls, region: Region, staged: Sequence[StagedChunk]) -> Change:
@@ -93,19 +118,10 @@ class Change:
         """Makes the change that removes all files in ``region`` and adds these chunks, staged for it."""
         return cls(region, tuple(staged), partial(FilesInRegion, region), Operation.OVERWRITE)
 
-    @cached_property
-    def files(self) -> list[DataFile]:
-        """The files to add, each path once."""
-        return distinct_files(self.staged)
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields a problem if a chunk was handed in more than once."""
-        if repeated := repeated_chunks(self.staged):
-            yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
-
-    def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns the files to add; none if metadata alone forbids the change."""
-        return () if any(conditions.changed_since(now, self.staged)) else self.files
+    @property
+    def partitions(self) -> str:
+        """Names the partitions of the region."""
+        return keys_text(self.region.keys)
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
         """Plans to add the files and to remove those that ``removals`` chooses.
@@ -116,13 +132,6 @@ class Change:
         for problem in conditions.broken(table, self.region, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
         return plan_manifests(table, self.files, self.removals(table, conditions.schema_of(table, self.staged)))
-
-    def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
-        return PublishRefused(
-            f"table {table}, {keys_text(self.region.keys)}: {problem}. Nothing was published; materialize the "
-            "partitions anew"
-        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in, repeated_chunks
 from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 
@@ -28,6 +28,8 @@ def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing:
 
 def unfit(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
     """Yields what broken() yields, but does not check where the staged files are."""
+    if repeated := repeated_chunks(staged):
+        yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
     yield from changed_since(table.metadata, staged)
     if missing:
         yield (

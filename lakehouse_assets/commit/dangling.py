@@ -12,9 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
+from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import refuse_other_versions
@@ -22,7 +22,6 @@ from lakehouse_assets.commit.land import NothingLeft
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.errors import PublishRefused
 
 
 def remove_dangling_deletes(
@@ -45,23 +44,14 @@ def remove_dangling_deletes(
 
 
 @dataclass
-class DanglingDeletes:
-    """The change that removes delete files; see Publishable."""
+class DanglingDeletes(Publishable):
+    """The change that removes delete files."""
 
     found: int = 0
     """The number of delete files that dangle, as the latest attempt found it."""
     operation = Operation.REPLACE
-    after_contention = "The table is as it was; the next run looks again"
     _data: dict[str, list[ManifestEntry]] = field(default_factory=dict)
     _deletes: Entries = field(default_factory=Entries)
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields nothing: the change is decided on the table as it is."""
-        return iter(())
-
-    def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns no files: the change adds none."""
-        return ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the removal. Raises NothingLeft if no delete file dangles."""
@@ -77,10 +67,6 @@ class DanglingDeletes:
         if not self.found:
             raise NothingLeft(f"table {'.'.join(table.name())}: each delete file may apply to a live data file")
         return plan
-
-    def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem. It says that the next run looks again."""
-        return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next run looks again")
 
     def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
         """Yields the entries of the live data files.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import deletes, landing_rules
+from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.landing_rules import Dropped, Head, LandingRule, Unit
@@ -36,8 +37,8 @@ class NothingLeft(PublishRefused):
 
 
 @dataclass
-class Compaction:
-    """The change of a rewrite; see Publishable."""
+class Compaction(Publishable):
+    """The change of a rewrite."""
 
     units: Sequence[Unit]
     entries: Entries = field(default_factory=Entries)
@@ -45,13 +46,6 @@ class Compaction:
     dropped: dict[int, Dropped] = field(default_factory=dict)
     """Why a unit does not land, by its ordinal, as the latest attempt found it."""
     operation = Operation.REPLACE
-    after_contention = "What was rewritten is not on the table; the next compaction rewrites it anew"
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields a problem if two units claim the same file: both would land."""
-        paths = Counter(file.file_path for unit in self.units for file in unit.files)
-        if twice := sorted(path for path, count in paths.items() if count > 1):
-            yield f"{len(twice)} files are removed or added more than once, such as {twice[0]}"
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
         """Returns the files of all units that fit the table by its metadata."""
@@ -59,7 +53,11 @@ class Compaction:
         return [file for unit in fit for file in unit.files]
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Plans the units that can land. Raises NothingLeft if none can."""
+        """Plans the units that can land. Raises NothingLeft if none can, PublishRefused if two claim the same file."""
+        paths = Counter(file.file_path for unit in self.units for file in unit.files)
+        if twice := sorted(path for path, count in paths.items() if count > 1):  # both would land
+            problem = f"{len(twice)} files are removed or added more than once, such as {twice[0]}"
+            raise self.refused(".".join(table.name()), problem)
         found = [landing_rules.by_metadata(unit, table.metadata) for unit in self.units]
         fit = [unit for unit, reason in zip(self.units, found, strict=True) if reason is None]
         listed = _Listed.of(table, fit, self.entries)
@@ -73,10 +71,6 @@ class Compaction:
             f"table {'.'.join(table.name())}: none of {len(self.units)} rewritten partitions can land any more: "
             f"{'; '.join(sorted({d.reason for d in self.dropped.values()}))}"
         )
-
-    def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem. It says that the next compaction begins anew."""
-        return PublishRefused(f"table {table}: {problem}. Nothing was landed; the next compaction begins anew")
 
 
 @dataclass(frozen=True)

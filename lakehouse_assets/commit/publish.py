@@ -184,8 +184,6 @@ class _Publication:
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
     def run(self, attempts: int) -> Published:
-        for problem in self.change.contradictions():
-            raise self.change.refused(self.identifier, problem)
         return commit_persistently(
             self.identifier, "publish", self._attempt, lambda: self._landed(self._load()), self._contended, attempts
         )

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import conditions, deletes
 from lakehouse_assets.commit.bounds import Within, predicate
+from lakehouse_assets.commit.change import RunChange
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files, repeated_chunks
+from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.keys_text import keys_text
 
 Identity = tuple[str, int]
@@ -30,45 +29,22 @@ Identity = tuple[str, int]
 
 
 @dataclass
-class RowChanges:
-    """The change of a run that merges; see Publishable."""
+class RowChanges(RunChange):
+    """The change of a run that merges."""
 
     keys: Sequence[str]
     """The keys of the run's partitions, for messages."""
     staged: Sequence[StagedChunk]
-    """The chunks that were staged on forks of the head."""
     operation: Operation
     only_inserts: bool = False
     """Whether nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left
     out."""
     entries: Entries = field(default_factory=Entries)
-    after_contention = (
-        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
-    )
 
-    @cached_property
-    def _added(self) -> list[DataFile]:
-        found = [*distinct_files(self.staged), *(file for chunk in self.staged for file in chunk.deletes)]
-        return list({file.file_path: file for file in found}.values())
-
-    @cached_property
-    def _removed(self) -> dict[str, ManifestEntry]:
-        return {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
-
-    def contradictions(self) -> Iterator[str]:
-        """Yields a problem if a chunk was handed in more than once, or if more than one worker rewrites a file."""
-        if repeated := repeated_chunks(self.staged):
-            yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
-        paths = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
-        if twice := sorted(path for path, count in paths.items() if count > 1):
-            yield (
-                f"{len(twice)} files are rewritten by more than one worker, such as {twice[0]}; declare "
-                "partitions_per_worker=None, so that one worker merges them all"
-            )
-
-    def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns the data and delete files to add; none if metadata alone forbids the change."""
-        return () if any(conditions.changed_since(now, self.staged)) else self._added
+    @property
+    def partitions(self) -> str:
+        """Names the partitions of the run's keys."""
+        return keys_text(self.keys)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
@@ -80,6 +56,13 @@ class RowChanges:
         name = ".".join(table.name())
         for problem in conditions.unfit(table, self.staged, missing):
             raise self.refused(name, problem)
+        removed = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
+        if twice := sorted(path for path, count in removed.items() if count > 1):
+            raise self.refused(
+                name,
+                f"{len(twice)} files are rewritten by more than one worker, such as {twice[0]}; declare "
+                "partitions_per_worker=None, so that one worker merges them all",
+            )
         for chunk in self.staged:
             if moved := next(self._moved(table, chunk), None):
                 raise HeadMoved(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
@@ -119,8 +102,8 @@ class RowChanges:
         return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}
 
     def _plan(self, table: Table) -> ManifestPlan:
-        plan = ManifestPlan(added=list(map(arrival, self._added)))
-        left = dict(self._removed)
+        plan = ManifestPlan(added=list(map(arrival, self.files)))
+        left = {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
         places = Partitions(table.metadata, map(partition_of, left.values()))
         for manifest in live_manifests(table):
             if not left or not places.may_be_in(manifest):
@@ -131,9 +114,3 @@ class RowChanges:
         if left:
             raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not on the table")
         return plan
-
-    def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
-        return PublishRefused(
-            f"table {table}, {keys_text(self.keys)}: {problem}. Nothing was published; materialize the partitions anew"
-        )

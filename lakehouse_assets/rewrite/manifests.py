@@ -5,23 +5,22 @@ What is merged is decided in commit/manifest_merge.py; when is the policy's ques
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
+from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.land import NothingLeft
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.errors import PublishRefused
 
 
 @dataclass(frozen=True)
@@ -91,22 +90,14 @@ def rewrite_manifests(
 
 
 @dataclass
-class _ManifestRewrite:
-    """The change of a rewrite of manifests; see Publishable."""
+class _ManifestRewrite(Publishable):
+    """The change of a rewrite of manifests."""
 
     table_uuid: UUID
     merge: ManifestMerge = field(default_factory=lambda: ManifestMerge(least=2))
     listed: Sequence[ManifestFile] = ()
     """The live manifests of the table, as the latest attempt found them."""
     operation = Operation.REPLACE
-    after_contention = "The table is as it was; the next rewrite of its manifests begins anew"
-
-    def contradictions(self) -> Iterator[str]:
-        yield from ()
-
-    def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns no files: those that the entries list stay listed."""
-        return ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         refuse_other_versions(table)
@@ -119,9 +110,6 @@ class _ManifestRewrite:
         if not plan.rewritten:
             raise NothingLeft(f"table {name}: none of its {len(self.listed)} manifests can be merged")
         return plan
-
-    def refused(self, table: str, problem: str) -> PublishRefused:
-        return PublishRefused(f"table {table}: {problem}. Nothing was changed; the next rewrite begins anew")
 
     def report(self, snapshot_id: int | None) -> ManifestsReport:
         """Reports what the latest attempt planned: what is read after a commit could fail."""
