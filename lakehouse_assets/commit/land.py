@@ -5,14 +5,13 @@ Each attempt looks anew which units still fit the table; the rules are in landin
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -137,11 +136,7 @@ def _superfluous(
     }
 
 
-logger = logging.getLogger(__name__)
-
-EARLIER = Dropped(
-    LandingRule.CHANGED, "the snapshot that an earlier call with the same token committed does not replace it"
-)
+EARLIER = Dropped(LandingRule.CHANGED, "another call with the same token has landed: its report says what did")
 
 
 @dataclass(frozen=True)
@@ -171,10 +166,10 @@ def land(
 ) -> Landing:
     """Commits the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
 
-    token: as for publish(); a second call with it changes nothing, and tells what the first one landed.
+    token: as for publish(); a second call with it changes nothing, and reports of no unit that it landed.
     entries: what was read of the table's manifests before, which need not be read again.
-    If another attempt than the last may have landed, the snapshot tells what landed. If that can't be read, the result
-    is what the last attempt found: the commit is made, and an error would say that it is not.
+    The reasons are those of the last attempt. Where an attempt before it has landed after all, as its answer was lost,
+    they may differ from what is in the snapshot.
     Raises as publish() does; PublishRefused also if two units claim the same file.
     """
     if not units:
@@ -184,37 +179,6 @@ def land(
         published = publish(catalog, identifier, compaction, token, summary, attempts=attempts)
     except NothingLeft:
         published = None
-    removed = None
-    if published and (published.repeated or published.attempts > 1):
-        # The snapshot itself tells: an attempt that was thought to have failed may be the one that landed.
-        snapshot_id = published.snapshot_id
-        try:
-            removed = _removed_from(catalog.load_table(identifier), snapshot_id)
-        except Exception as error:  # catalogs and storages have errors of their own
-            logger.warning("%s: what landed with snapshot %s can't be read: %r", identifier, snapshot_id, error)
-    reasons = [_reason(unit, compaction.dropped.get(n), removed) for n, unit in enumerate(units)]
+    earlier = published is not None and published.repeated
+    reasons = [EARLIER if earlier else compaction.dropped.get(n) for n in range(len(units))]
     return Landing(published, tuple(zip(units, reasons, strict=True)))
-
-
-def _reason(unit: Unit, found: Dropped | None, removed: set[str] | None) -> Dropped | None:
-    """Returns why a unit did not land; None if it did.
-
-    found: what the latest attempt decided. removed: paths of what the landed snapshot removed, if it was asked.
-    """
-    if removed is None:
-        return found
-    return None if unit.removed[0].data_file.file_path in removed else found or EARLIER
-
-
-def _removed_from(table: Table, snapshot_id: int) -> set[str] | None:
-    """Returns the paths of the files that a snapshot removed; None if it has expired."""
-    snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None:
-        return None
-    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot_id and m.deleted_files_count]
-    entries = [entry for m in own for entry in m.fetch_manifest_entry(table.io, discard_deleted=False)]
-    return {
-        entry.data_file.file_path
-        for entry in entries
-        if entry.status is ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot_id
-    }
