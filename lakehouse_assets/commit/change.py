@@ -101,7 +101,7 @@ class Change(RunChange):
     """Files to add, files to remove, and what must not have happened to the table meanwhile."""
 
     region: Region
-    """The partitions that every added file must be in."""
+    """The run's partitions. Whether the added files are in them is the audit's question."""
     staged: tuple[StagedChunk, ...]
     removals: Callable[[IcebergTable, Schema], Removals]
     """Returns what chooses the files to remove. It is called at each attempt to commit, with the table as it was loaded
@@ -129,7 +129,7 @@ class Change(RunChange):
         Raises PublishRefused if the table has a format version other than 2, or if the change doesn't fit it.
         """
         refuse_other_versions(table)
-        for problem in conditions.broken(table, self.region, self.staged, missing):
+        for problem in conditions.broken(table, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
         return plan_manifests(table, self.files, self.removals(table, conditions.schema_of(table, self.staged)))
 

@@ -12,22 +12,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in, repeated_chunks
-from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
 
 
-def broken(table: Table, region: Region, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
+def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
     """Yields why these chunks can't be published to the table as it is now, causes before their consequences.
 
-    region: the partitions that their files must be in.
     missing: paths of staged files that are not in storage; with them the table could not be read.
     """
-    yield from unfit(table, staged, missing)
-    yield from _misplaced(table, region, staged)
-
-
-def unfit(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
-    """Yields what broken() yields, but does not check where the staged files are."""
     if repeated := repeated_chunks(staged):
         yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
     yield from changed_since(table.metadata, staged)
@@ -68,14 +60,3 @@ def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
         yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
-
-
-def _misplaced(table: Table, region: Region, staged: Sequence[StagedChunk]) -> Iterator[str]:
-    spec, schema = table.spec(), schema_of(table, staged)
-    for file in distinct_files(staged):
-        if file.spec_id != spec.spec_id:
-            current = f"the table's is {spec.spec_id} ({spec_text(spec, schema)})"
-            yield f"{file.file_path} was staged under partition spec {file.spec_id}, {current}"
-        if region.relation(schema, spec, file.partition) is not Relation.INSIDE:
-            path = spec.partition_to_path(file.partition, schema)
-            yield f"{file.file_path} is in {path or 'no partition'}, outside the run's partitions"

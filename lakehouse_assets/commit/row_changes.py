@@ -54,7 +54,7 @@ class RowChanges(RunChange):
         """
         refuse_other_versions(table)
         name = ".".join(table.name())
-        for problem in conditions.unfit(table, self.staged, missing):
+        for problem in conditions.broken(table, self.staged, missing):
             raise self.refused(name, problem)
         removed = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
         if twice := sorted(path for path, count in removed.items() if count > 1):

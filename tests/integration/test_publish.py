@@ -474,12 +474,6 @@ def test_the_same_file_under_two_chunks_counts_once(daily: Daily) -> None:
     assert daily.counts() == dict.fromkeys(DAYS, 1)
 
 
-def test_a_file_outside_the_runs_partitions_is_refused(daily: Daily) -> None:
-    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS, "2013-05-05"))
-    with pytest.raises(PublishRefused, match=r"day=2013-05-05.*outside"):
-        daily.publish("run", DAYS, staged)
-
-
 # Row 7: somebody else commits between stage and publish
 
 
