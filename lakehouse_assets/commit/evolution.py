@@ -226,7 +226,7 @@ def _source(table: Table, field: PartitionField | SortField) -> str:
 
 
 def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
-    """Describes the changes that were made, for people, with a line for each.
+    """Describes the changes that were made, for people, with a line for each: what was, and what is.
 
     The text for columns is the ``schema_change``, that for partitions, order, properties and docs the
     ``layout_change``; a text without lines is left out.
@@ -234,19 +234,5 @@ def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
     lines: dict[str, list[str]] = {}
     for change in changes:
         name = "layout_change" if change.kind in LAYOUT else "schema_change"
-        lines.setdefault(name, []).append(f"- {_done(change)}")
+        lines.setdefault(name, []).append(f"- {change.what}: {change.found} → {change.declared}")
     return {name: "\n".join(of_name) for name, of_name in lines.items()}
-
-
-def _done(change: SchemaChange) -> str:
-    name, declared, found = change.name, change.declared, change.found
-    return {
-        ChangeKind.MISSING: f"column {name} added: {declared}",
-        ChangeKind.UNDECLARED: f"column {name} dropped: {found}",
-        ChangeKind.TYPE: f"column {name}: {found} widened to {declared}",
-        ChangeKind.REQUIRED: f"column {name} may be null",
-        ChangeKind.DOC: f"doc of column {name}: {declared}",
-        ChangeKind.SPEC: f"partitioned by {declared}, before by {found}",
-        ChangeKind.ORDER: f"sorted by {declared}, before by {found}",
-        ChangeKind.PROPERTY: f"property {name}: {declared}, before {found}",
-    }[change.kind]

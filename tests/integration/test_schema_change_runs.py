@@ -75,10 +75,7 @@ def test_columns_are_added_and_widened_in_the_commit_of_the_rows(lake: Lake) -> 
     assert len(files & paths(lake, new)) == 1, "the file of the other day is as it was"
     assert before.scan(snapshot_id=before.current_snapshot().snapshot_id).to_arrow().num_rows == 2
     (materialization,) = result.asset_materializations_for_node("demo__rows")
-    assert (
-        materialization.metadata["schema_change"].value
-        == "- column n: int widened to long\n- column extra added: string"
-    )
+    assert materialization.metadata["schema_change"].value == "- column n: int → long\n- column extra: none → string"
     shown = materialization.metadata["dagster/column_schema"].value.columns
     assert [(c.name, c.type, c.constraints.nullable) for c in shown] == [
         ("id", "long", False),
@@ -193,6 +190,6 @@ def test_partitions_change_with_the_rows_and_old_files_stay(lake: Lake) -> None:
     assert [task.file.spec_id for task in lake.table(new).scan("day = '2024-01-02'").plan_files()] == [1, 1]
     assert len(files & paths(lake, new)) == 1
     (materialization,) = result.asset_materializations_for_node("demo__rows")
-    changes = "- partitioned by day, bucket(2, id), before by day\n- sorted by n, before by none"
+    changes = "- partitioned by: day → day, bucket(2, id)\n- sorted by: none → n"
     assert materialization.metadata["layout_change"].value == changes
     assert "schema_change" not in materialization.metadata

@@ -96,9 +96,9 @@ def test_columns_change_in_the_commit_of_the_rows_that_need_them(catalog: Catalo
     texts = evolution_texts(evolution.applied)
     assert [*texts] == ["schema_change"]
     assert texts["schema_change"].splitlines() == [
-        "- column n: int widened to long",
-        "- column new added: string",
-        "- column old dropped: string",
+        "- column n: int → long",
+        "- column new: none → string",
+        "- column old: string → none",
     ]
 
 
@@ -374,6 +374,6 @@ def test_a_layout_is_no_schema_change(catalog: Catalog) -> None:
     changed = numbers(columns=columns, **{**EVOLVES, "sorted_by": ["n"], "properties": {"owner": "us"}})
     evolution, _ = stage(catalog, changed, "two", "2024-01-02", n=2, old="y", new="z")
     assert evolution_texts(evolution.applied) == {
-        "schema_change": "- column new added: string",
-        "layout_change": "- sorted by n, before by none\n- property owner: us, before not set",
+        "schema_change": "- column new: none → string",
+        "layout_change": "- sorted by: none → n\n- property owner: not set → us",
     }

@@ -96,7 +96,7 @@ def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_chan
     assert not died.success
     resumed = lake.run(declared("text"), FIRST, tags=from_failure(died.run_id))
     (event,) = resumed.get_asset_materialization_events()
-    assert event.materialization.metadata["schema_change"].value == "- column text added: string"
+    assert event.materialization.metadata["schema_change"].value == "- column text: none → string"
 
 
 def test_what_failed_at_first_and_was_staged_then_has_succeeded(
