@@ -113,21 +113,14 @@ def own_commits(
         AuditFinding(
             LAKE,
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
-            f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; "
-            f"{_way_back(s, metadata)}; then materialize anew, not from failure",
+            f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; roll the "
+            f"table back to the snapshot before it ({s.parent_snapshot_id or 'none'}), unless it should stay or others "
+            "have committed since; then materialize anew, not from failure",
             {"snapshot": str(s.snapshot_id), "parent": str(s.parent_snapshot_id or "")},
         )
         for s in found
         if s.snapshot_id in history
     ]
-
-
-def _way_back(snapshot: Snapshot, metadata: TableMetadata) -> str:
-    if snapshot.snapshot_id != metadata.current_snapshot_id:
-        return "others have committed after it, so a rollback would undo their work too: decide what of it should go"
-    if snapshot.parent_snapshot_id is None:
-        return "it is the table's first snapshot: delete what it wrote, or drop the table"
-    return f"roll the table back to snapshot {snapshot.parent_snapshot_id}, unless it should stay"
 
 
 def _application(snapshot: Snapshot) -> str | None:
@@ -146,21 +139,12 @@ def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} "
                 f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
-                f"rows in {len(rows)} others ({_examples(rows)}). {_way_in(table, chunk)}",
+                f"rows in {len(rows)} others ({_examples(rows)}). Filter the step's rows by its window; where a "
+                "merge copied files of an older partition spec, rewrite these under the table's spec, or declare "
+                "Merge(rewrites=Rewrites.MERGE_ON_READ)",
                 {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
                 bad=_alone(chunk),
             )
-
-
-def _way_in(table: Table, chunk: StagedChunk) -> str:
-    region, specs = table.alignment.region(chunk.receipt.keys), chunk.metadata.specs()
-    relations = (region.relation(chunk.schema, specs[f.spec_id], f.partition) for f in _removed_data(chunk))
-    if Relation.OVERLAPS in relations:
-        return (
-            "Files of an older partition spec, which the merge copied, lie partly in these: rewrite them under the "
-            "table's spec, or declare Merge(rewrites=Rewrites.MERGE_ON_READ)"
-        )
-    return "Filter the step's rows by its window"
 
 
 def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
