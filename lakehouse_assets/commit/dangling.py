@@ -5,12 +5,12 @@ It is decided by metadata alone, anew at each attempt; no data file and no delet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
@@ -50,7 +50,7 @@ class DanglingDeletes(Publishable):
     found: int = 0
     """The number of delete files that dangle, as the latest attempt found it."""
     operation = Operation.REPLACE
-    _data: dict[str, list[ManifestEntry]] = field(default_factory=dict)
+    _data: Entries = field(default_factory=lambda: Entries(without_metrics=True))
     _deletes: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
@@ -60,31 +60,11 @@ class DanglingDeletes(Publishable):
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])
         deleting = [m for m in listed if m.content is ManifestContent.DELETES]
         # The data manifests, which take long, are not read if there is nothing to remove.
-        live = DataFiles(self._live(table.io, plan.untouched) if deleting else (), table.specs())
+        data = self._data.read(table.io, plan.untouched) if deleting else ()
+        live = DataFiles(chain.from_iterable(data), table.specs())
         for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):
             plan.split(manifest, entries, lambda entry: not live.any_needs(entry))
         self.found = len(plan.removed)
         if not self.found:
             raise NothingLeft(f"table {'.'.join(table.name())}: each delete file may apply to a live data file")
         return plan
-
-    def _live(self, io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-        """Yields the entries of the live data files.
-
-        Each manifest is read once over all attempts, and what is compared of it is kept.
-        """
-        for manifest in manifests:
-            if manifest.manifest_path not in self._data:
-                (entries,) = Entries().read(io, [manifest])
-                self._data[manifest.manifest_path] = [*map(_slim, entries)]
-            yield from self._data[manifest.manifest_path]
-
-
-def _slim(entry: ManifestEntry) -> ManifestEntry:
-    """Returns the entry without metrics, which take most of its memory."""
-    file = entry.data_file
-    slim = DataFile.from_args(content=file.content, file_path=file.file_path, partition=file.partition)
-    slim.spec_id = file.spec_id
-    return ManifestEntry.from_args(
-        status=entry.status, snapshot_id=entry.snapshot_id, sequence_number=entry.sequence_number, data_file=slim
-    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntry, ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, PartitionFieldSummary
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
@@ -32,13 +32,25 @@ def partition_of(entry: ManifestEntry) -> Partition:
 class Entries:
     """The live entries of the manifests that were read so far, by the manifest's path."""
 
+    without_metrics: bool = False
+    """Whether they are kept without the files' metrics, which take most of their memory."""
     _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
         """Returns the entries of each of the manifests, and reads those that are new. Raises as read_manifests()."""
         new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
-        self._known |= {manifest.manifest_path: entries for manifest, entries in read_manifests(io, new)}
+        for manifest, entries in read_manifests(io, new):
+            self._known[manifest.manifest_path] = [*map(_slim, entries)] if self.without_metrics else entries
         return [self._known[manifest.manifest_path] for manifest in manifests]
+
+
+def _slim(entry: ManifestEntry) -> ManifestEntry:
+    file = entry.data_file
+    slim = DataFile.from_args(content=file.content, file_path=file.file_path, partition=file.partition)
+    slim.spec_id = file.spec_id
+    return ManifestEntry.from_args(
+        status=entry.status, snapshot_id=entry.snapshot_id, sequence_number=entry.sequence_number, data_file=slim
+    )
 
 
 def values_of(record: Record) -> tuple[Any, ...]:
