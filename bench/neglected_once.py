@@ -131,7 +131,7 @@ class Mending:
         units = rewritten_units(self.table.io, done)
         landing = land(self.catalog, TABLE, units, RunToken(assignment.token, datetime.now(UTC)), {})
         seconds = time.perf_counter() - started
-        self.found["landed"] = len(landing.landed)
+        self.found["landed"] = sum(dropped is None for _, dropped in landing.units)
         call, again = (done.rewritten.seconds[part] for part in ("rewrite", "count again"))
         return {"ours": seconds, "call": call, "again": again, "rest": seconds - call - again}
 

@@ -29,7 +29,7 @@ from pyiceberg.table.update import (
     _apply_table_update,
 )
 
-from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tokens import changed_marks
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused
 
@@ -212,9 +212,7 @@ class Expired:
     """What the catalog lost, to be shown red."""
 
 
-def expire(
-    catalog: Catalog, identifier: str, plan: Callable[[TableMetadata], Expiry], *, attempts: int = ATTEMPTS
-) -> Expired:
+def expire(catalog: Catalog, identifier: str, plan: Callable[[TableMetadata], Expiry]) -> Expired:
     """Expires the snapshots that ``plan`` chooses from the table's metadata; it is asked anew at each attempt.
 
     The commit requires every branch and tag to be where the plan saw it. It can't require anything of one that is new:
@@ -225,7 +223,7 @@ def expire(
     MaintenanceRefused where there is no table, MaintenanceContended when the attempts ran out or the catalog stayed out
     of reach.
     """
-    return _Expiration(catalog, identifier, plan).run(attempts)
+    return _Expiration(catalog, identifier, plan).run()
 
 
 @dataclass
@@ -239,10 +237,9 @@ class _Expiration:
     tried: tuple[Table, Expiry] | None = None
     """The table and the plan of the last commit whose answer may be lost."""
 
-    def run(self, attempts: int) -> Expired:
-        verb = "expire snapshots"
+    def run(self) -> Expired:
         return commit_persistently(
-            self.identifier, verb, self._attempt, lambda: self._landed(self._load()), self._contended, attempts
+            self.identifier, "expire snapshots", self._attempt, lambda: self._landed(self._load()), self._contended
         )
 
     def _attempt(self) -> Expired:

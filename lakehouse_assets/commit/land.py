@@ -23,7 +23,7 @@ from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
 from lakehouse_assets.commit.landing_rules import Dropped, Head, LandingRule, Unit
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
-from lakehouse_assets.commit.publish import ATTEMPTS, Published, publish
+from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishRefused
 
@@ -148,11 +148,6 @@ class Landing:
     units: tuple[tuple[Unit, Dropped | None], ...]
     """The units in their order, each with the reason why it did not land; None if it did."""
 
-    @property
-    def landed(self) -> list[Unit]:
-        """The units that landed, in their order."""
-        return [unit for unit, dropped in self.units if dropped is None]
-
 
 def land(
     catalog: Catalog,
@@ -162,7 +157,6 @@ def land(
     summary: Mapping[str, str],
     *,
     entries: Entries | None = None,
-    attempts: int = ATTEMPTS,
 ) -> Landing:
     """Commits the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
 
@@ -176,7 +170,7 @@ def land(
         return Landing(None, ())
     compaction = Compaction(units, entries or Entries())
     try:
-        published = publish(catalog, identifier, compaction, token, summary, attempts=attempts)
+        published = publish(catalog, identifier, compaction, token, summary)
     except NothingLeft:
         published = None
     earlier = published is not None and published.repeated

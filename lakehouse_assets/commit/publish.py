@@ -66,7 +66,6 @@ def commit_persistently(
     attempt: Callable[[], T],
     landed: Callable[[], T | None],
     contended: Callable[[str, Exception], LakehouseError],
-    attempts: int,
 ) -> T:
     """Returns the result of the first attempt that succeeds.
 
@@ -77,7 +76,7 @@ def commit_persistently(
     contended: makes the error to raise, of the problem and the last error, when the attempts ran out or the catalog
         stayed out of reach.
     """
-    for number in range(1, attempts + 1):
+    for number in range(1, ATTEMPTS + 1):
         if number > 1:
             time.sleep(random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (number - 2))))
         try:
@@ -88,7 +87,7 @@ def commit_persistently(
             failure = error
             if not _transient(error):
                 break
-            _log(f"{number} of {attempts} to {verb}", identifier, error)
+            _log(f"{number} of {ATTEMPTS} to {verb}", identifier, error)
     try:
         found = landed()
     except LakehouseError:
@@ -99,7 +98,7 @@ def commit_persistently(
         return found
     if not _transient(failure):
         raise failure
-    raise contended(f"not committed in {attempts} attempts", failure) from failure
+    raise contended(f"not committed in {ATTEMPTS} attempts", failure) from failure
 
 
 def _log(attempt: str, identifier: str, error: Exception) -> None:
@@ -143,7 +142,6 @@ def publish(
     token: RunToken,
     summary: Mapping[str, str],
     *,
-    attempts: int = ATTEMPTS,
     evolve: Callable[[Transaction], None] = lambda _: None,
     before: Callable[[TableMetadata], None] = lambda _: None,
     moves: Moves = NO_MOVES,
@@ -165,7 +163,7 @@ def publish(
     finds out whether the commit landed.
     """
     with without_cycle_collector():
-        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before, moves).run(attempts)
+        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before, moves).run()
 
 
 @dataclass
@@ -183,9 +181,9 @@ class _Publication:
     tried: list[ChangeSnapshot] = field(default_factory=list)
     refused: list[ChangeSnapshot] = field(default_factory=list)
 
-    def run(self, attempts: int) -> Published:
+    def run(self) -> Published:
         return commit_persistently(
-            self.identifier, "publish", self._attempt, lambda: self._landed(self._load()), self._contended, attempts
+            self.identifier, "publish", self._attempt, lambda: self._landed(self._load()), self._contended
         )
 
     def _attempt(self) -> Published:

@@ -110,11 +110,6 @@ def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
         return [file.file_path for file, there in zip(files, present, strict=True) if not there]
 
 
-def count_nulls(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
-    """Counts the nulls of one column, found by its id, in one staged file, by reading that column."""
-    return int(_read_column(chunk, file, column).null_count)
-
-
 def _read_column(chunk: StagedChunk, file: DataFile, column: NestedField) -> ChunkedArray:
     from pyiceberg.io.pyarrow import ArrowScan  # pyarrow: not needed to load definitions
 
@@ -129,7 +124,7 @@ def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
     It is taken from the file's statistics, else counted: missing statistics never mean that there are no nulls.
     """
     known = (file.null_value_counts or {}).get(column.field_id)
-    return count_nulls(chunk, file, column) if known is None else known
+    return int(_read_column(chunk, file, column).null_count) if known is None else known
 
 
 def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.errors import PublishContended
 
 
@@ -37,4 +37,4 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
     def contended(problem: str, failure: Exception) -> PublishContended:
         return PublishContended(f"table {identifier}: its tags are {problem}, the last error was {failure!r}")
 
-    commit_persistently(identifier, "tag", attempt, lambda: None, contended, ATTEMPTS)
+    commit_persistently(identifier, "tag", attempt, lambda: None, contended)

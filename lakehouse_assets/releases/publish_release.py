@@ -20,7 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.expire_commit import Expiry, expire
-from lakehouse_assets.commit.publish import ATTEMPTS, commit_persistently
+from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import READERS
@@ -107,9 +107,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
         pointer = load_pointer(catalog, order.name)
         return _of_run(pointer, order) if pointer else None
 
-    return commit_persistently(
-        identifier, "release", lambda: _attempt(catalog, order, log), landed, contended, ATTEMPTS
-    )
+    return commit_persistently(identifier, "release", lambda: _attempt(catalog, order, log), landed, contended)
 
 
 def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:

@@ -52,8 +52,8 @@ def plan(policy: ExpiryPolicy = HEAD_ONLY, now_ms: int = FAR) -> Callable[[Table
     return lambda metadata: plan_expiry("t", metadata, policy, now_ms).expiry
 
 
-def expire_old(daily: Daily, policy: ExpiryPolicy = HEAD_ONLY, **options: Any) -> Expired:
-    return expire(daily.catalog, daily.identifier, plan(policy), **options)
+def expire_old(daily: Daily, policy: ExpiryPolicy = HEAD_ONLY) -> Expired:
+    return expire(daily.catalog, daily.identifier, plan(policy))
 
 
 def ids(daily: Daily) -> list[int]:
@@ -375,11 +375,14 @@ class AlwaysConflicts(SqlCatalog):
         raise CommitFailedException("somebody else was faster")
 
 
-def test_attempts_that_run_out_leave_the_table_as_it_was(sqlite: dict[str, str]) -> None:
+def test_attempts_that_run_out_leave_the_table_as_it_was(
+    sqlite: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_assets.commit.publish.ATTEMPTS", 3)
     daily = history(load_catalog("lake", **sqlite), 3)
     location = daily.table.metadata_location
     with pytest.raises(MaintenanceContended, match=r"3 attempts.*somebody else was faster.*next maintenance"):
-        expire_old(Daily(AlwaysConflicts("lake", **sqlite), daily.identifier), attempts=3)
+        expire_old(Daily(AlwaysConflicts("lake", **sqlite), daily.identifier))
     assert daily.table.metadata_location == location
 
 

@@ -202,7 +202,10 @@ class AlwaysConflicts(SqlCatalog):
         raise CommitFailedException("somebody else was faster")
 
 
-def test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were(sqlite: dict[str, str]) -> None:
+def test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were(
+    sqlite: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_assets.commit.publish.ATTEMPTS", 3)
     daily = Daily.create(load_catalog("lake", **sqlite))
     daily.append(daily_rows(*DAYS, each=3))
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
@@ -211,7 +214,7 @@ def test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were(sqlit
 
     unlucky = Daily(AlwaysConflicts("lake", **sqlite), daily.identifier)
     with pytest.raises(PublishContended, match=r"3 attempts.*somebody else was faster.*from failure"):
-        unlucky.publish("run", DAYS, staged, attempts=3)
+        unlucky.publish("run", DAYS, staged)
 
     assert sorted(metadata.iterdir()) == before
     daily.publish("run", DAYS, staged)
@@ -298,12 +301,15 @@ def test_glue_that_is_busy_is_asked_again(glue: GlueCatalog, error: tuple[str, i
 
 
 @pytest.mark.parametrize("error", PASSING, ids=str)
-def test_glue_that_stays_busy_ends_in_advice(glue: GlueCatalog, error: tuple[str, int] | Exception) -> None:
+def test_glue_that_stays_busy_ends_in_advice(
+    glue: GlueCatalog, error: tuple[str, int] | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_assets.commit.publish.ATTEMPTS", 3)
     daily = Daily.create(glue)
     staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
     refusing = Refusing(glue, [error] * 3)
     with pytest.raises(PublishContended, match=r"3 attempts.*from failure"):
-        daily.publish("run", DAYS, staged, attempts=3)
+        daily.publish("run", DAYS, staged)
     assert refusing.commits == 3
 
 

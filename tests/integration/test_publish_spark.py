@@ -18,7 +18,7 @@ from pyspark.errors.exceptions.base import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
-from lakehouse_assets.commit.staged import StagedChunk, count_nulls, read_all
+from lakehouse_assets.commit.staged import StagedChunk, nulls_in, read_all
 from lakehouse_assets.protocol.assignment import Assignment, MergeWork
 from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
@@ -289,9 +289,9 @@ def test_without_column_metrics_nulls_are_counted_by_a_scan(worker: Worker, cata
     (nulls,) = read_all(daily.table.io.properties, [replace(staged.receipt, metadata_location=location, rows=1)])
     for chunk in (staged, nulls):
         assert all(carrier.field_id not in (f.null_value_counts or {}) for f in chunk.files), "the naive way sees none"
-    assert [count_nulls(nulls, f, carrier) for f in nulls.files] == [1]
-    assert [count_nulls(nulls, f, flights) for f in nulls.files] == [0]
-    assert sum(count_nulls(staged, f, carrier) for f in staged.files) == 0
+    assert [nulls_in(nulls, f, carrier) for f in nulls.files] == [1]
+    assert [nulls_in(nulls, f, flights) for f in nulls.files] == [0]
+    assert sum(nulls_in(staged, f, carrier) for f in staged.files) == 0
 
 
 def test_gzipped_metadata_and_paths_of_their_own_are_followed(

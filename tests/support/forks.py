@@ -131,12 +131,12 @@ class Daily:
         return light_stage.receipt(self.identifier, token, days, base, fork, rows_written, chunk)
 
     def publish(
-        self, token: str, days: Sequence[str], *chunks: StagedChunk, created: datetime | None = None, **options: int
+        self, token: str, days: Sequence[str], *chunks: StagedChunk, created: datetime | None = None
     ) -> Published:
         """created: of the run; now where it does not matter."""
         run = RunToken(token, created or datetime.now(UTC))
         change = Change.replacing(region(*days), chunks)
-        return publish(self.catalog, self.identifier, change, run, {}, **options)
+        return publish(self.catalog, self.identifier, change, run, {})
 
     def last_change(self, what: str) -> tuple[int, int]:
         """How many ``records`` or ``data-files`` the newest snapshot added and removed, by its summary."""

@@ -52,9 +52,9 @@ def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[Unit
     return [rewrite(base, daily.table.io, task) for task in tasks]
 
 
-def landed(daily: Daily, *units: Unit, text: str | None = None, **options: int) -> Landing:
+def landed(daily: Daily, *units: Unit, text: str | None = None) -> Landing:
     """text: the token's."""
-    return land(daily.catalog, daily.identifier, units, token(text), {}, **options)
+    return land(daily.catalog, daily.identifier, units, token(text), {})
 
 
 def partition_of_day(day: str) -> Partition:

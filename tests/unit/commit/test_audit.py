@@ -55,7 +55,7 @@ def test_good_chunks_pass_without_reading_their_files(daily: Daily, monkeypatch:
     def never(*_):
         raise AssertionError("statistics are there: nothing to scan")
 
-    monkeypatch.setattr(staged, "count_nulls", never)
+    monkeypatch.setattr(staged, "_read_column", never)
     assert found(CARRIER_REQUIRED, a, b) == []
 
 
