@@ -6,7 +6,6 @@ A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -187,18 +186,13 @@ class FilesInRegion:
         """Raises PublishRefused if include() met a file that is only partly inside the region."""
         if not self.overlapping:
             return
-        schema, specs, spec = self.table.schema(), self._specs, self.table.spec()
-        paths = Counter(
-            f"{specs[f.spec_id].partition_to_path(f.partition, schema)} (spec {f.spec_id})" for f in self.overlapping
-        )
-        old = "; ".join(
-            f"spec {i} by {spec_text(specs[i], schema)}" for i in sorted({f.spec_id for f in self.overlapping})
-        )
+        example, schema = self.overlapping[0], self.table.schema()
+        old = self._specs[example.spec_id]
         raise PublishRefused(
             f"table {'.'.join(self.table.name())}: {len(self.overlapping)} files written under an older partition spec "
-            f"lie only partly inside the partitions {keys_text(self.region.keys)}: "
-            f"{', '.join(f'{p}: {n}' for p, n in paths.most_common(5))}. "
-            "Replacing them would lose the rows of other partitions. The table is now partitioned by "
-            f"{spec_text(spec, schema)} (spec {spec.spec_id}), these files are of {old}. Rewrite the old files under "
-            "the current spec (rewrite_data_files), or materialize every partition they hold in one run"
+            f"lie only partly inside the partitions {keys_text(self.region.keys)}, such as those of "
+            f"{old.partition_to_path(example.partition, schema)}, by {spec_text(old, schema)}. Replacing "
+            "them would lose the rows of other partitions. The table is now partitioned by "
+            f"{spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
+            "(rewrite_data_files), or materialize every partition they hold in one run"
         )
