@@ -7,7 +7,6 @@ them, they say which snapshots must not expire (collect/leases.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -20,10 +19,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
-from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.environment.spark_catalog import NOWHERE
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
+from lakehouse_assets.storage.raw_s3 import at_once
 
 INPUTS = "lakehouse.inputs"
 """The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""
@@ -57,9 +56,8 @@ def pin_inputs(
         missing = f"the table has no branch or tag {ref}" if table else f"the catalog has no table {identifier}"
         raise PublishRefused(f"table {reader}: reads names {name}, but {missing}. Nothing was staged or published")
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="inputs") as pool:
-        found = pool.map(pinned, dict.fromkeys([*deps, *reads]))
-        return tuple(pin for pin in found if pin is not None)
+    found = at_once(pinned, list(dict.fromkeys([*deps, *reads])))
+    return tuple(pin for pin in found if pin is not None)
 
 
 def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:

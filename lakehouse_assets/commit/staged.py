@@ -26,6 +26,7 @@ from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.storage.raw_s3 import at_once
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
@@ -67,8 +68,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
     if not receipts:
         return []
     io = load_file_io(dict(io_properties), receipts[0].metadata_location)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="forks") as pool:
-        return list(pool.map(lambda receipt: _read(io, receipt), receipts))
+    return at_once(lambda receipt: _read(io, receipt), receipts)
 
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
