@@ -6,7 +6,7 @@ How the numbers are read is in look.py, what is wrong with them in findings.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -39,8 +39,6 @@ class TableHealth:
     """The bytes that a data file should have."""
     limits: SizeLimits
     """What counts as a fragment and as undersized."""
-    sizes: Mapping[int, int]
-    """By n, how many data files have 2**n to 2**(n+1) - 1 bytes."""
     data_manifests: int
     """How many data manifests have live files."""
     delete_manifests: int
@@ -112,7 +110,6 @@ def table_health(
         uuid=metadata.table_uuid,
         target=target_size(metadata),
         limits=size_limits(metadata),
-        sizes=_added_up(partition.sizes for partition in partitions),
         data_manifests=kinds[ManifestContent.DATA],
         delete_manifests=kinds[ManifestContent.DELETES],
         empty_manifests=kinds[None],
@@ -133,11 +130,3 @@ def _last_write_ms(metadata: TableMetadata) -> int | None:
         if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
             return snapshot.timestamp_ms
     return None
-
-
-def _added_up(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for count in counts:
-        for n, files in count.items():
-            total[n] = total.get(n, 0) + files
-    return dict(sorted(total.items()))

@@ -5,7 +5,7 @@ What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,14 @@ def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) ->
     texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
     text = "; ".join([*texts, left] if found and left else texts) or "nothing to mend"
     needs = ", ".join(f"{finding.action or 'a person'} ({finding.severity})" for finding in found) or "nothing"
-    worst = {f"worst: {finding.action}": _table(_rows(finding)) for finding in found if finding.worst}
+    worst = {f"worst: {finding.action}": _worst(finding) for finding in found if finding.worst}
     metadata: dict[str, Any] = {**numbers, "findings": len(found), NEEDS: needs, **worst}
     return Verdict(not found, dg.AssetCheckSeverity(severity), text, metadata)
 
 
-def _rows(finding: Finding) -> Iterable[dict[str, str | int]]:
-    for partition in finding.worst:
-        yield {
+def _worst(finding: Finding) -> dg.TableMetadataValue:
+    rows = (
+        {
             "partition": partition.name,
             "files": partition.files,
             "size": size_text(partition.size),
@@ -100,14 +100,12 @@ def _rows(finding: Finding) -> Iterable[dict[str, str | int]]:
             "rows": partition.rows,
             "rows deleted at most": partition.rows_deleted_at_most,
         }
-
-
-def _table(rows: Iterable[Mapping[str, Any]]) -> dg.TableMetadataValue:
+        for partition in finding.worst
+    )
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 
 def _files(health: TableHealth) -> dict[str, Any]:
-    sizes = [{"from": size_text(2**n), "files": files} for n, files in health.sizes.items()]
     return {
         "partitions": len(health.partitions),
         "files": health.total("files"),
@@ -118,7 +116,6 @@ def _files(health: TableHealth) -> dict[str, Any]:
         "undersized": health.total("undersized"),
         "delete_files": health.total("delete_files"),
         "rows_deleted_at_most": health.total("rows_deleted_at_most"),
-        **({"sizes": _table(sizes)} if sizes else {}),
     }
 
 

@@ -44,8 +44,6 @@ class PartitionHealth:
     """The bytes of the data files."""
     rows: int
     """The rows of the data files, deleted rows included."""
-    sizes: Mapping[int, int]
-    """By n, how many data files have 2**n to 2**(n+1) - 1 bytes."""
     fragments: int
     """How many data files are fragments."""
     fragment_size: int
@@ -115,7 +113,6 @@ class _Sums:
 
     counts: tuple[int, ...] = (0,) * len(COUNTS)
     """The numbers of its data files, in the order of COUNTS."""
-    sizes: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
     """The rows of data files by their least data sequence number."""
     newest: int = -1
@@ -137,8 +134,6 @@ class _Sums:
         self.counts = tuple(map(add, self.counts, _counts(summary)))
         self.data[summary.oldest] = self.data.get(summary.oldest, 0) + summary.rows
         self.newest = max(self.newest, summary.newest)
-        for n, files in summary.sizes:
-            self.sizes[n] = self.sizes.get(n, 0) + files
 
     def needs_spark(self, spec_id: int, default_spec_id: int, newest_anywhere: int) -> Iterator[str]:
         if spec_id != default_spec_id:
@@ -169,7 +164,6 @@ def partition_healths(
             key=names[spec_id, values].key,
             spec_id=spec_id,
             values=values,
-            sizes=dict(sorted(sums.sizes.items())),
             rows_deleted_at_most=rows_deleted_at_most(
                 sums.data, sums.positions, max(sums.newest_equality, newest_anywhere)
             ),

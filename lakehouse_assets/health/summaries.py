@@ -1,4 +1,4 @@
-"""Adds up one manifest: for each kind of file and partition the number, bytes, rows, sizes and ages of its files.
+"""Adds up one manifest: for each kind of file and partition the number, bytes, rows and ages of its files.
 
 How manifests are read is in commit/manifest_reader.py, how summaries are kept in summary_cache.py.
 """
@@ -6,7 +6,7 @@ How manifests are read is in commit/manifest_reader.py, how summaries are kept i
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,8 +67,6 @@ class Summary(NamedTuple):
     """How many files are undersized; a fragment does not count as one."""
     undersized_size: int
     """The bytes of the undersized files."""
-    sizes: tuple[tuple[int, int], ...]
-    """Pairs of n and how many files have 2**n to 2**(n+1) - 1 bytes."""
     oldest: int
     """The least data sequence number."""
     newest: int
@@ -98,12 +96,6 @@ def _summary(spec_id: int, files: Sequence[LiveFile], limits: SizeLimits) -> Sum
         fragment_size=sum(fragments),
         undersized=len(undersized),
         undersized_size=sum(undersized),
-        sizes=tuple(sorted(Counter(map(power_of_two, sizes)).items())),
         oldest=min(sequences),
         newest=max(sequences),
     )
-
-
-def power_of_two(size: int) -> int:
-    """Returns n for a size of 2**n to 2**(n+1) - 1 bytes; 0 for an empty file too."""
-    return max(size, 1).bit_length() - 1

@@ -25,7 +25,7 @@ from lakehouse_assets.protocol.versions import VERSION
 logger = logging.getLogger(__name__)
 
 FIELDS = tuple(Summary.__annotations__)
-PARTITION, SIZES = FIELDS.index("partition"), FIELDS.index("sizes")
+PARTITION = FIELDS.index("partition")
 Lines = dict[tuple[str, int], str]
 """The summaries of each manifest as line() makes them, in a tenth of the objects' memory, by the manifest's path and
 length. The path alone is not enough: a restored backup may have another manifest there."""
@@ -79,7 +79,7 @@ def summaries_in(kept: str) -> list[Summary]:
     """Returns the summaries of a line."""
     rows = _DECODER.decode(kept)[2]
     for row in rows:
-        row[PARTITION], row[SIZES] = tuple(row[PARTITION]), tuple(map(tuple, row[SIZES]))
+        row[PARTITION] = tuple(row[PARTITION])
     return [Summary(*row) for row in rows]
 
 

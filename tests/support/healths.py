@@ -15,7 +15,7 @@ NUMBERS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", 
 
 def partition(name: str = "2013-01-01", **numbers: Any) -> PartitionHealth:
     zeros = dict.fromkeys((*NUMBERS, "rows_deleted_at_most"), 0)
-    fixed = {"name": name, "key": name, "spec_id": 0, "values": (), "sizes": {}, "written_ms": None, "needs_spark": ()}
+    fixed = {"name": name, "key": name, "spec_id": 0, "values": (), "written_ms": None, "needs_spark": ()}
     return PartitionHealth(**{**fixed, **zeros, **numbers})
 
 
@@ -26,7 +26,6 @@ def table(*partitions: PartitionHealth, **numbers: Any) -> TableHealth:
         "uuid": UUID(int=1),
         "target": 512 * MIB,
         "limits": SizeLimits(64 * MIB, 384 * MIB),
-        "sizes": {},
         "format_version": 2,
     }
     more = {"last_write_ms": None, "location": "file:///lake/t", "is_sorted": False, "needs_spark": ()}

@@ -31,10 +31,9 @@ def numbers(found: Verdicts) -> dict[str, int | float]:
 
 
 ILL = table(
-    partition("a", files=130, fragments=130, size=2**20, rows=9, sizes={3: 120, 9: 10}),
-    partition("b", files=12, fragments=12, delete_files=3, rows=100, rows_deleted_at_most=20, sizes={3: 12}),
+    partition("a", files=130, fragments=130, size=2**20, rows=9),
+    partition("b", files=12, fragments=12, delete_files=3, rows=100, rows_deleted_at_most=20),
     partition("c", files=1),
-    sizes={3: 132, 9: 10},
     snapshots=5,
     last_write_ms=9 * HOUR - HOUR // 2,
 )
@@ -82,10 +81,6 @@ def test_the_worst_partitions_are_a_table_for_each_finding() -> None:
     assert worst.records[0].data["size"] == "1 MiB"
     (deletes,) = metadata["worst: deletes"].records
     assert (deletes.data["partition"], deletes.data["rows deleted at most"]) == ("b", 20)
-    assert [record.data for record in metadata["sizes"].records] == [
-        {"from": "8 bytes", "files": 132},
-        {"from": "512 bytes", "files": 10},
-    ]
 
 
 def test_a_verdict_is_the_same_for_an_op_and_for_a_sensor() -> None:

