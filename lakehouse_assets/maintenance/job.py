@@ -37,8 +37,8 @@ class MaintenanceConfig(dg.Config):
         BUDGET_GIB,
         ge=0,
         allow_inf_nan=False,
-        description="The most that this run may rewrite, over all tables, in GiB. What is worth doing but does not fit "
-        "is named in the plan and left for another run.",
+        description="The most that this run plans to rewrite, over all tables, in GiB. What is worth doing but does "
+        "not fit is named in the plan and left for another run.",
     )
     dry_run: bool = Field(True, description="true: only show what would be done, and why. false: do it.")
     allow_large: bool = Field(

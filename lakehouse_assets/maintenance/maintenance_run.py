@@ -23,9 +23,9 @@ from lakehouse_assets.health.look import HealthReader
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.maintenance.collect_level import collection_tables, site_of
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Means
-from lakehouse_assets.maintenance.policy import NotTaken, Plan, Policy, candidates, plan
+from lakehouse_assets.maintenance.policy import Policy, candidates, plan
 from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, forget_parent, note_rewritten, note_table
-from lakehouse_assets.maintenance.run_tables import Done, done_table, measured_table, numbers_of, plan_table
+from lakehouse_assets.maintenance.run_tables import Done, done_table, measured_table, plan_table
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -47,8 +47,6 @@ class MaintenanceRun:
     allow_large: bool
     healths: dict[str, TableHealth] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
-    left: list[NotTaken] = field(default_factory=list)
-    """Actions that the budget did not suffice for after all."""
     faults: list[str] = field(default_factory=list)
     """What must be shown in red, a sentence each."""
     failed: set[str] = field(default_factory=set)
@@ -67,11 +65,9 @@ class MaintenanceRun:
         if dry_run:
             self._look_closer(planned.taken)
             return {PLAN: plan_table(planned), **self._shown(planned.taken)}, self.faults
-        self._carry_out(planned.taken, budget)
+        self._carry_out(planned.taken)
         self._evaluate_checks({action.table for action in planned.taken})
-        left = [left_out.action for left_out in self.left]
-        shown = Plan(tuple(a for a in planned.taken if a not in left), (*planned.not_taken, *self.left))
-        return {PLAN: plan_table(shown), "done": done_table(self.done), **self._shown(planned.taken)}, self.faults
+        return {PLAN: plan_table(planned), "done": done_table(self.done), **self._shown(planned.taken)}, self.faults
 
     def _shown(self, taken: Sequence[Action]) -> dict[str, Any]:
         """Returns what the collector found, if it was asked, and the numbers of tables that nothing is done to."""
@@ -126,40 +122,31 @@ class MaintenanceRun:
     def _fault(self, where: str, error: Exception) -> None:
         self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
-    def _carry_out(self, actions: Sequence[Action], budget: int) -> None:
-        """Carries out actions one after the other, as long as the budget lasts.
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        """Carries out actions one after the other.
 
         The run's tags say beforehand which table is at work: whoever kills the run leaves that table's name there.
         """
-        spent = 0
+        rewritten = 0
         for action in actions:
-            if spent + action.size > budget:
-                self.left.append(NotTaken(action, "budget: the actions before it rewrote more than was expected"))
-                continue
-            note_rewritten(self.context, spent + action.size)
+            note_rewritten(self.context, rewritten + action.size)
             note_table(self.context, action.table, UNDER_WAY)
-            size = self._done(action)
-            spent += size
-            note_rewritten(self.context, spent)
+            rewritten += self._done(action)
+            note_rewritten(self.context, rewritten)
             note_table(self.context, action.table, FAILED if action.table in self.failed else DONE)
 
     def _done(self, action: Action) -> int:
         """Carries out an action, and returns the bytes that it rewrote; those that were expected where it failed."""
-        where = f"{action.table}, {action.level.name}"
+        where, started = f"{action.table}, {action.level.name}", time.monotonic()
         try:
-            before, started = numbers_of(self.means.catalog.load_table(action.table)), time.monotonic()
             result = action.level.carry_out(self.means, action)
         except Exception as error:  # catalogs and storages have errors of their own
             self._fault(where, error)
             self.failed.add(action.table)
             return action.size
-        seconds, after = time.monotonic() - started, ""
-        try:
-            after = numbers_of(self.means.catalog.load_table(action.table))
-        except Exception as error:  # the work is done, whether or not the table can be read now
-            self._fault(f"{where}: afterwards", error)
+        seconds = time.monotonic() - started
         self.context.log.info(f"{where}: {result.summary}, in {seconds:.1f} s")
-        self.done.append(Done(action, result, seconds, before, after))
+        self.done.append(Done(action, result, seconds))
         self.faults += [f"{where}: {fault}" for fault in result.faults]
         if result.faults or result.in_vain:
             self.failed.add(action.table)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.health.health import TableHealth
@@ -17,7 +16,7 @@ from lakehouse_assets.run.jobs import shown_table
 PLAN = ("table", "level", "by", "why", "expected gain", "size", "seconds", "verdict")
 DONE = (
     *("table", "level", "by", "expected gain", "gain", "expected size", "size", "expected seconds", "seconds"),
-    *("USD", "before", "after", "proof", "result", "dropped"),
+    *("USD", "proof", "result", "dropped"),
 )
 
 
@@ -28,24 +27,6 @@ class Done:
     action: Action
     result: Result
     seconds: float
-    before: str
-    """The numbers of the table before the action."""
-    after: str
-    """Those after it, with what writers did meanwhile; empty where it could not be read any more."""
-
-
-def numbers_of(table: IcebergTable) -> str:
-    """Writes the numbers of a table's files and metadata, as far as the summary of its current snapshot says them."""
-    snapshot = table.current_snapshot()
-    totals = snapshot.summary if snapshot and snapshot.summary else {}
-    counts = {
-        "files": int(totals.get("total-data-files") or 0),
-        "deletes": int(totals.get("total-delete-files") or 0),
-        "manifests": len(snapshot.manifests(table.io)) if snapshot else 0,
-        "snapshots": len(table.metadata.snapshots),
-    }
-    size = size_text(len(table.io.new_input(table.metadata_location)))
-    return ", ".join([*(f"{n:,} {name}" for name, n in counts.items() if n), f"metadata.json {size}"])
 
 
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
@@ -83,6 +64,5 @@ def _done_cells(done: Done) -> tuple[str, ...]:
     return (
         *(action.table, action.level.name, action.engine.value, str(action.gain), str(result.gain)),
         *(size_text(action.size), size_text(result.size), f"{action.seconds:.1f}", f"{done.seconds:.1f}"),
-        *(f"{usd:.4f}" if usd else "0", done.before, done.after),
-        *(result.proof, result.summary, "; ".join(result.dropped)),
+        *(f"{usd:.4f}" if usd else "0", result.proof, result.summary, "; ".join(result.dropped)),
     )
