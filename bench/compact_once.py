@@ -1,5 +1,5 @@
 """A table of many small files, and one compaction of it without a JVM, each in a process of its own.
-``build`` prints nothing, ``compact`` one line of JSON: seconds of each phase, files, bytes, peak memory."""
+``build`` prints nothing, ``compact`` one line of JSON: seconds, files, bytes, peak memory."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ def measured(home: Path) -> dict[str, float]:
     return {
         "seconds": seconds,
         "cpu": cpu,
-        **report.seconds,
         "landed": sum(p.outcome == "landed" for p in reports),
         "rows": sum(p.proof.after.rows for p in reports if p.proof),
         "files_before": sum(p.files_before for p in reports),

@@ -5,7 +5,6 @@ When and which partitions is the policy's question; Dagster is not known here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,26 +23,6 @@ from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, RewriteTask, plan_rewrites
-
-
-class PhaseTimer:
-    """Measures the phases of a piece of maintenance.
-
-    seconds: the duration of each phase, in their order.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.monotonic()
-
-    def lap(self, name: str) -> None:
-        """Ends the phase that has run since the last lap, or since the timer was made.
-
-        name: that of the phase.
-        """
-        now = time.monotonic()
-        self.seconds[name] = now - self._last
-        self._last = now
 
 
 class Outcome(StrEnum):
@@ -95,8 +74,6 @@ class CompactionReport:
     """The commit; None if there was nothing to land, or if an earlier call landed."""
     snapshot_id: int | None
     """The snapshot of the commit, or that of the earlier call; None if there is none."""
-    seconds: Mapping[str, float]
-    """The duration of each phase, in their order."""
     usages: tuple[Usage, ...] = ()
     """What the workers used, if there were any."""
 
@@ -127,25 +104,21 @@ def compact(
     min_input_files: how many small files of a partition are worth a rewrite. proof: how each is proved.
     No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
     """
-    timer = PhaseTimer()
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
     snapshot = table.metadata.current_snapshot()
     if earlier is not None or snapshot is None:
-        return CompactionReport((), None, earlier, {})
+        return CompactionReport((), None, earlier)
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
-    timer.lap("plan")
     reasons = reasons_of_table(base.metadata)
     rewritten = [_rewritten(base, table, task, reasons, proof) for task in tasks]
-    timer.lap("rewrite and prove")
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
-    timer.lap("land")
     fates = iter(landing.units)
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
     published = landing.published
-    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None, timer.seconds)
+    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None)
 
 
 def _rewritten(

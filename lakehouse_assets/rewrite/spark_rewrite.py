@@ -31,7 +31,7 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.protocol.receipts import read_json
-from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, PhaseTimer, report_of_unit
+from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
@@ -105,24 +105,19 @@ class SparkRewrite:
 
         Raises as land() does, and LakehouseError where the table can't be forked.
         """
-        timer = PhaseTimer()
         metadata = self._target.metadata
         earlier = find_published(self.table.identifier, metadata, self.token.text)
         if earlier is not None or metadata.current_snapshot_id is None:
-            return CompactionReport((), None, earlier, {})
-        self._plan  # noqa: B018  it is made when it is first read
-        timer.lap("plan")
+            return CompactionReport((), None, earlier)
         results = self._work()
-        timer.lap("rewrite and prove")
         units, reports = self._units(results)
         catalog, identifier = self.lakehouse.catalog(), self.table.identifier
         landing = land(catalog, identifier, units, self.token, properties, entries=self.entries)
-        timer.lap("land")
         reports += [report_of_unit(*fate) for fate in landing.units]
         reports.sort(key=lambda report: report.partition)
         published, usages = landing.published, tuple(results.usages)
         snapshot_id = published.snapshot_id if published else None
-        return CompactionReport(tuple(reports), published, snapshot_id, timer.seconds, usages)
+        return CompactionReport(tuple(reports), published, snapshot_id, usages)
 
     @cached_property
     def _target(self) -> IcebergTable:

@@ -104,7 +104,6 @@ def test_twenty_small_files_become_one_and_no_row_changes(whole: Daily) -> None:
     assert (snapshot.snapshot_id, snapshot.summary.operation) == (report.snapshot_id, Operation.REPLACE)
     assert (snapshot.summary["total-records"], snapshot.summary["total-data-files"]) == ("60", "1")
     assert len(whole.table.snapshots()) == history + 1
-    assert set(report.seconds) == {"plan", "rewrite and prove", "land"}
 
 
 def test_a_proof_by_counts_reads_nothing_back(whole: Daily, monkeypatch: pytest.MonkeyPatch) -> None:

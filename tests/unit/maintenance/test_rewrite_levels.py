@@ -54,7 +54,7 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
         )
         for n, outcome in enumerate(outcomes, start=1)
     ]
-    return CompactionReport(tuple(parts), None, snapshot_id, {})
+    return CompactionReport(tuple(parts), None, snapshot_id)
 
 
 def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
