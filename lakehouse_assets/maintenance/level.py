@@ -130,19 +130,6 @@ class Result:
     usages: tuple[Usage, ...] = ()
     """What the workers used that did it; empty where the run's own process did it."""
 
-    def __add__(self, other: Result) -> Result:
-        """Joins the results of one action that two engines carried out, each its part."""
-        return Result(
-            self.gain + other.gain,
-            self.size + other.size,
-            "; ".join(filter(None, (self.summary, other.summary))),
-            "; ".join(filter(None, (self.proof, other.proof))),
-            self.dropped + other.dropped,
-            self.faults + other.faults,
-            self.in_vain and other.in_vain,
-            self.usages + other.usages,
-        )
-
 
 @dataclass(frozen=True)
 class Means:

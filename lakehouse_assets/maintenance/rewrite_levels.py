@@ -63,10 +63,10 @@ class RewriteLevel(MaintenanceLevel):
     """A level that rewrites files of partitions."""
 
     def carry_out(self, means: Means, action: Action) -> Result:
-        """Rewrites files without a JVM where that can be; what turns out to need Spark is left to workers."""
+        """Rewrites files without a JVM or by workers; by workers also where only now a part turns out to need Spark."""
         if action.engine is Engine.SPARK:
             return self._by_spark(means, action)
-        from lakehouse_assets.rewrite.compact import Outcome, compact
+        from lakehouse_assets.rewrite.compact import compact
 
         report = compact(
             means.catalog,
@@ -77,15 +77,10 @@ class RewriteLevel(MaintenanceLevel):
             min_input_files=_min_input_files(means),
             proof=means.tables[action.table].maintenance.proof,
         )
-        here = [found for found in report.partitions if found.outcome is not Outcome.NEEDS_SPARK]
-        done = self._landed(means, action, replace(report, partitions=tuple(here)))
-        # What only their files say, as of files in other formats, is known when they are read.
-        others = {at for found in report.partitions if found.outcome is Outcome.NEEDS_SPARK for at in found.partitions}
-        if not others:
-            return done
-        left = tuple(partition for partition in action.partitions if _key(partition) in others)
-        result = self._by_spark(means, replace(action, partitions=left, engine=Engine.SPARK))
-        return done + result if here else result
+        if report.needs_spark:
+            means.context.log.info(f"{action.table}, {self.name}, by Spark: {'; '.join(report.needs_spark)}")
+            return self._by_spark(means, replace(action, engine=Engine.SPARK))
+        return self._landed(means, action, report)
 
     def _by_spark(self, means: Means, action: Action) -> Result:
         from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
@@ -346,10 +341,6 @@ def _min_input_files(means: Means) -> int:
 
 
 def _keys(action: Action) -> set[Partition]:
-    return set(map(_key, action.partitions))
-
-
-def _key(partition: PartitionHealth) -> Partition:
     from pyiceberg.typedef import Record
 
-    return partition.spec_id, Record(*partition.values)
+    return {(partition.spec_id, Record(*partition.values)) for partition in action.partitions}

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Proof, Unit
 from lakehouse_assets.commit.publish import Published
@@ -33,7 +33,6 @@ class Outcome(StrEnum):
     """Somebody changed what would have been replaced. Nothing is wrong."""
     UNPROVED = "unproved"
     """The rewrite changed rows. It did not land; its cause must be found."""
-    NEEDS_SPARK = "needs Spark"
     FAILED = "failed"
     """Its files could not be rewritten; other partitions may still succeed."""
 
@@ -42,9 +41,6 @@ class Outcome(StrEnum):
 class PartitionReport:
     """The result for one partition, or for several that had to land together."""
 
-    partitions: tuple[Partition, ...]
-    """Their spec ids and partition tuples. A report of a chunk that failed names only partitions that were asked
-    for."""
     partition: str
     """Their path."""
     outcome: Outcome
@@ -76,6 +72,8 @@ class CompactionReport:
     """The snapshot of the commit, or that of the earlier call; None if there is none."""
     usages: tuple[Usage, ...] = ()
     """What the workers used, if there were any."""
+    needs_spark: tuple[str, ...] = ()
+    """The reasons why all of it was left to Spark, of whichever partitions; empty if it was not."""
 
     @property
     def landed(self) -> list[PartitionReport]:
@@ -100,6 +98,8 @@ def compact(
 ) -> CompactionReport:
     """Rewrites small files, and files with deleted rows, of these partitions. Rows stay the same.
 
+    If one of them needs Spark, nothing is rewritten: a worker that is started for it does the others in passing.
+
     partitions: spec ids and partition tuples; None for all. token: a second call with it changes nothing.
     min_input_files: how many small files of a partition are worth a rewrite. proof: how each is proved.
     No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
@@ -111,8 +111,10 @@ def compact(
         return CompactionReport((), None, earlier)
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
-    reasons = reasons_of_table(base.metadata)
-    rewritten = [_rewritten(base, table, task, reasons, proof) for task in tasks]
+    of_table = reasons_of_table(base.metadata)
+    if reasons := {reason for task in tasks for reason in (*of_table, *task.needs_spark)}:
+        return CompactionReport((), None, None, needs_spark=tuple(sorted(reasons)))
+    rewritten = [_rewritten(base, table, task, proof) for task in tasks]
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
     fates = iter(landing.units)
@@ -121,12 +123,8 @@ def compact(
     return CompactionReport(tuple(reports), published, published.snapshot_id if published else None)
 
 
-def _rewritten(
-    base: Base, table: Table, task: RewriteTask, reasons: Collection[str], proof: RowProof
-) -> Unit | PartitionReport:
-    """Returns the unit to land, or a report of why there is none. reasons: why the table's rewrites need Spark."""
-    if reasons := [*reasons, *task.needs_spark]:
-        return _not_rewritten(task, Outcome.NEEDS_SPARK, "; ".join(reasons))
+def _rewritten(base: Base, table: Table, task: RewriteTask, proof: RowProof) -> Unit | PartitionReport:
+    """Returns the unit to land, or a report of why there is none."""
     try:
         return rewrite(base, table.io, task, proof)
     except FileNotFoundError as error:
@@ -138,7 +136,7 @@ def _rewritten(
 def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> PartitionReport:
     files = [entry.data_file for entry in task.entries]
     counts = (len(files), _bytes(files), len(task.deletes))
-    return PartitionReport((task.partition,), task.name, outcome, *counts, reason=reason)
+    return PartitionReport(task.name, outcome, *counts, reason=reason)
 
 
 def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
@@ -146,7 +144,6 @@ def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
     old = [entry.data_file for entry in unit.removed]
     outcomes = {None: Outcome.LANDED, LandingRule.UNPROVED: Outcome.UNPROVED}
     return PartitionReport(
-        tuple({partition_of(entry) for entry in unit.removed}),
         unit.name,
         outcomes.get(dropped.rule if dropped else None, Outcome.DROPPED),
         files_before=len(old),

@@ -12,7 +12,7 @@ from itertools import chain
 
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.entries import Entries, Partition, values_of
+from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
@@ -28,7 +28,6 @@ from lakehouse_assets.environment.catalog import with_retries, worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.health.partition_names import partition_paths
 from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
@@ -181,9 +180,5 @@ class SparkRewrite:
         return units, reports
 
     def _failed(self, ordinal: int, reason: str) -> Iterable[PartitionReport]:
-        path_of = partition_paths(self._target.metadata)
-        named = {path_of((spec_id, values_of(at))): (spec_id, at) for spec_id, at in self.partitions or ()}
         for part in self._plan.chunks[ordinal].partitions:
-            found = (named[part.name],) if part.name in named else ()
-            numbers = part.files, part.size, part.deletes
-            yield PartitionReport(found, part.name, Outcome.FAILED, *numbers, reason=reason)
+            yield PartitionReport(part.name, Outcome.FAILED, part.files, part.size, part.deletes, reason=reason)

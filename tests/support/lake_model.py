@@ -25,7 +25,7 @@ from tests.support.lake_writers import DAYS, LakeWriters, carriers, days, fate, 
 from tests.support.manifests import entry_fields
 from tests.support.model_runs import columns_of, projected
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes
-from tests.support.rewrites import compacted, landed, rewritten, token
+from tests.support.rewrites import compacted_here, landed, rewritten, token
 
 EPOCH_DAY = 15706
 """2013-01-01, as a partition has it."""
@@ -114,7 +114,7 @@ class LakeModel(LakeWriters):
     def die_while_compacting(self, death: int, after: bool) -> None:
         def compact() -> None:
             with killed(self.daily.catalog, death, after=after):
-                compacted(self.daily)
+                compacted_here(self.daily)
 
         self._unchanged(compact)
 

@@ -29,7 +29,7 @@ from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of
 from tests.support.model_site import SiteModel
 from tests.support.outsiders import live_deletes, multiset
-from tests.support.rewrites import compacted
+from tests.support.rewrites import compacted_here
 
 DAYS = ("2013-01-01", "2013-01-02")
 CARRIERS = ("AA", "BB", "CC")
@@ -260,9 +260,10 @@ class LakeWriters(SiteModel):
         self._remember()
 
     def _compact(self) -> None:
-        report = self._unchanged(lambda: compacted(self.daily))
+        report = self._unchanged(lambda: compacted_here(self.daily))
         self.figures["partitions compacted"] += len(report.landed)
         assert not report.faults, report.faults
+        assert not report.needs_spark, report.needs_spark
 
     def _wrote(self) -> None:
         """Somebody changed rows, as they were meant to."""

@@ -66,3 +66,9 @@ def compacted(daily: Daily, *days: str, text: str | None = None, few: int = FEW,
     """End to end. days: all without. few: how many small files are worth it."""
     wanted = {partition_of_day(day) for day in days} or None
     return compact(daily.catalog, daily.identifier, token(text), wanted, min_input_files=few, **options)
+
+
+def compacted_here(daily: Daily) -> CompactionReport:
+    """End to end, of what a policy leaves to the run's own process: all partitions that need no Spark."""
+    wanted = {task.partition for task in rewrite_tasks(daily)}
+    return compact(daily.catalog, daily.identifier, token(), wanted, min_input_files=FEW)

@@ -22,7 +22,7 @@ from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.level import Result
+from lakehouse_assets.maintenance.level import Action, Engine, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
@@ -432,3 +432,27 @@ def test_only_partitions_with_equality_deletes_are_left_to_spark(
     rows = {row["level"]: row for row in shown(run(settings, instance), "plan")}
     assert {level: row["by"] for level, row in rows.items()} == {"fragments": "Python", "deletes": "Spark"}
     assert rows["deletes"]["why"].endswith("; by Spark: equality deletes apply to its files")
+
+
+def test_what_turns_out_to_need_spark_goes_there_with_all_that_was_to_be_rewritten_with_it(
+    settings: Settings, instance: dg.DagsterInstance, table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deletes by equality in one of two partitions, between the look and the work."""
+    day = next(iter(table.scan(EqualTo("day", "2024-01-02")).plan_files())).file.partition
+    for n in range(12):
+        table.append(day_rows("2024-01-02", 10 + n))
+    really, left = FragmentsLevel.carry_out, []
+
+    def late(level: FragmentsLevel, means: Means, action: Action) -> Result:
+        commit_deletes(table.refresh(), equality_deletes(table, "n", [10], day))
+        return really(level, means, action)
+
+    def by_spark(level: FragmentsLevel, means: Means, action: Action) -> Result:
+        left.append(action)
+        return Result()
+
+    monkeypatch.setattr(FragmentsLevel, "carry_out", late)
+    monkeypatch.setattr(FragmentsLevel, "_by_spark", by_spark)
+    assert run(settings, instance, dry_run=False).success
+    assert [(action.engine, len(action.partitions)) for action in left] == [(Engine.SPARK, 2)]
+    assert table.refresh().current_snapshot().summary.operation is not Operation.REPLACE

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.landing_rules import Digest, Proof
 from lakehouse_assets.maintenance.level import Gain
@@ -41,7 +40,6 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
     """Partitions from 2024-01-01 on, each with three delete files applied."""
     parts = [
         PartitionReport(
-            ((0, Record(19_722 + n)),),
             f"day=2024-01-0{n}",
             outcome,
             5,
