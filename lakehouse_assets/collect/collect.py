@@ -18,7 +18,7 @@ from lakehouse_assets.collect.leases import HELD, Periods, is_over
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import Listed, Spool
 from lakehouse_assets.collect.marks import MOST, Mark
-from lakehouse_assets.collect.pass_report import EXAMPLES, LOOK, CollectRule, LastLook, Problem, Report, Tally
+from lakehouse_assets.collect.pass_report import EXAMPLES, LOOK, LastLook, Report, Tally
 from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.refusals import Kept
 from lakehouse_assets.collect.seen import NotJudged, TableListing, load
@@ -65,10 +65,11 @@ def collect(
     except NotJudged as error:
         report.problems += error.problems
     except (UnreadableMetadata, UnknownStorage) as error:
-        report.problems.append(Problem(CollectRule.UNREADABLE, f"table {identifier}: {error}"))
+        report.problems.append(f"table {identifier}: {error}")
     except Exception as error:  # catalogs and storages have errors of their own
-        text = f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
-        report.problems.append(Problem(CollectRule.ENDED, text))
+        report.problems.append(
+            f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
+        )
         with suppress(Exception):  # the storage of notes may be what failed
             _note(site, table.metadata.table_uuid, report)
         raise
@@ -136,8 +137,9 @@ class _Pass:
             else:
                 self._unneeded(file, judgement, mark)
         self.report.judged_ms = self.seen.now_ms
-        if self._is_large:
-            self.report.problems.append(Problem(CollectRule.SHARE, self._share_text()))
+        self.report.is_large = not self.allow_large and self.due_of_table.size > SHARE * self.report.listed.size
+        if self.report.is_large:
+            self.report.problems.append(self._share_text())
 
     def _unneeded(self, file: Listed, judgement: Judgement, mark: Mark | None) -> None:
         seen, token = self.seen, judgement.token
@@ -159,10 +161,6 @@ class _Pass:
         if due and not is_receipt:
             self.due_of_table.add(file.size)
 
-    @property
-    def _is_large(self) -> bool:
-        return not self.allow_large and self.due_of_table.size > SHARE * self.report.listed.size
-
     def _share_text(self) -> str:
         due, listed = self.due_of_table, self.report.listed
         return (
@@ -176,7 +174,7 @@ class _Pass:
 
         When a person brings one of those back, it must not go again at the next pass, however this pass ends.
         """
-        self._write_marks(lambda candidate: self._is_large or not candidate.due)
+        self._write_marks(lambda candidate: self.report.is_large or not candidate.due)
 
     def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
@@ -191,7 +189,7 @@ class _Pass:
         self.seen.mark_store.write(self.seen.table.metadata.table_uuid, marks, newest)
 
     def _trash(self) -> None:
-        if self._is_large or not self.report.due.files:
+        if self.report.is_large or not self.report.due.files:
             return
         try:
             self._trash_due()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from uuid import UUID
 
 from pyiceberg.io import FileIO
@@ -38,32 +37,6 @@ class Tally:
         return Tally(self.files + other.files, self.size + other.size)
 
 
-class CollectRule(StrEnum):
-    """The reason why the collector did not do what it could have done; each is an error for a person to see to."""
-
-    PLACE = "place"
-    """The table lies so, or another one, that nobody can tell whose file a file is."""
-    UNREADABLE = "unreadable"
-    """What the table needs can't be read."""
-    OWNER = "owner"
-    """Another catalog has the table as well, or has had it since."""
-    CHANGED = "changed"
-    """Another table took its place during the pass."""
-    ENDED = "ended"
-    """An error ended the pass; it may have passed by the next one."""
-    SHARE = "share"
-    """So much is due that a person has to allow it."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that a person has to see to."""
-
-    rule: CollectRule
-    message: str
-    """A text that names the table, what was found, and what to do next."""
-
-
 @dataclass
 class Report:
     """The report of one pass over one table."""
@@ -89,7 +62,10 @@ class Report:
     """The files that are gone for good after their time in the trash."""
     refused: list[Kept] = field(default_factory=list)
     """The due files that were not moved to the trash, and those that were not deleted from it, each with the reason."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What a person has to see to: texts that name the table, what was found, and what to do next."""
+    is_large: bool = False
+    """Whether so much is due that a person has to allow it before anything is moved."""
 
     @property
     def unreachable(self) -> Tally:
@@ -123,12 +99,12 @@ class LastLook(Durable):
 
     def after(self, report: Report) -> LastLook:
         """Returns what is to be kept once there was one more pass."""
-        messages = tuple(problem.message for problem in report.problems)
+        problems = tuple(report.problems)
         if report.judged_ms is None:
-            return replace(self, problems=messages)
+            return replace(self, problems=problems)
         found, gone = report.unreachable, report.trashed
         files, size, due = found.files - gone.files, found.size - gone.size, report.due.files - gone.files
-        return LastLook(report.judged_ms, files, size, due, messages)
+        return LastLook(report.judged_ms, files, size, due, problems)
 
     def write(self, io: FileIO, location: str) -> None:
         """Writes it to the location. Raises OSError."""

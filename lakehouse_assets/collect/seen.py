@@ -20,7 +20,7 @@ from lakehouse_assets.collect.lineage import METADATA, LineageFacts, read_unname
 from lakehouse_assets.collect.listing import Listed, Spool
 from lakehouse_assets.collect.marks import Mark, Marks, MarkStore
 from lakehouse_assets.collect.neighbours import Located, Locations
-from lakehouse_assets.collect.pass_report import CollectRule, Problem, Report
+from lakehouse_assets.collect.pass_report import Report
 from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest, without_links
 from lakehouse_assets.collect.site import Site
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 class NotJudged(MaintenanceRefused):
     """No file of the table can be judged; ``problems`` say why, each with what to do next."""
 
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("; ".join(problem.message for problem in problems))
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
         self.problems = problems
 
 
@@ -101,11 +101,11 @@ class TableListing:
         self.read_again()
         self.mark = read_mark(self.table) if self.is_marked else None
         if found := other_owner(self.table, self.mark):
-            raise NotJudged(Problem(CollectRule.OWNER, f"{found}. None of its files is judged until then"))
+            raise NotJudged(f"{found}. None of its files is judged until then")
         settled_ms = self.mark.settled_ms if self.mark else 0
         kept, taken = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
         if taken:
-            raise NotJudged(Problem(CollectRule.OWNER, self._taken_text(taken)))
+            raise NotJudged(self._taken_text(taken))
         self.knowledge = Knowledge(self.live, staged, kept, states, self.now_ms, self.periods)
 
     def states(self, tokens: Collection[str]) -> dict[str, RunState]:
@@ -124,12 +124,11 @@ class TableListing:
         table = load(self.site, self.identifier)
         where = Located.of(self.identifier, table)
         if where != self.where:
-            message = (
+            raise NotJudged(
                 f"table {self.identifier}: it was {self.where.uuid} at {self.where.roots[0].location} when its files "
                 f"were listed, and is {where.uuid} at {where.roots[0].location} now. Nothing more was moved; the next "
                 "pass looks at the new one"
             )
-            raise NotJudged(Problem(CollectRule.CHANGED, message))
         self.table = table
         self._reader.io = table.io
         self._reader.read(table.metadata_location, table.metadata)
@@ -169,7 +168,7 @@ class TableListing:
         unshared = place_of(site.unshared) if site.unshared else None
         if conflicts := locations.conflicts(self.where, site.staging_place, unshared):
             text = "table {}: {}. None of its files is judged until that is mended"
-            raise NotJudged(*(Problem(CollectRule.PLACE, text.format(self.identifier, found)) for found in conflicts))
+            raise NotJudged(*(text.format(self.identifier, found) for found in conflicts))
         for location in site.neighbours.named_by_others(self.where.uuid):
             self.live.add(location)
 
@@ -199,8 +198,7 @@ def load(site: Site, identifier: str) -> Table:
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:
-        message = (
+        raise NotJudged(
             f"table {identifier}: it is not in the catalog (any more), so nothing of it is judged. Register it again, "
             "or remove its folder by hand if it was dropped on purpose"
-        )
-        raise NotJudged(Problem(CollectRule.CHANGED, message)) from None
+        ) from None

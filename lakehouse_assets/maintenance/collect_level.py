@@ -73,7 +73,7 @@ def _collected(means: Means, action: Action, *, dry_run: bool) -> Result:
     return Result(
         summary="; ".join(_summary(report)),
         dropped=tuple(f"{kept.place.location}: {kept.reason}" for kept in report.refused[:NAMED]),
-        faults=tuple(problem.message for problem in report.problems),
+        faults=tuple(report.problems),
     )
 
 
@@ -96,17 +96,11 @@ def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataVa
     due = [
         (report.identifier, location, size_text(size), why)
         for report in reports
-        if report.dry_run or _is_large(report)
+        if report.dry_run or report.is_large
         for location, size, why in report.examples
     ]
     tables = {"collection": shown_table(FOUND, found)} if reports else {}
     return tables | ({"due": shown_table(DUE, due)} if due else {})
-
-
-def _is_large(report: Report) -> bool:
-    from lakehouse_assets.collect.pass_report import CollectRule
-
-    return any(problem.rule is CollectRule.SHARE for problem in report.problems)
 
 
 def _summary(report: Report) -> Iterable[str]:
@@ -125,7 +119,7 @@ def _rows(report: Report) -> Iterable[tuple[str, ...]]:
     for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
         for why, tally in tallies.items():
             yield _row(verdict, str(why), tally)
-    would = "would go to the trash with allow_large" if _is_large(report) else "would go to the trash"
+    would = "would go to the trash with allow_large" if report.is_large else "would go to the trash"
     done, tally = (would, report.due) if report.dry_run else ("went to the trash", report.trashed)
     yield _row(done, "not needed for longer than the grace", tally)
     if report.purged.files:

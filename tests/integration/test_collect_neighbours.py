@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.pass_report import CollectRule, LastLook
+from lakehouse_assets.collect.pass_report import LastLook
 from lakehouse_assets.errors import StorageRefused
 from tests.support.collected import TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -185,11 +185,11 @@ def test_so_is_one_that_the_catalog_does_not_load(
 def refused(site: TestSite, table: Daily) -> None:
     report = site.pass_over(table.identifier)
     (problem,) = report.problems
-    assert problem.rule is CollectRule.PLACE
-    assert "nyc.theirs can't be read" in problem.message
-    assert "LAKEHOUSE_UNSHARED" in problem.message
+    assert "nyc.theirs can't be read" in problem
+    assert "LAKEHOUSE_UNSHARED" in problem
+    assert problem.endswith("None of its files is judged until that is mended")
     assert report.judged_ms is None
-    assert look_of(site, table) == LastLook(problems=(problem.message,))
+    assert look_of(site, table) == LastLook(problems=(problem,))
 
 
 def collected(site: TestSite, table: Daily) -> bool:
@@ -204,13 +204,13 @@ def test_a_prefix_frees_no_table_outside_of_it_and_none_that_lies_in_the_way(sit
     without_manifest(site, where / "data" / "within")
     for unshared in (f"{where}x", f"{where}/data"):
         site.unshared = unshared
-        messages = [problem.message for problem in site.pass_over(ours.identifier).problems]
+        messages = site.pass_over(ours.identifier).problems
         assert len(messages) == 2
         assert "can't be read" in messages[0]
         assert "lies within" in messages[1]
     site.unshared = str(where)
     (problem,) = site.pass_over(ours.identifier).problems
-    assert "lies within" in problem.message, "where the table lies is known, though not what it names"
+    assert "lies within" in problem, "where the table lies is known, though not what it names"
 
 
 def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: TestSite, ours: Daily) -> None:
