@@ -81,7 +81,7 @@ class ExpireLevel(MaintenanceLevel):
         expired = expire(means.catalog, action.table, expiry)
         before, after = expired.before, expired.after
         sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
-        kept = Counter(reasons[0].why.value for reasons in plans[-1].kept.values())
+        kept = Counter(reasons[0].value for reasons in plans[-1].kept.values())
         why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
         return Result(
             Gain(snapshots=before.snapshots - after.snapshots),

@@ -29,7 +29,7 @@ GC_ENABLED = "gc.enabled"
 
 
 class Why(StrEnum):
-    """The kind of reason for which a snapshot is kept."""
+    """The reason for which a snapshot is kept."""
 
     HEAD = "head of a branch"
     TAG = "tagged"
@@ -38,15 +38,6 @@ class Why(StrEnum):
     UNREAD = "not read yet by a reader"
     POSITION = "says how far the table has read its inputs, or leads to the one that does"
     PINNED = "read by a run that is alive or may be resumed"
-
-
-@dataclass(frozen=True)
-class Reason:
-    """The reason for which a snapshot is kept."""
-
-    why: Why
-    ref: str = ""
-    """The branch or tag that keeps the snapshot; empty where none does."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +128,7 @@ class Retention:
         place = next((n for n, snapshot in enumerate(line) if snapshot.snapshot_id == ref.snapshot_id), None)
         return None if place is None else line[:place]
 
-    def reasons(self, outlived: Collection[str], protected: Collection[int]) -> Iterator[tuple[int, Reason]]:
+    def reasons(self, outlived: Collection[str], protected: Collection[int]) -> Iterator[tuple[int, Why]]:
         """Yields each snapshot that is kept, with a reason; some several times, with different reasons.
 
         outlived: refs that keep nothing any more. protected: the snapshots that runs have pinned.
@@ -147,31 +138,30 @@ class Retention:
             if name in self._lines:
                 yield from self._of_branch(name, ref)
             elif ref.snapshot_id in self._snapshots:
-                yield ref.snapshot_id, Reason(Why.TAG, name)
+                yield ref.snapshot_id, Why.TAG
             if name.startswith(READER):
-                yield from self._of_reader(name, ref, refs)
-        yield from ((snapshot_id, Reason(Why.POSITION)) for snapshot_id in carriers(self.metadata))
-        yield from ((snapshot_id, Reason(Why.PINNED)) for snapshot_id in protected if snapshot_id in self._snapshots)
+                yield from self._of_reader(ref, refs)
+        yield from ((snapshot_id, Why.POSITION) for snapshot_id in carriers(self.metadata))
+        yield from ((snapshot_id, Why.PINNED) for snapshot_id in protected if snapshot_id in self._snapshots)
         on_branches = {s.snapshot_id for name in refs for s in self._lines.get(name, ())}
         for snapshot in self.metadata.snapshots:  # what was rolled back, or was on a branch that is gone
             if snapshot.snapshot_id not in on_branches and self._is_young(snapshot, self.policy.age):
-                yield snapshot.snapshot_id, Reason(Why.YOUNG)
+                yield snapshot.snapshot_id, Why.YOUNG
 
-    def _of_branch(self, name: str, ref: SnapshotRef) -> Iterator[tuple[int, Reason]]:
+    def _of_branch(self, name: str, ref: SnapshotRef) -> Iterator[tuple[int, Why]]:
         line = self._lines[name]
         minimum = ref.min_snapshots_to_keep or self.policy.minimum
         age = _age(ref.max_snapshot_age_ms) or self.policy.age
         # Times are of many clocks. Iceberg's Java stops at the first old one, and removes younger ones behind it.
         young = max((n for n, snapshot in enumerate(line) if self._is_young(snapshot, age)), default=-1)
         for n, snapshot in enumerate(line[: max(1, minimum, young + 1)]):
-            why = Why.HEAD if n == 0 else Why.NEWEST if n < minimum else Why.YOUNG
-            yield snapshot.snapshot_id, Reason(why, name)
+            yield snapshot.snapshot_id, Why.HEAD if n == 0 else Why.NEWEST if n < minimum else Why.YOUNG
 
-    def _of_reader(self, name: str, ref: SnapshotRef, refs: Collection[str]) -> Iterator[tuple[int, Reason]]:
+    def _of_reader(self, ref: SnapshotRef, refs: Collection[str]) -> Iterator[tuple[int, Why]]:
         """Yields all snapshots after the reader's: changes are read from snapshot to snapshot."""
         for branch in self._lines.keys() & set(refs):
             for snapshot in self._unread(branch, ref) or ():
-                yield snapshot.snapshot_id, Reason(Why.UNREAD, name)
+                yield snapshot.snapshot_id, Why.UNREAD
 
     def _is_young(self, snapshot: Snapshot, age: timedelta) -> bool:
         return timedelta(milliseconds=self.now_ms - snapshot.timestamp_ms) <= age
@@ -181,7 +171,7 @@ def _age(ms: int | None) -> timedelta | None:
     return timedelta(milliseconds=ms) if ms else None
 
 
-Kept = Mapping[int, tuple[Reason, ...]]
+Kept = Mapping[int, tuple[Why, ...]]
 
 
 @dataclass(frozen=True)
@@ -192,8 +182,6 @@ class ExpiryPlan:
     """What to commit."""
     kept: Kept
     """The reasons of each snapshot that stays, by its id."""
-    beyond_maximum: tuple[int, ...]
-    """The snapshots that go although their age would have kept them, oldest first."""
 
 
 def plan_expiry(
@@ -208,24 +196,23 @@ def plan_expiry(
     _refuse(table, metadata)
     retention = Retention(metadata, policy.of(table, metadata), now_ms)
     outlived = [name for name, ref in metadata.refs.items() if retention.is_outlived(name, ref)]
-    reasons: dict[int, list[Reason]] = defaultdict(list)
+    reasons: dict[int, list[Why]] = defaultdict(list)
     for snapshot_id, reason in retention.reasons(outlived, protected):
         reasons[snapshot_id].append(reason)
     kept = {snapshot_id: tuple(found) for snapshot_id, found in reasons.items()}
-    surplus = _surplus(metadata, kept, policy.maximum)
-    gone = {s.snapshot_id for s in metadata.snapshots} - kept.keys() | set(surplus)
+    gone = {s.snapshot_id for s in metadata.snapshots} - kept.keys() | _surplus(metadata, kept, policy.maximum)
     stay = {snapshot_id: found for snapshot_id, found in kept.items() if snapshot_id not in gone}
-    return ExpiryPlan(Expiry.of(metadata, gone, outlived), stay, surplus)
+    return ExpiryPlan(Expiry.of(metadata, gone, outlived), stay)
 
 
-def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> tuple[int, ...]:
+def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> set[int]:
     """Returns the oldest snapshots that only their age keeps, as many as there are beyond the maximum."""
     only_young = [
         s.snapshot_id
         for s in oldest_first(metadata)
-        if s.snapshot_id in kept and all(reason.why is Why.YOUNG for reason in kept[s.snapshot_id])
+        if s.snapshot_id in kept and all(why is Why.YOUNG for why in kept[s.snapshot_id])
     ]
-    return tuple(only_young[: max(0, len(kept) - maximum)])
+    return set(only_young[: max(0, len(kept) - maximum)])
 
 
 def _refuse(table: str, metadata: TableMetadata) -> None:
