@@ -123,7 +123,7 @@ def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
         report = compact(catalog, table, token())
         if report.faults:
             raise RuntimeError(str(report.faults[0]))
-        return int(report.published is not None), sum(p.outcome is Outcome.DROPPED for p in report.partitions)
+        return int(bool(report.landed)), sum(p.outcome is Outcome.DROPPED for p in report.partitions)
 
     def dangling(table: str) -> tuple[int, int]:
         return int(remove_dangling_deletes(catalog, table, token(), {})[0] is not None), 0

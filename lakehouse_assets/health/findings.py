@@ -84,10 +84,8 @@ class Finding:
     """The level of maintenance that mends it; None where a person must."""
     message: str
     """What is wrong, as a sentence with the numbers."""
-    partitions: int = 0
-    """How many partitions have it; 0 if it is of the whole table."""
     worst: tuple[PartitionHealth, ...] = ()
-    """The worst of these partitions, the worst first; none if it is of the whole table."""
+    """The worst of the partitions that have it, the worst first; none if it is of the whole table."""
 
 
 class HealthMeasure(Protocol):

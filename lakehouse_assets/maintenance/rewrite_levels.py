@@ -140,7 +140,7 @@ class LimitedLevel(RewriteLevel):
         severity = self.limit.severity(number)
         assert severity, "it has reached the limit of a warning"
         message = f"{_counted(len(found), len(health.partitions))} {self.amount(number, health)} {self.what(health)}"
-        yield Finding(Check.FILES, severity, self.name, message, len(found), tuple(worst))
+        yield Finding(Check.FILES, severity, self.name, message, tuple(worst))
 
     def measured(self, health: TableHealth) -> str:
         """Says the number of the worst of the partitions that would gain by a rewrite, and the limit."""

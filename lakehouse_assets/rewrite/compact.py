@@ -16,7 +16,6 @@ from pyiceberg.table import Table
 from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Proof, Unit
-from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.environment.launchers.base import Usage
@@ -48,8 +47,6 @@ class PartitionReport:
     """The number of data files that were rewritten, or were to be."""
     bytes_before: int
     """The bytes of these files."""
-    deletes: int
-    """The number of delete files that were applied, or were to be."""
     files_after: int = 0
     """The number of data files that were written instead."""
     bytes_after: int = 0
@@ -65,9 +62,8 @@ class CompactionReport:
     """The result of a compaction."""
 
     partitions: tuple[PartitionReport, ...]
-    """Those that would gain by a rewrite; empty if none would, or if an earlier call with the same token landed."""
-    published: Published | None
-    """The commit; None if there was nothing to land, or if an earlier call landed."""
+    """Those that would gain by a rewrite; empty if none would, if all of it was left to Spark, or if an earlier call
+    with the same token landed."""
     snapshot_id: int | None
     """The snapshot of the commit, or that of the earlier call; None if there is none."""
     usages: tuple[Usage, ...] = ()
@@ -108,19 +104,19 @@ def compact(
     earlier = find_published(identifier, table.metadata, token.text)
     snapshot = table.metadata.current_snapshot()
     if earlier is not None or snapshot is None:
-        return CompactionReport((), None, earlier)
+        return CompactionReport((), earlier)
     base, entries = Base(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
     of_table = reasons_of_table(base.metadata)
     if reasons := {reason for task in tasks for reason in (*of_table, *task.needs_spark)}:
-        return CompactionReport((), None, None, needs_spark=tuple(sorted(reasons)))
+        return CompactionReport((), None, needs_spark=tuple(sorted(reasons)))
     rewritten = [_rewritten(base, table, task, proof) for task in tasks]
     units = [unit for unit in rewritten if isinstance(unit, Unit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
     fates = iter(landing.units)
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
     published = landing.published
-    return CompactionReport(tuple(reports), published, published.snapshot_id if published else None)
+    return CompactionReport(tuple(reports), published.snapshot_id if published else None)
 
 
 def _rewritten(base: Base, table: Table, task: RewriteTask, proof: RowProof) -> Unit | PartitionReport:
@@ -135,8 +131,7 @@ def _rewritten(base: Base, table: Table, task: RewriteTask, proof: RowProof) -> 
 
 def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> PartitionReport:
     files = [entry.data_file for entry in task.entries]
-    counts = (len(files), _bytes(files), len(task.deletes))
-    return PartitionReport(task.name, outcome, *counts, reason=reason)
+    return PartitionReport(task.name, outcome, len(files), _bytes(files), reason=reason)
 
 
 def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
@@ -148,7 +143,6 @@ def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
         outcomes.get(dropped.rule if dropped else None, Outcome.DROPPED),
         files_before=len(old),
         bytes_before=_bytes(old),
-        deletes=len(unit.deletes),
         files_after=len(unit.added),
         bytes_after=_bytes(unit.added),
         proof=unit.proof,

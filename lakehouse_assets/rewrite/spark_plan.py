@@ -26,8 +26,6 @@ class Layout:
 
     strategy: Strategy
     zorder: tuple[str, ...] = ()
-    everything: bool = False
-    """Whether files are also rewritten that are of the right size and have no deletes."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,6 @@ class PlannedPartition:
     """The number of data files to be rewritten."""
     size: int
     """The bytes of these files."""
-    deletes: int
-    """The number of delete files that may apply to them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def _packed(tasks: Iterable[RewriteTask], limit: int) -> Iterator[list[RewriteTa
 def planned(task: RewriteTask) -> PlannedPartition:
     """Returns the task in numbers."""
     size = sum(entry.data_file.file_size_in_bytes for entry in task.entries)
-    return PlannedPartition(task.name, len(task.entries), size, len(task.deletes))
+    return PlannedPartition(task.name, len(task.entries), size)
 
 
 def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:

@@ -87,7 +87,7 @@ class SparkRewrite:
     partitions: Collection[Partition] | None = None
     """Spec ids and partition tuples; None for all of the table."""
     everything: bool = False
-    """See Layout."""
+    """Whether files are also rewritten that are of the right size and have no deletes."""
     zorder: tuple[str, ...] = ()
     """The columns to lay rows out by, in place of the table's sort order."""
     worker_bytes: int = WORKER_BYTES
@@ -107,16 +107,16 @@ class SparkRewrite:
         metadata = self._target.metadata
         earlier = find_published(self.table.identifier, metadata, self.token.text)
         if earlier is not None or metadata.current_snapshot_id is None:
-            return CompactionReport((), None, earlier)
+            return CompactionReport((), earlier)
         results = self._work()
         units, reports = self._units(results)
         catalog, identifier = self.lakehouse.catalog(), self.table.identifier
         landing = land(catalog, identifier, units, self.token, properties, entries=self.entries)
         reports += [report_of_unit(*fate) for fate in landing.units]
         reports.sort(key=lambda report: report.partition)
-        published, usages = landing.published, tuple(results.usages)
+        published = landing.published
         snapshot_id = published.snapshot_id if published else None
-        return CompactionReport(tuple(reports), published, snapshot_id, usages)
+        return CompactionReport(tuple(reports), snapshot_id, tuple(results.usages))
 
     @cached_property
     def _target(self) -> IcebergTable:
@@ -135,7 +135,7 @@ class SparkRewrite:
         if found := read_json(io, location, RewritePlan.from_json):
             return found
         strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
-        layout = Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder, self.everything)
+        layout = Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder)
         plan = RewritePlan(layout, tuple(self._forks()))
         plan.write(io, location)
         return plan
@@ -181,4 +181,4 @@ class SparkRewrite:
 
     def _failed(self, ordinal: int, reason: str) -> Iterable[PartitionReport]:
         for part in self._plan.chunks[ordinal].partitions:
-            yield PartitionReport(part.name, Outcome.FAILED, part.files, part.size, part.deletes, reason=reason)
+            yield PartitionReport(part.name, Outcome.FAILED, part.files, part.size, reason=reason)

@@ -183,7 +183,7 @@ def test_a_rollback_of_the_table_goes_back_in_the_input(lake: Lake, source: Iceb
 def compact_both(lake: Lake) -> None:
     for name in (SOURCE, "demo.log"):
         report = compact(load_lake(lake.settings), name, token(), min_input_files=2)
-        assert report.published, name
+        assert report.landed, name
 
 
 def test_compaction_of_either_changes_nothing(lake: Lake, source: IcebergTable) -> None:
@@ -208,7 +208,7 @@ def test_a_compaction_of_the_table_meanwhile_has_nothing_staged_again(lake: Lake
 
     def act() -> None:
         calls["step"] += 1
-        assert compact(load_lake(lake.settings), "demo.log", token(), min_input_files=2).published
+        assert compact(load_lake(lake.settings), "demo.log", token(), min_input_files=2).landed
 
     steps.MEANWHILE.append(act)
     read(lake, log())

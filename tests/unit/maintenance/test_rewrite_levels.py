@@ -37,14 +37,13 @@ def metadata(tmp_path: Path) -> TableMetadata:
 
 
 def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> CompactionReport:
-    """Partitions from 2024-01-01 on, each with three delete files applied."""
+    """Partitions from 2024-01-01 on."""
     parts = [
         PartitionReport(
             f"day=2024-01-0{n}",
             outcome,
             5,
             1000,
-            3,
             files_after=1,
             bytes_after=900,
             proof=PROOF if outcome is not Outcome.FAILED else None,
@@ -52,7 +51,7 @@ def report(*outcomes: Outcome, snapshot_id: int | None = SNAPSHOT) -> Compaction
         )
         for n, outcome in enumerate(outcomes, start=1)
     ]
-    return CompactionReport(tuple(parts), None, snapshot_id)
+    return CompactionReport(tuple(parts), snapshot_id)
 
 
 def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMetadata) -> None:
