@@ -16,7 +16,6 @@ from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.drive.slots import Queue
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.hot.warm import WARM
@@ -104,12 +103,13 @@ def full_pool(instance: dg.DagsterInstance) -> str:
     It would wait without a word and with a busy processor: Dagster's in-process executor asks for a slot of a pool over
     and over.
     """
-    queue = Queue.of(instance.event_log_storage.get_concurrency_info(POOL), run_id="", step="")
-    if sum(queue.holders.values()) < queue.limit:
-        return ""
-    if not queue.holders:
+    info = instance.event_log_storage.get_concurrency_info(POOL)
+    if not info.slot_count:
         return f"the pool {POOL} has no slots: give it one in the UI (Deployment, Concurrency)"
-    return f"the run {', '.join(sorted(queue.holders))} maintains tables: wait for its end, or terminate it in the UI"
+    holders = info.active_run_ids | info.assigned_run_ids
+    if len(holders) < info.slot_count:  # a run that maintains tables has one op, and so one slot
+        return ""
+    return f"the run {', '.join(sorted(holders))} maintains tables: wait for its end, or terminate it in the UI"
 
 
 def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:

@@ -73,7 +73,7 @@ class Drive:
             if self._is_due():
                 pending += self._poll()
             self.results.running = len(self._workers.running)
-            self.results.waiting = bool(pending) and self._claims.wait.for_others
+            self.results.waiting = bool(pending) and self._claims.for_others
             self._report(self.results)
             if self._workers.running or pending:
                 time.sleep(TURN_SECONDS)

@@ -11,12 +11,10 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import dagster as dg
-from dagster._core.events import DagsterEvent, EngineEventData
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -46,11 +44,6 @@ class ThisRun:
             self.context.log.log(level, text)
         except Exception as error:  # each kind of storage has its own
             logger.log(level, "%s (not in the run's log: %r)", text, error)
-
-    def engine_event(self, text: str, metadata: Mapping[str, dg.MetadataValue]) -> None:
-        """Logs an event of Dagster's engine, in which runs and pools are links."""
-        step = self.context.get_step_execution_context()
-        DagsterEvent.engine_event(step, text, EngineEventData(metadata))
 
     def raise_if_ended(self) -> None:
         """Raises what *Terminate* raises when the run's status says that somebody ended it.

@@ -178,15 +178,14 @@ class DagsterServer:
         logs = [self.run(run, f'capturedLogs(fileKey: "{key}") {{ stdout }}')["capturedLogs"] for key in keys]
         return "".join(log["stdout"] or "" for log in logs)
 
-    def linked_runs(self, run: str, words: str) -> set[str]:
-        """The runs that a run's log links to, where its message has the words."""
+    def messages(self, run: str) -> list[str]:
+        """What a run and its steps have logged so far."""
         events = self.ask(
-            """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events { ... on EngineEvent {
-                 message metadataEntries { ... on PipelineRunMetadataEntry { runId } } } } } } }""",
+            """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection {
+                 events { ... on LogMessageEvent { message } } } } }""",
             run=run,
         )["logsForRun"]["events"]
-        entries = [e for event in events if words in event.get("message", "") for e in event["metadataEntries"]]
-        return {entry["runId"] for entry in entries if entry}
+        return [event["message"] for event in events if "message" in event]
 
     def pool(self) -> Pool:
         answer = self.ask(

@@ -102,7 +102,6 @@ GUARDS = {
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
     "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
-    "dagster._core.events.EngineEventData": "test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it",
     "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
     "dagster._core.execution.backfill.BulkActionStatus": (
@@ -160,7 +159,6 @@ GUARDS = {
     "dagster._utils.concurrency.ConcurrencyClaimStatus": (
         "test_runs_that_claim_at_once_never_hold_more_slots_than_there_are"
     ),
-    "dagster._utils.concurrency.ConcurrencyKeyInfo": "test_who_holds_and_who_is_before",
     "dagster._utils.interrupts.capture_interrupts": (
         "test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running"
     ),
