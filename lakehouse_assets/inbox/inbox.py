@@ -22,8 +22,7 @@ from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
 VERSION = 2
-"""The version of an object: what waits must outlive a deployment, so it has versions of its own. Those of version 1 are
-for one partition each."""
+"""The version of an object: what waits must outlive a deployment, so it has versions of its own."""
 DONE = ".done"
 """The end of the name of an object that says which partitions of another one are done. Objects never change: two runs
 may be done with parts of the same one at once."""
@@ -219,12 +218,11 @@ def _content(name: str, content: bytes) -> Content:
     Raises ValueError, TypeError, KeyError or AttributeError for what this version can't read.
     """
     fields = dict(json.loads(content))
-    if (version := fields.pop("version")) not in (1, VERSION):
-        raise ValueError(f"it is of version {version!r}, this code reads the versions 1 and {VERSION}")
+    if (version := fields.pop("version")) != VERSION:
+        raise ValueError(f"it is of version {version!r}, this code reads version {VERSION}")
     if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
-    keys = [fields.pop("key")] if version == 1 else fields.pop("keys")
-    return _named(name, [Item(key=key, **fields) for key in keys])
+    return _named(name, [Item(key=key, **fields) for key in fields.pop("keys")])
 
 
 def _object_of(note: str) -> str:

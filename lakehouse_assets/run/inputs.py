@@ -51,11 +51,7 @@ def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
 
 def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
     """Raises PublishRefused where a run can't read any more what its plan has pinned, before its workers start."""
-    if plan.inputs is None and (table.deps or table.reads):
-        problems = ["it was planned by an earlier version of this library, which pinned no inputs"]
-    else:
-        problems = gone(plan.inputs, with_retries(lakehouse.catalog)) if plan.inputs else []
-    if problems:
+    if plan.inputs and (problems := gone(plan.inputs, with_retries(lakehouse.catalog))):
         raise PublishRefused(
             f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
             f"were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"

@@ -59,8 +59,8 @@ class RunPlan(Durable):
     """What of the inbox the run is for, by partition: what waited when the plan was made."""
     chunks: tuple[Chunk, ...]
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
-    inputs: tuple[Pin, ...] | None = None
-    """The versions of the tables that all its workers read; None in a plan of code that pinned none."""
+    inputs: tuple[Pin, ...]
+    """The versions of the tables that all its workers read."""
     source: SourceRange | None = None
     """What the run moves of the table's source; None where it has none."""
     upstream: Mapping[str, str] = field(default_factory=dict)

@@ -191,7 +191,7 @@ class TableRun:
         self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]
     ) -> Generator[dg.AssetCheckResult, None, tuple[Staging, Staged, Published]]:
         """Stages, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
-        merges, inputs = self.strategy.merge is not None, self.plan.inputs or ()
+        merges, inputs = self.strategy.merge is not None, self.plan.inputs
         with closing(TableLock(self.context, self.table.identifier)) as lock:
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:

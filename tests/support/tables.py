@@ -70,5 +70,6 @@ def run_plan(token: str, chunks: Iterable[Chunk], **differences: Any) -> RunPlan
         "code_version": "1",
         "covers": {},
         "chunks": tuple(chunks),
+        "inputs": (),
     }
     return RunPlan(**of_any | differences)

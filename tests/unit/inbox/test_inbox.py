@@ -138,10 +138,3 @@ def test_what_is_done_waits_no_more_while_only_a_part_of_the_objects_is_read() -
     assert [len(look.items) for look in looks] == [0, 0, 2]
     assert [look.unread for look in looks] == [2, 1, 0]
     assert not any(look.finished for look in looks)
-
-
-def test_what_the_first_version_wrote_for_one_partition_is_read() -> None:
-    _, objects = empty()
-    fields = {"version": 1, "table": "a.t", "key": "1", "messages": 2, "sent_ms": 5, "received_ms": 6}
-    objects.contents["a.t/x.json"] = json.dumps(fields).encode()
-    assert Inbox(objects).waiting() == {"a.t/x.json": Item("a.t", "1", 2, 5, 6)}

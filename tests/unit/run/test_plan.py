@@ -65,12 +65,14 @@ def test_half_a_plan_is_none_as_nothing_started_after_it(plans: Plans) -> None:
     assert plans.find("run") is None
 
 
-@pytest.mark.parametrize("change", [('"version": 1', '"version": 2'), ('"run_id"', '"runs_id"')], ids=str)
+@pytest.mark.parametrize(
+    "change", [('"version": 1', '"version": 2'), ('"run_id"', '"runs_id"'), ('"inputs": [], ', "")], ids=str
+)
 def test_a_plan_of_other_code_is_refused_by_name(plans: Plans, change: tuple[str, str]) -> None:
     plans.write(plan())
     file = Path(plans.location("run"))
     file.write_text(file.read_text().replace(*change))
-    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*version|runs_id(.|\n)*anew"):
+    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*(version|runs_id|inputs)(.|\n)*anew"):
         plans.find("run")
 
 
