@@ -6,9 +6,9 @@ Which run it resumes is resume.py's; what a worker has to do, assignments.py's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from itertools import groupby
 from uuid import UUID
@@ -127,51 +127,6 @@ class Plans:
                 ) from None
 
         return read_json(self.io, location, parse)
-
-    def of_run(
-        self,
-        table: Table,
-        token: str,
-        run_id: str,
-        keys: Sequence[str],
-        metadata: TableMetadata,
-        waiting: Callable[[], Mapping[str, Covered]] = dict,
-        pins: Callable[[], tuple[Pin, ...]] = tuple,
-        upstream: Callable[[], Mapping[str, str]] = dict,
-        source: Callable[[], SourceRange | None] = lambda: None,
-    ) -> tuple[RunPlan, bool]:
-        """Returns the plan of the run with this token, and whether an earlier attempt wrote it; else it is made now.
-
-        run_id: of the attempt. keys: its partition keys. metadata: the table's. waiting: returns what waits in the
-        inbox for these keys; it is called after the table was read, if the run resumes no other. pins: pins what the
-        run reads; it is called after waiting and upstream: what came before is in what is read. source: decides what
-        the run moves of the table's source. Raises PublishRefused
-        where an earlier attempt has planned something else, or has published parts of a plan that is gone; and as
-        find() and write().
-        """
-        if found := self.find(token):
-            found.refuse_other(table.identifier, keys, metadata.table_uuid)
-            return found, True
-        refuse_unplanned_parts(table.identifier, metadata, token)
-        # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
-        covers = waiting() if token == run_id else {}
-        made = RunPlan(
-            token=token,
-            run_id=run_id,
-            made_at=datetime.now(UTC),
-            table_uuid=metadata.table_uuid,
-            snapshot_id=metadata.current_snapshot_id,
-            columns=tuple(metadata.schema().column_names),
-            write_mode=repr(table.write_mode),
-            code_version=table.code_version,
-            covers=covers,
-            chunks=tuple(plan_chunks(table, keys)),
-            upstream=upstream(),
-            inputs=pins(),
-            source=source(),
-        )
-        self.write(made)
-        return made, False
 
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts. Raises what the storage raises."""

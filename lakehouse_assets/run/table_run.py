@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -43,7 +43,15 @@ from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.moving import source_range
-from lakehouse_assets.run.plan import Plans, RunPlan, plans_of, publish_token, published_chunks
+from lakehouse_assets.run.plan import (
+    Plans,
+    RunPlan,
+    plan_chunks,
+    plans_of,
+    publish_token,
+    published_chunks,
+    refuse_unplanned_parts,
+)
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
 from lakehouse_assets.run.reporting import (
@@ -74,8 +82,8 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
     """Runs a table's asset: yields the audit's result, then the materialization.
 
     Nothing has started before the plan is read or written, but that a missing table was created. Raises Failure for
-    what a person must act on, UnknownPartitions for keys that can't work, and as evolved(), Plans.of_run(), publish()
-    and the launchers do. An error is noted for the queue before it is raised.
+    what a person must act on, UnknownPartitions for keys that can't work, and as evolved(), Plans.find(), publish() and
+    the launchers do. An error is noted for the queue before it is raised.
     """
     token = run_token(table.identifier, context.instance, context.run)
     keys = _keys(context, table)
@@ -85,11 +93,14 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
         region = table.alignment.region(keys)  # before the table is created: it refuses keys
         plans = plans_of(lakehouse, table.identifier)
         evolution = evolved(lakehouse, table)
-        metadata, run_id = evolution.found.metadata, context.run.run_id
-        pins = partial(pins_of, lakehouse, table, token.text)
-        upstream = partial(upstream_tags, context, table.key)
-        source = partial(source_range, table, metadata, context.run.tags)
-        plan, resumes = plans.of_run(table, token.text, run_id, keys, metadata, queue.waiting, pins, upstream, source)
+        metadata = evolution.found.metadata
+        plan = plans.find(token.text)
+        resumes = plan is not None
+        if plan is None:
+            plan = _plan(context, table, lakehouse, token, keys, metadata, queue)
+            plans.write(plan)
+        else:
+            plan.refuse_other(table.identifier, keys, metadata.table_uuid)
         launcher, strategy = lakehouse.launcher(table.compute), strategy_of(table.write_mode)
         run = TableRun(context, table, lakehouse, token, queue, region, plan, resumes, plans, launcher, strategy)
         yield from run.run(evolution, results, findings)
@@ -111,6 +122,41 @@ def evolved(lakehouse: Lakehouse, table: Table) -> Evolution:
     Raises PublishRefused for differences that the declared policies don't allow.
     """
     return Evolution.of(table, with_retries(lambda: open_target(lakehouse.catalog(), table)))
+
+
+def _plan(
+    context: dg.AssetExecutionContext,
+    table: Table,
+    lakehouse: Lakehouse,
+    token: RunToken,
+    keys: Sequence[str],
+    metadata: TableMetadata,
+    queue: QueuePart,
+) -> RunPlan:
+    """Makes the plan of a run that has none. keys: its partitions. metadata: the table's.
+
+    Raises PublishRefused where the run that it resumes has published parts of a plan that is gone, and as pins_of() and
+    source_range().
+    """
+    refuse_unplanned_parts(table.identifier, metadata, token.text)
+    # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
+    covers = queue.waiting() if token.text == context.run.run_id else {}
+    return RunPlan(
+        token=token.text,
+        run_id=context.run.run_id,
+        made_at=datetime.now(UTC),
+        table_uuid=metadata.table_uuid,
+        snapshot_id=metadata.current_snapshot_id,
+        columns=tuple(metadata.schema().column_names),
+        write_mode=repr(table.write_mode),
+        code_version=table.code_version,
+        covers=covers,
+        chunks=tuple(plan_chunks(table, keys)),
+        upstream=upstream_tags(context, table.key),
+        # Pinned after the inbox and upstream were looked at: what came before is in what is read.
+        inputs=pins_of(lakehouse, table, token.text),
+        source=source_range(table, metadata, context.run.tags),
+    )
 
 
 @dataclass(frozen=True)
