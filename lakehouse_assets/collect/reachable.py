@@ -19,7 +19,6 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.manifest_reader import read_manifest_lists, read_manifests
 from lakehouse_assets.commit.owner import mark_location
-from lakehouse_assets.commit.pins import INPUTS
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings
 
@@ -139,10 +138,6 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
     yield location
     yield f"{location.rpartition('/')[0]}/{HINT}"
     yield mark_location(metadata.location)
-    for snapshot in metadata.snapshots:
-        inputs = snapshot.summary[INPUTS] if snapshot.summary else None
-        if inputs and not inputs.startswith("{"):
-            yield inputs
     yield from (entry.metadata_file for entry in metadata.metadata_log)
     yield from (file.statistics_path for file in metadata.statistics)
     yield from (file.statistics_path for file in metadata.partition_statistics)

@@ -25,7 +25,7 @@ from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
 from lakehouse_assets.storage.raw_s3 import at_once
 
 INPUTS = "lakehouse.inputs"
-"""The entry of a snapshot's summary that names what its rows were made from, or the file that does (run/inputs.py)."""
+"""The entry of a snapshot's summary that names what its rows were made from (run/inputs.py)."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 """The name of a copy."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")

@@ -5,7 +5,6 @@ How a version is pinned is commit/pins.py's; what a worker reads of it, worker/p
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +16,6 @@ from dagster._core.definitions.data_version import (
     INPUT_EVENT_POINTER_TAG_PREFIX,
 )
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
-from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
 from lakehouse_assets.declare.table import Table
@@ -33,8 +31,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.trace import READS
 
 LONGEST = 4096
-"""Characters of a snapshot's summary: what is longer lies in a file beside the table's metadata, as each load of the
-table reads the summaries of all its snapshots."""
+"""Characters of a snapshot's summary: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
 SHOWN = 50
 """The most inputs that the UI shows of a run."""
@@ -69,25 +66,15 @@ def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[s
     return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
 
 
-def summary_of(pins: Sequence[Pin], table: IcebergTable) -> dict[str, str]:
+def summary_of(pins: Sequence[Pin]) -> dict[str, str]:
     """Returns the entry of a snapshot's summary that names what its rows were made from; none for a run of no inputs.
 
-    It is ``{"nyc.flights": "<snapshot id>@<uuid>"}`` as JSON, or where that is longer than LONGEST the location of a
-    file with it, which is written here, named by its content. table: the one that is published. Raises what storages
-    raise.
+    It is ``{"nyc.flights": "<snapshot id>@<uuid>"}`` as JSON, or where that is longer than LONGEST their number.
     """
     if not pins:
         return {}
     text = json.dumps({pin.name: f"{pin.snapshot_id}@{pin.uuid}" for pin in pins}, separators=(",", ":"))
-    if len(text) <= LONGEST:
-        return {INPUTS: text}
-    content = text.encode()
-    location = table.location_provider().new_metadata_location(
-        f"inputs-{hashlib.sha256(content).hexdigest()[:16]}.json"
-    )
-    with table.io.new_output(location).create(overwrite=True) as stream:
-        stream.write(content)
-    return {INPUTS: location}
+    return {INPUTS: text if len(text) <= LONGEST else f"{len(pins)} tables: see the materialization of this run"}
 
 
 def shown(table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None) -> Mapping[str, Any]:

@@ -393,7 +393,7 @@ class TableRun:
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        summary |= summary_of(staging.inputs, staged.table)
+        summary |= summary_of(staging.inputs)
         summary |= {CHANGES[name]: text for name, text in evolution_texts(staging.evolution.applied).items()}
         published = publish(
             self.lakehouse.catalog(),
