@@ -198,16 +198,13 @@ CAUSE = "cause"
 class Cause(StrEnum):
     """The side whose fault it is that a chunk was not staged."""
 
-    DECLARATION = "declaration"
-    """The table's declaration can't work."""
     MOVED = "moved"
     """An input that can only be read as it is had changed, or did while the step read it."""
-    POSITION = "position"
-    """What changed in an input since its changes were read can't be told."""
     INPUT = "input"
-    """The step's input is missing or wrong, so that other chunks may have read it so too."""
+    """The step's input is missing or wrong, so that other chunks may have read it so too, or what changed in it since
+    it was read can't be told."""
     STEP = "step"
-    """The step raised, for whatever reason, or returned rows that don't fit the table."""
+    """The step raised, for whatever reason, returned rows that don't fit the table, or its declaration can't work."""
     WORKER = "worker"
     """The worker was lost, could not be started, ended without a word, or lacked something: not the step's fault."""
 

@@ -123,22 +123,15 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
     causes = {failure.cause for failure in failures}
     if added:
         return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
-    if Cause.POSITION in causes:
-        return "materialize anew: a re-execution from failure reads up to the same version"
     if Cause.INPUT in causes:
         return (
-            "when the input is corrected, re-execute all: from failure, what other chunks have staged of the input as "
-            "it was would be kept"
-        )
-    if Cause.DECLARATION in causes:
-        return (
-            "after a change of the declaration re-execute from failure, which also stages again what was staged under "
-            "the earlier one"
+            "when the input is mended, re-execute all, or materialize anew: from failure, what was read of it as it "
+            "was would be kept"
         )
     if Cause.STEP in causes:
         return (
-            "after a change of the step re-execute from failure, which also stages again what its earlier code has "
-            "staged; after a change of its input re-execute all"
+            "after a change of the step or the declaration re-execute from failure, which also stages again what was "
+            "staged before it; after a change of the input re-execute all"
         )
     return "re-execute from failure to redo only what is missing"
 

@@ -80,6 +80,8 @@ class CheckError(RuntimeError):
 
 NOT_THE_STEPS = (CredentialsExpired, OtherCode, OtherLibrary, SettingsError)
 """Errors of what a worker was given: keys, code, settings."""
+OF_INPUT = (BadPartitions, BadValue, FileNotFoundError, ChangesUnknown, SourceLost, SourceUnreachable)
+"""Errors of what a step reads."""
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
@@ -150,15 +152,9 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
     """
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
         return Cause.WORKER
-    if isinstance(error, (CheckError, CannotReadOn)):
-        return Cause.DECLARATION
-    if isinstance(error, (ChangesUnknown, SourceLost)):
-        return Cause.POSITION
     if isinstance(error, InputMoved):
         return Cause.MOVED
-    of_input = isinstance(error, (BadPartitions, BadValue, FileNotFoundError, SourceUnreachable)) or UNREADABLE.search(
-        str(error)
-    )
+    of_input = isinstance(error, OF_INPUT) or UNREADABLE.search(str(error))
     return Cause.INPUT if of_input else Cause.STEP
 
 

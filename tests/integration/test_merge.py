@@ -268,7 +268,7 @@ def test_it_is_named_before_the_step_reads_anything(lake: Lake) -> None:
     text = failure_text(lake.run(table(Append(), checks={"wrong": "text rlike '('"})))
     assert "table demo.rows" in text
     assert "the check 'wrong' (text rlike '(') can't be evaluated: " in text
-    assert "after a change of the declaration re-execute from failure" in text
+    assert "after a change of the step or the declaration re-execute from failure" in text
 
 
 def test_so_is_a_delete_when_that_no_columns_make_right(lake: Lake) -> None:

@@ -7,11 +7,20 @@ import pytest
 from py4j.protocol import Py4JError
 
 from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
-from lakehouse_assets.worker.failure import CheckError, CredentialsExpired, cause_of, describe, out_of_reach
+from lakehouse_assets.worker.failure import (
+    CannotReadOn,
+    ChangesUnknown,
+    CheckError,
+    CredentialsExpired,
+    cause_of,
+    describe,
+    out_of_reach,
+)
 
 S3S = {
     "PyArrow, cut off": "When initiating multiple part upload for key 'a' in bucket 'b': AWS Error NETWORK_CONNECTION "
@@ -78,7 +87,10 @@ def test_the_partitions_that_a_step_names_are_told() -> None:
         (Cause.INPUT, FileNotFoundError("orders.csv")),
         (Cause.INPUT, RuntimeError("[PATH_NOT_FOUND] Path does not exist: file:/landing/orders. SQLSTATE: 42K03")),
         (Cause.INPUT, RuntimeError("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/a.gz.")),
-        (Cause.DECLARATION, CheckError("the check 'positive' can't be evaluated")),
+        (Cause.INPUT, ChangesUnknown("what changed in demo.t can't be told")),
+        (Cause.INPUT, SourceLost("the rows of kafka:events are not all there")),
+        (Cause.STEP, CheckError("the check 'positive' can't be evaluated")),
+        (Cause.STEP, CannotReadOn("the step reads changes of demo.t")),
         (Cause.STEP, KeyError("carrier")),
         (Cause.STEP, ChangesError("some keys have several changes")),  # of the input, or by want of an order
         (Cause.STEP, RuntimeError("[UNRESOLVED_COLUMN] `carrier`")),
