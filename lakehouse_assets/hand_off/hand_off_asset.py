@@ -20,9 +20,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import client
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.errors import DeclarationError, HandOffUnfinished, LakehouseError
-from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.jobs import READS, markdown_table
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.trace import READS
 
 if TYPE_CHECKING:
     from lakehouse_assets.hand_off.hand_over import HandOffOrder, HandOffOutcome, Services

@@ -18,9 +18,8 @@ from lakehouse_assets.declare.option_values import mistyped
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishContended
 from lakehouse_assets.releases.pointer import MOST, pointer_identifier
-from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.jobs import READS, markdown_table
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.trace import READS
 
 if TYPE_CHECKING:
     from lakehouse_assets.releases.publish_release import Order, ReleaseOutcome

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.data_version import CODE_VERSION_TAG
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
@@ -21,7 +22,6 @@ from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import latest_made, outdated
-from lakehouse_assets.run.trace import CODE_VERSION
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
@@ -43,7 +43,8 @@ def all_differences(
             continue
         made = latest_made(instance, graph, table.key)
         tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
-        yield from differences(table, found, {key: of[CODE_VERSION] for key, of in tags.items() if CODE_VERSION in of})
+        made_by = {partition: of[CODE_VERSION_TAG] for partition, of in tags.items() if CODE_VERSION_TAG in of}
+        yield from differences(table, found, made_by)
         if found is not None:
             yield from _inputs_made_anew(instance, graph, table, made)
 

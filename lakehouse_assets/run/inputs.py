@@ -25,10 +25,9 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.jobs import READS, markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.trace import READS
 
 LONGEST = 4096
 """Characters of a snapshot's summary: each load of a table reads the summaries of all its snapshots."""

@@ -1,6 +1,6 @@
-"""Shares among the jobs of the code location: the tables that a config names, its launchpad, tables as metadata.
+"""Shares among the jobs and assets of the code location: chosen tables, the launchpad, tables and names as metadata.
 
-What each job does is in its own file.
+What each of them does is in its own file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+
+READS = "reads"
+"""The metadata that names versions of tables by snapshot: of those that are no assets here, and all of a release."""
+FILES = "drop_zone_files"
+"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 
 
 def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:

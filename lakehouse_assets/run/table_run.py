@@ -41,6 +41,7 @@ from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
+from lakehouse_assets.run.jobs import FILES
 from lakehouse_assets.run.metadata import previews, run_metadata
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.plan import (
@@ -66,7 +67,6 @@ from lakehouse_assets.run.reporting import (
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
 from lakehouse_assets.run.table_lock import TableLock
-from lakehouse_assets.run.trace import FILES
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the

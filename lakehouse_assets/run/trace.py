@@ -13,18 +13,13 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.jobs import FILES, READS
 from lakehouse_assets.run.outdated import partitions_read
 
-CODE_VERSION = "dagster/code_version"
-"""The tag that Dagster gives to each materialization that an asset with a code version returns."""
-READS = "reads"
-"""The metadata that names versions of tables by snapshot: of those that are no assets here, and all of a release."""
-FILES = "drop_zone_files"
-"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 BATCH = 1000
 LEAVES = 10
 """The most files, and tables of others, that are shown below one version."""
@@ -108,7 +103,7 @@ class Trace:
                 snapshot=str(_value(made, "snapshot_id") or ""),
                 run_id=run_id,
                 at=datetime.fromtimestamp(timestamp, UTC),
-                code=(made.tags or {}).get(CODE_VERSION, "") if _value(made, "snapshot_id") else "",
+                code=(made.tags or {}).get(CODE_VERSION_TAG, "") if _value(made, "snapshot_id") else "",
                 leaves=tuple(sorted(leaves)),
                 inputs=tuple(self._inputs(key, tuple(keys), made)),
             )

@@ -77,6 +77,7 @@ GUARDS = {
     "dagster._core.definitions.data_version.get_input_event_pointer_tag": (
         "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
     ),
+    "dagster._core.definitions.data_version.CODE_VERSION_TAG": "test_partitions_that_other_code_made_are_shown",
     "dagster._core.definitions.data_version.DATA_VERSION_TAG": (
         "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log"
     ),
