@@ -9,16 +9,14 @@ import shlex
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
 from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
@@ -73,8 +71,8 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
         lakehouse = Lakehouse(settings)
         catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()
         for identifier in identifiers:
-            with suppress(NoSuchTableError, NoSuchNamespaceError):  # no run has created it yet
-                found.append(look(catalog.load_table(identifier), cache))
+            if table := find_table(catalog, identifier):  # else no run has created it yet
+                found.append(look(table, cache))
     except Exception as error:
         return f"health of the lake: unknown, {type(error).__name__}: {error}"
     if not found:

@@ -7,11 +7,9 @@ them, they say which snapshots must not expire (collect/leases.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table as IcebergTable
@@ -19,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.environment.spark_catalog import NOWHERE
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
@@ -46,9 +45,7 @@ def pin_inputs(
 
     def pinned(name: str) -> Pin | None:
         identifier, ref = table_and_ref(name)
-        table = None
-        with suppress(NoSuchTableError, NoSuchNamespaceError):
-            table = catalog.load_table(identifier)
+        table = find_table(catalog, identifier)
         if table is not None and (ref == MAIN or ref in table.metadata.refs):
             return _write(table, name, io, folder)
         if name not in reads:
@@ -104,11 +101,10 @@ def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
     """Says of each pin whose version can't be read any more why not, in half a sentence."""
     found = []
     for pin in pins:
-        try:
-            metadata = catalog.load_table(pin.table).metadata
-        except (NoSuchTableError, NoSuchNamespaceError):
+        if (table := find_table(catalog, pin.table)) is None:
             found.append(f"{pin.table} is no longer in the catalog")
             continue
+        metadata = table.metadata
         if metadata.table_uuid != pin.uuid:
             found.append(f"{pin.table} was created again")
         elif pin.snapshot_id is not None and metadata.snapshot_by_id(pin.snapshot_id) is None:

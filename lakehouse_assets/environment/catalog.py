@@ -40,6 +40,7 @@ from lakehouse_assets.environment.spark_catalog import refuse_signing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
 
 T = TypeVar("T")
@@ -155,6 +156,16 @@ def load_lake(settings: Settings) -> Catalog:
     if kind == "glue":
         _keep_run_properties_out(catalog)
     return catalog
+
+
+def find_table(catalog: Catalog, identifier: str) -> Table | None:
+    """Loads a table; None where there is none. Raises what catalogs raise."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return catalog.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
 
 
 def _roll_back_refused_commits(catalog: Catalog) -> None:

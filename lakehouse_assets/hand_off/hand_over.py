@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import ancestors_of
 
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.environment.aws import error_code
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError
 from lakehouse_assets.hand_off.clean_up import Remover, clean_up
 from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID
@@ -189,10 +189,9 @@ class HandOver:
         return plan
 
     def _load(self, identifier: str) -> IcebergTable:
-        try:
-            return self.services.catalog.load_table(identifier)
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
-            raise HandOffRefused(f"table {identifier} is not in the catalog. Materialize it first") from error
+        if (table := find_table(self.services.catalog, identifier)) is None:
+            raise HandOffRefused(f"table {identifier} is not in the catalog. Materialize it first")
+        return table
 
     def _refuse_overlap(self, others: Sequence[str]) -> None:
         own = place_of(self.order.location)

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable
@@ -164,14 +162,14 @@ def _read(
     assert table.source is not None
     given_up_at = time.monotonic() + UNREACHABLE_SECONDS
     for tried in range(TRIES):
-        cold = with_retries(lambda: _load(catalog, table.identifier))
+        cold = with_retries(lambda: find_table(catalog, table.identifier))
         try:
             position = _position(table, cold)
             rows = read_hot(table, table.source, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
             # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
             is_lost = isinstance(error, SourceLost) and _snapshot(
-                with_retries(lambda: _load(catalog, table.identifier))
+                with_retries(lambda: find_table(catalog, table.identifier))
             ) == _snapshot(cold)
             is_away = isinstance(error, SourceUnreachable) and time.monotonic() > given_up_at
             if is_lost or is_away or tried + 1 == TRIES:
@@ -192,13 +190,6 @@ def _check(table: Table) -> None:
             f"table {table.identifier} has the step {table.step}, which may change its source's rows: hot_and_cold() "
             "reads tables without a step of their own"
         )
-
-
-def _load(catalog: Catalog, identifier: str) -> IcebergTable | None:
-    try:
-        return catalog.load_table(identifier)
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
 
 
 def _snapshot(cold: IcebergTable | None) -> int | None:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import dagster as dg
 from pydantic import Field
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.commit.positions import settled
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
@@ -44,11 +43,9 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
     source = table.source
     if not isinstance(source, PostgresTable):
         return None
-    try:
-        metadata = with_retries(lambda: catalog.load_table(table.identifier)).metadata
-    except (NoSuchTableError, NoSuchNamespaceError):
+    if (cold := with_retries(lambda: find_table(catalog, table.identifier))) is None:
         return None
-    text = settled(metadata, source.name, round((now - source.grace.total_seconds()) * 1000))
+    text = settled(cold.metadata, source.name, round((now - source.grace.total_seconds()) * 1000))
     position, state = Offsets.parse(text) if text else None, source.state()
     if position is None or position.identity != state.identity or position.by_partition <= state.first:
         return None

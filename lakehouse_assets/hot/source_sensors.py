@@ -13,11 +13,10 @@ from itertools import takewhile
 
 import dagster as dg
 from pydantic import TypeAdapter
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.hot.pace import SourceLook, SourceVerdict, is_due, verdict, wait_after
 from lakehouse_assets.hot.purge import PURGE, purgeable
@@ -40,11 +39,8 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     """Asks the source how far the table is behind. Raises SourceLost, SourceUnreachable and what catalogs raise."""
     source = table.source
     assert source is not None
-    try:
-        metadata = with_retries(lambda: lakehouse.catalog().load_table(table.identifier)).metadata
-    except (NoSuchTableError, NoSuchNamespaceError):
-        metadata = None
-    known = read_on(metadata) if metadata else ReadOn()
+    cold = with_retries(lambda: find_table(lakehouse.catalog(), table.identifier))
+    known = read_on(cold.metadata) if cold else ReadOn()
     if why := known.unknown.get(source.name):
         raise SourceLost(f"how far {source.name} was moved can't be known: {why}")
     position, state = known.offsets(source.name), source.state()

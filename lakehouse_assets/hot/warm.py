@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyparsing import ParseException
 
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import with_retries
+from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.run.jobs import job_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -35,10 +34,8 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
     source = table.source
     assert isinstance(source, PostgresTable)
     for _ in range(TRIES):
-        try:
-            cold = with_retries(lambda: catalog.load_table(table.identifier))
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
-            raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows") from error
+        if (cold := with_retries(lambda: find_table(catalog, table.identifier))) is None:
+            raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows")
         known = read_on(cold.metadata)
         position, why = known.offsets(source.name), known.unknown.get(source.name, "no run has moved rows of it")
         if position is None:

@@ -6,17 +6,16 @@ When it moves is publish_release.py's. What readers get of it is readers.py's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import ReleaseRefused
 
 if TYPE_CHECKING:
@@ -124,10 +123,8 @@ def pointer_identifier(name: str) -> str:
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
     """Loads a pointer and reads its rows, once. Returns None where there is none. Raises what catalogs raise."""
-    with suppress(NoSuchTableError, NoSuchNamespaceError):
-        table = catalog.load_table(pointer_identifier(name))
-        return Pointer.read(table) if MARK in table.properties else None
-    return None
+    table = find_table(catalog, pointer_identifier(name))
+    return Pointer.read(table) if table and MARK in table.properties else None
 
 
 def open_pointer(catalog: Catalog, name: str) -> Pointer:

@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.table import Table as IcebergTable
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.expire_commit import Expiry, expire
@@ -24,6 +23,7 @@ from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused
 from lakehouse_assets.releases.consistency import Log, PinnedTable
 from lakehouse_assets.releases.pointer import (
@@ -160,7 +160,7 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
 
     def pinned(declared: Table) -> PinnedTable:
         identifier = declared.identifier
-        table = _load(catalog, identifier)
+        table = find_table(catalog, identifier)
         snapshot = table.current_snapshot() if table else None
         if table is None or snapshot is None:
             found = "has no snapshot" if table else "is not in the catalog"
@@ -249,7 +249,7 @@ def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
     """
 
     def verify(member: Member) -> None:
-        table = _load(catalog, member.table)
+        table = find_table(catalog, member.table)
         _check(member, table.metadata if table else None)
 
     _of_each(verify, members)
@@ -303,13 +303,6 @@ def _old_history(metadata: TableMetadata) -> Expiry:
     """Chooses the pointer's old snapshots; none where they are few, so that not each release makes a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())
-
-
-def _load(catalog: Catalog, identifier: str) -> IcebergTable | None:
-    try:
-        return catalog.load_table(identifier)
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
 
 
 def _of_each(function: Callable[[T], R], values: Iterable[T]) -> list[R]:

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
-from lakehouse_assets.environment.catalog import load_lake, with_retries
+from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import NoSuchRelease
@@ -58,10 +56,8 @@ class Released:
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
-        try:
-            found = with_retries(lambda: self.catalog.load_table(table))
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
-            raise self._unreadable(table, "the table is no longer in the catalog") from error
+        if (found := with_retries(lambda: find_table(self.catalog, table))) is None:
+            raise self._unreadable(table, "the table is no longer in the catalog")
         if str(found.metadata.table_uuid) != member.uuid:
             found_uuid = found.metadata.table_uuid
             raise self._unreadable(table, f"the table was created again: its UUID is {found_uuid}, not {member.uuid}")

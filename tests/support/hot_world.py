@@ -22,6 +22,7 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.commit.expire_commit import expire
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.hot.purge import purgeable
@@ -194,7 +195,7 @@ def hot_first() -> Any:
 
     def hot_and_cold(table: Table, *, catalog: Catalog) -> reader.HotAndCold:
         first = read(table, catalog=catalog)
-        later = reader._load(catalog, table.identifier)
+        later = find_table(catalog, table.identifier)
         return replace(first, cold=later, snapshot_id=reader._snapshot(later))
 
     return patch.object(reader, "hot_and_cold", hot_and_cold)
@@ -204,7 +205,7 @@ def position_of_a_second_load() -> Any:
     position = reader._position
 
     def of_second_load(table: Table, cold: IcebergTable) -> Offsets | None:
-        return position(table, reader._load(cold.catalog, table.identifier))
+        return position(table, find_table(cold.catalog, table.identifier))
 
     return patch.object(reader, "_position", of_second_load)
 
