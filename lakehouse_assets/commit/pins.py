@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
-from lakehouse_assets.environment.catalog import find_table
+from lakehouse_assets.environment.catalog import find_table, why_gone
 from lakehouse_assets.environment.spark_catalog import NOWHERE
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.pin import MAIN, Pin, table_and_ref
@@ -99,14 +99,6 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
 
 def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
     """Says of each pin whose version can't be read any more why not, in half a sentence."""
-    found = []
-    for pin in pins:
-        if (table := find_table(catalog, pin.table)) is None:
-            found.append(f"{pin.table} is no longer in the catalog")
-            continue
-        metadata = table.metadata
-        if metadata.table_uuid != pin.uuid:
-            found.append(f"{pin.table} was created again")
-        elif pin.snapshot_id is not None and metadata.snapshot_by_id(pin.snapshot_id) is None:
-            found.append(f"snapshot {pin.snapshot_id} of {pin.table} has expired")
-    return found
+    found = ((pin, find_table(catalog, pin.table)) for pin in pins)
+    reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
+    return [f"{pin.table} {why}" for pin, why in reasons if why]

@@ -39,8 +39,11 @@ from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, u
 from lakehouse_assets.environment.spark_catalog import refuse_signing
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 
 T = TypeVar("T")
@@ -166,6 +169,21 @@ def find_table(catalog: Catalog, identifier: str) -> Table | None:
         return catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
+
+
+def why_gone(found: TableMetadata | None, uuid: UUID | str, snapshot_id: int | None) -> str:
+    """Says in half a sentence, of which the table is the subject, why a snapshot can't be read any more; else "".
+
+    found: the table's metadata now; None where it is not in the catalog. uuid: of the table that had the snapshot.
+    snapshot_id: None for a table without one.
+    """
+    if found is None:
+        return "is no longer in the catalog"
+    if str(found.table_uuid) != str(uuid):
+        return "was created again"
+    if snapshot_id is not None and found.snapshot_by_id(snapshot_id) is None:
+        return f"has expired the snapshot {snapshot_id}"
+    return ""
 
 
 def _roll_back_refused_commits(catalog: Catalog) -> None:

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.environment.catalog import why_gone
 from lakehouse_assets.errors import HandOffRefused
 from lakehouse_assets.hand_off.hive_paths import segments
 from lakehouse_assets.hand_off.records import HandedFile, HandOffPlan
@@ -38,16 +39,12 @@ TAIL = 64 * 2**10
 
 def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
     """Returns the scan of the planned snapshot. Raises HandOffRefused where the snapshot is gone."""
-    if table.metadata.table_uuid != plan.table_uuid:
-        gone = "was created again since"
-    elif table.snapshot_by_id(plan.snapshot_id) is None:
-        gone = f"has expired the snapshot {plan.snapshot_id}"
-    else:
-        return table.scan(snapshot_id=plan.snapshot_id)
-    raise HandOffRefused(
-        f"table {plan.table} {gone} which this run was to hand off. Nothing was switched: materialize anew, as a new "
-        "run, not a re-execution from failure"
-    )
+    if why := why_gone(table.metadata, plan.table_uuid, plan.snapshot_id):
+        raise HandOffRefused(
+            f"table {plan.table} {why}, so what this run was to hand off is gone. Nothing was switched: materialize "
+            "anew, as a new run, not a re-execution from failure"
+        )
+    return table.scan(snapshot_id=plan.snapshot_id)
 
 
 def plan_tasks(scan: DataScan) -> list[FileScanTask]:

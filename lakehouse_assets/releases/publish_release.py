@@ -23,7 +23,7 @@ from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import READERS
-from lakehouse_assets.environment.catalog import find_table
+from lakehouse_assets.environment.catalog import find_table, why_gone
 from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused
 from lakehouse_assets.releases.consistency import Log, PinnedTable
 from lakehouse_assets.releases.pointer import (
@@ -257,12 +257,8 @@ def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
 
 def _check(member: Member, found: TableMetadata | None) -> None:
     """Raises MemberMoved where the table is not any more what it was when it was pinned. found: None if it is gone."""
-    if found is None:
-        raise MemberMoved(f"table {member.table} is no longer in the catalog")
-    if str(found.table_uuid) != member.uuid:
-        raise MemberMoved(f"table {member.table} was created again since its snapshot {member.snapshot_id}")
-    if found.snapshot_by_id(member.snapshot_id) is None:
-        raise MemberMoved(f"snapshot {member.snapshot_id} of table {member.table} has expired")
+    if why := why_gone(found, member.uuid, member.snapshot_id):
+        raise MemberMoved(f"table {member.table} {why}")
 
 
 # tidy

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
+from lakehouse_assets.environment.catalog import find_table, load_lake, why_gone, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import NoSuchRelease
@@ -56,20 +56,14 @@ class Released:
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
-        if (found := with_retries(lambda: find_table(self.catalog, table))) is None:
-            raise self._unreadable(table, "the table is no longer in the catalog")
-        if str(found.metadata.table_uuid) != member.uuid:
-            found_uuid = found.metadata.table_uuid
-            raise self._unreadable(table, f"the table was created again: its UUID is {found_uuid}, not {member.uuid}")
-        if found.metadata.snapshot_by_id(member.snapshot_id) is None:
-            raise self._unreadable(table, f"its snapshot {member.snapshot_id} has expired")
+        found = with_retries(lambda: find_table(self.catalog, table))
+        why = why_gone(found.metadata if found else None, member.uuid, member.snapshot_id)
+        if found is None or why:
+            raise NoSuchRelease(
+                f"table {table}: release {self.number} of {self.name} can't be read: the table {why}. Read a later "
+                f"release, or materialize {self.name}/release to make one"
+            )
         return found
-
-    def _unreadable(self, table: str, found: str) -> NoSuchRelease:
-        return NoSuchRelease(
-            f"table {table}: release {self.number} of {self.name} can't be read: {found}. Read a later release, or "
-            f"materialize {self.name}/release to make one"
-        )
 
     def scan(self, table: str, **options: Any) -> DataScan:
         """Returns PyIceberg's scan of a table, which itself gives Arrow, pandas and DuckDB.

@@ -155,7 +155,11 @@ def drop(lake: Lake) -> None:
 
 @pytest.mark.parametrize(
     ("act", "says"),
-    [(expire, "of demo.source has expired"), (create_again, "was created again"), (drop, "no longer in the catalog")],
+    [
+        (expire, "demo.source has expired the snapshot"),
+        (create_again, "was created again"),
+        (drop, "no longer in the catalog"),
+    ],
 )
 def test_a_pinned_version_that_is_gone_is_told_before_a_worker_starts(
     lake: Lake, source: IcebergTable, act: Any, says: str
