@@ -6,18 +6,17 @@ This is written before anything moves. Nothing of the lake is moved here; what r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import Objects
 from lakehouse_assets.storage.place import Place, place_of
+from lakehouse_assets.storage.raw_s3 import at_once
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"
 
@@ -161,7 +160,7 @@ class Ledger:
 
     def read(self) -> list[Recorded]:
         """Returns all batches, the oldest first. Raises ForeignVersion, and what the storage raises."""
-        return self._read_all(self._begun())
+        return at_once(lambda found: self._read(*found), self._begun())
 
     def last(self) -> Batch | None:
         """Returns the newest batch; None if there is none. Raises as read()."""
@@ -170,7 +169,8 @@ class Ledger:
 
     def unfinished(self) -> list[Recorded]:
         """Returns the batches of runs that ended before they could say what they took."""
-        return self._read_all((folder, files) for folder, files in self._begun() if TAKEN not in files)
+        begun = [(folder, files) for folder, files in self._begun() if TAKEN not in files]
+        return at_once(lambda found: self._read(*found), begun)
 
     def _begun(self) -> list[tuple[str, list[str]]]:
         """Returns the folders of the batches, the oldest first, each with the names of its objects."""
@@ -179,10 +179,6 @@ class Ledger:
             folder, _, file = name.partition("/")
             names.setdefault(folder, []).append(file)
         return [(folder, files) for folder, files in sorted(names.items()) if INTENT in files]
-
-    def _read_all(self, begun: Iterable[tuple[str, list[str]]]) -> list[Recorded]:
-        with ThreadPoolExecutor(READERS, thread_name_prefix="ledger") as pool:
-            return list(pool.map(lambda found: self._read(*found), begun))
 
     def _read(self, folder: str, files: Sequence[str]) -> Recorded:
         taken = [self._parsed(f"{folder}/{file}", Taken) for file in files if file == TAKEN]

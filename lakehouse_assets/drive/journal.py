@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pyiceberg.io import FileIO
 
-from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.receipts import Receipt, read_json
 from lakehouse_assets.protocol.versions import VERSION, Durable
+from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +106,7 @@ class Journal:
 
     def _map(self, read: Callable[[int], Found], chunks: Iterable[int]) -> dict[int, Found]:
         chunks = list(chunks)
-        with ThreadPoolExecutor(READERS, thread_name_prefix="journal") as pool:
-            return dict(zip(chunks, pool.map(read, chunks), strict=True))
+        return dict(zip(chunks, at_once(read, chunks), strict=True))
 
     def _receipt(self, chunk: int) -> Receipt | None:
         return read_json(self.io, self.receipt_location(chunk), Receipt.from_json)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -22,7 +20,6 @@ from lakehouse_assets.commit.expire_commit import Expiry, expire
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.environment.catalog import find_table, why_gone
 from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused
 from lakehouse_assets.releases.consistency import Log, PinnedTable
@@ -35,10 +32,9 @@ from lakehouse_assets.releases.pointer import (
     open_pointer,
     pointer_identifier,
 )
+from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-R = TypeVar("R")
 
 LOOKS, LONGEST_WAIT_S = 5, 4.0
 """How often the tables are pinned anew while Dagster's log and they speak of different versions, and how long a wait
@@ -170,7 +166,7 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
             )
         return PinnedTable(declared.key, identifier, table.metadata, snapshot, before.get(identifier))
 
-    return _of_each(pinned, order.tables)
+    return at_once(pinned, order.tables)
 
 
 def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tuple[list[Member], tuple[str, ...]]:
@@ -239,7 +235,7 @@ def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> No
         except NoSuchTableError:
             _check(member, None)
 
-    _of_each(of_member, members)
+    at_once(of_member, members)
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
@@ -252,7 +248,7 @@ def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
         table = find_table(catalog, member.table)
         _check(member, table.metadata if table else None)
 
-    _of_each(verify, members)
+    at_once(verify, members)
 
 
 def _check(member: Member, found: TableMetadata | None) -> None:
@@ -272,7 +268,7 @@ def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]],
     """
     prefix = TAG.format(name=order.name)
     identifiers = [table.identifier for table in order.tables]
-    tables = _of_each(catalog.load_table, identifiers)
+    tables = at_once(catalog.load_table, identifiers)
     runs = {tag.removeprefix(prefix) for one in tables for tag in one.metadata.refs if tag.startswith(prefix)}
     alive = unfinished(runs)
     # Behind that question: a run that is finished has moved it, or never will.
@@ -291,7 +287,7 @@ def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]],
 
         set_tags(catalog, identifier, wanted)
 
-    _of_each(put_right, identifiers)
+    at_once(put_right, identifiers)
     expire(catalog, pointer_identifier(order.name), _old_history)
 
 
@@ -299,8 +295,3 @@ def _old_history(metadata: TableMetadata) -> Expiry:
     """Chooses the pointer's old snapshots; none where they are few, so that not each release makes a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())
-
-
-def _of_each(function: Callable[[T], R], values: Iterable[T]) -> list[R]:
-    with ThreadPoolExecutor(READERS, thread_name_prefix="release") as pool:
-        return [*pool.map(function, values)]

@@ -6,7 +6,6 @@ Keys are those that the UI knows. Nothing is decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
@@ -20,11 +19,11 @@ from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
-from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.storage.raw_s3 import at_once
 
 # Few, because they are stored with every materialization.
 ROWS = 5
@@ -117,9 +116,8 @@ def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.Meta
         for file in chunk.files:
             if file.record_count:
                 first.setdefault(region.key_of(file.partition), (chunk, file))
-    with ThreadPoolExecutor(READERS, thread_name_prefix="previews") as pool:
-        texts = pool.map(lambda key: _text(*first[key]) if key in first else "no rows", keys)
-        return {key: dg.MetadataValue.md(text) for key, text in zip(keys, texts, strict=True)}
+    texts = at_once(lambda key: _text(*first[key]) if key in first else "no rows", keys)
+    return {key: dg.MetadataValue.md(text) for key, text in zip(keys, texts, strict=True)}
 
 
 def _text(chunk: StagedChunk, file: DataFile) -> str:
