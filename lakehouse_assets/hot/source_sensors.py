@@ -51,6 +51,18 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     return SourceLook(state, source.lag(state, state.begin(position)), writing, lacking)
 
 
+def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[SourceVerdict, SourceLook | None]:
+    """Returns what the check of a table's source says, and what was seen of the source; None where nothing was."""
+    assert table.source is not None
+    try:
+        look = look_at_source(lakehouse, table)
+    except SourceLost as lost:
+        return SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR), None
+    except (LakehouseError, OSError) as error:  # it may answer the next time
+        return SourceVerdict(False, str(error)), None
+    return verdict(table.source, look, now), look
+
+
 @dataclass(frozen=True)
 class SourceCursor:
     """The cursor of the sensor, as the next tick reads it. Losing it loses nothing."""
@@ -94,16 +106,10 @@ def movers_sensor(
         for table in tables:
             name, source = table.identifier, table.source
             assert source is not None
-            try:
-                look = look_at_source(lakehouse, table)
-            except SourceLost as lost:
-                found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
-                sentences.append(f"{name}: {lost}")
-            except (LakehouseError, OSError) as error:  # it may answer at the next tick
-                found = SourceVerdict(False, str(error))
-                sentences.append(f"{name}: {error}")
+            found, look = judged(lakehouse, table, at)
+            if look is None:
+                sentences.append(f"{name}: {found.text}")
             else:
-                found = verdict(source, look, at)
                 if shows:
                     events.append(dg.AssetObservation(source_key(table), metadata=look.metadata(at)))
                 waits = None if name in busy else _waits(context.instance, table, now)
@@ -165,14 +171,7 @@ def source_check(table: Table) -> dg.AssetChecksDefinition:
 
     @dg.asset_check(asset=table.key, name=CHECK, description=DESCRIPTION)
     def look(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
-        assert table.source is not None
-        try:
-            seen = look_at_source(lakehouse, table)
-            found = verdict(table.source, seen, datetime.now(UTC))
-        except SourceLost as lost:
-            found = SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR)
-        except (LakehouseError, OSError) as error:
-            found = SourceVerdict(False, str(error))
+        found, _ = judged(lakehouse, table, datetime.now(UTC))
         return dg.AssetCheckResult(passed=found.passed, severity=found.severity, description=found.text)
 
     return look
