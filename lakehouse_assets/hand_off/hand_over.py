@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,12 +19,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import ancestors_of
 
-from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.leases import HELD, Chain, Periods, state_of
 from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError
-from lakehouse_assets.hand_off.clean_up import Remover, clean_up
-from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID
+from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID, VERSION, of_parameters
 from lakehouse_assets.hand_off.glue_registry import GlueRegistry, may_have_landed
 from lakehouse_assets.hand_off.hive_files import (
     count_rows,
@@ -38,7 +37,9 @@ from lakehouse_assets.hand_off.hive_types import type_problems
 from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Written
 from lakehouse_assets.hand_off.replicas import VerifiedReplica, verify_replicas
 from lakehouse_assets.hand_off.waits import Clock
+from lakehouse_assets.storage.objects import delete_all
 from lakehouse_assets.storage.place import Place, is_apart, place_of
+from lakehouse_assets.storage.raw_s3 import keys_below, milliseconds
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -131,7 +132,7 @@ class HandOver:
         try:
             with _in_our_words(f"{plan.glue}: its registration in Glue"):
                 self.register(plan, version, written)
-                self.services.records.note_written(plan.token, replace(written, offered=True))
+                self._note_offered(plan, version, written)
                 current = self.switch(plan, version)
         except HandOffRefused as refusal:
             if written.offered:  # by an earlier attempt, so readers may be at it
@@ -146,11 +147,6 @@ class HandOver:
     def registry(self) -> GlueRegistry:
         """The registry of this hand-off."""
         return GlueRegistry(self.services.glue, self.services.glue_once, self.order.key, self.services.clock)
-
-    @cached_property
-    def remover(self) -> Remover:
-        """The remover of versions."""
-        return Remover(self.services.records, self.registry, self.services.s3, self.services.clock)
 
     # plan
 
@@ -268,6 +264,12 @@ class HandOver:
 
         return self.registry.switch(plan, version, self.order.description, is_outdated)
 
+    def _note_offered(self, plan: HandOffPlan, version: Version, written: Written) -> None:
+        """Notes that readers may get the version from now on; where they had it before, its time is not over yet."""
+        self.services.records.note_written(plan.token, replace(written, offered=True))
+        if version.left_at is not None:
+            self.services.records.note_version(replace(version, left_at=None))
+
     def _line(self, plan: HandOffPlan) -> list[int]:
         """Returns the snapshots that led to the source's head as it is now, the newest first."""
         table = self._load(plan.table)
@@ -276,20 +278,54 @@ class HandOver:
     # tidy
 
     def clean_up(self, plan: HandOffPlan) -> tuple[list[Version], str]:
-        """Removes older versions.
+        """Removes the versions that a hand-off saw ``keep`` ago, or earlier, to be no longer what readers get.
 
         Returns them, and why it failed: readers have the new version, so that it is no reason to fail.
         """
         try:
-            return clean_up(self.remover, plan, self.order.keep, self.services.chains_of), ""
+            return self._clean_up(plan), ""
         except Exception as error:  # whatever AWS raises
             return [], f"older versions are left to the next hand-off: {error!r}"
+
+    def _clean_up(self, plan: HandOffPlan) -> list[Version]:
+        """Removes what is over, and notes what is seen to be left. Returns what was removed.
+
+        Only what records name is looked at. What readers get, and what a run may still finish, stays.
+        """
+        records, now = self.services.records, self.services.clock.now()
+        versions = records.versions()
+        known = self.services.chains_of({one.token for one in versions})
+        view = self.registry.find_view(plan)  # behind the list: a version that is begun from now on is not in it
+        current = of_parameters(view or {}).get(VERSION)
+        removed = []
+        for version in versions:
+            if version.name == current:
+                if version.left_at is not None:
+                    records.note_version(replace(version, left_at=None))
+            elif not _may_be_finished(version, known.get(version.token), now):
+                if version.left_at is None:
+                    records.note_version(replace(version, left_at=now))
+                elif now - version.left_at >= self.order.keep:
+                    self._remove(version)
+                    removed.append(version)
+        return removed
+
+    def _remove(self, version: Version) -> None:
+        """Removes a version's table in Glue, its files and its records, in this order; what is gone is no error.
+
+        Raises what AWS and the staging prefix raise.
+        """
+        self.registry.drop(version)
+        folder = place_of(version.location)
+        assert folder.key.endswith(f"/{version.name}")  # made by begin_version()
+        delete_all(self.services.s3, folder.bucket, keys_below(self.services.s3, folder.child("")))
+        self.services.records.forget(version)
 
     def _undone(self, plan: HandOffPlan, version: Version, refusal: HandOffRefused) -> HandOffRefused:
         """Removes a version that was refused. Returns the refusal, with what could not be removed."""
         try:
             self.services.records.forget_written(plan.token)
-            self.remover.remove(version)
+            self._remove(version)
         except Exception as error:  # whatever AWS raises
             return HandOffRefused(
                 f"{refusal} What was written to {version.location} is left to the next hand-off: {error!r}"
@@ -319,6 +355,10 @@ def _in_our_words(what: str) -> Iterator[None]:
             f"{what} was refused: {error}. Readers go on with the version before. See the permissions in "
             "docs/hand-off.md, then materialize again"
         ) from error
+
+
+def _may_be_finished(version: Version, chain: Chain | None, now: datetime) -> bool:
+    return state_of(chain, milliseconds(version.began_at), milliseconds(now), Periods()) in HELD
 
 
 def _overlap(one: Place, other: Place) -> bool:

@@ -1,6 +1,6 @@
 """Keeps what a hand-off decides and has done, as small durable objects on the staging prefix.
 
-Nothing is decided here; the steps that write these are in hand_over.py and clean_up.py.
+Nothing is decided here; the steps that write these are in hand_over.py.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Version(Durable):
     database: str
     table: str
     """The name of its Glue table."""
+    left_at: datetime | None = None
+    """When a hand-off first saw that readers don't get it, or not any more: the time for which it is kept has begun."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,6 @@ class Written(Durable):
 
 
 @dataclass(frozen=True)
-class Left(Durable):
-    """The note that readers don't get a version any more: the time for which it is kept has begun."""
-
-    seen_at: datetime
-    """When a hand-off first saw it."""
-
-
-@dataclass(frozen=True)
 class Records:
     """The records of one hand-off. Every method raises what the storage raises."""
 
@@ -134,15 +128,16 @@ class Records:
 
     def versions(self) -> list[Version]:
         """Reads all versions that were begun and are not gone, the oldest first. Raises ForeignVersion."""
-        found = self._read_all(Version, "versions/")
-        return sorted(found.values(), key=lambda one: (one.began_at, one.name))
+        names = [name for name in self.objects.names() if name.startswith("versions/")]
+        found = at_once(lambda name: self._read(Version, name), names)
+        return sorted((one for one in found if one), key=lambda one: (one.began_at, one.name))
 
     def version(self, name: str) -> Version | None:
         """Reads a version. Raises ForeignVersion."""
         return self._read(Version, f"versions/{name}.json")
 
     def note_version(self, version: Version) -> None:
-        """Writes that a version begins."""
+        """Writes a version as it is now, over what was noted of it."""
         self._write(f"versions/{version.name}.json", version)
 
     def written(self, token: str) -> Written | None:
@@ -157,24 +152,11 @@ class Records:
         """Deletes what note_written() wrote: a re-execution writes all rows anew."""
         self.objects.remove([f"written/{token}.json"])
 
-    def left(self) -> dict[str, Left]:
-        """Reads since when versions are not what readers get, by their names. Raises ForeignVersion."""
-        return self._read_all(Left, "left/")
-
-    def note_left(self, name: str, left: Left) -> None:
-        """Writes since when a version is not what readers get."""
-        self._write(f"left/{name}.json", left)
-
-    def forget_left(self, name: str) -> None:
-        """Deletes what note_left() wrote, if it did: readers get the version again."""
-        self.objects.remove([f"left/{name}.json"])
-
     def forget(self, version: Version) -> None:
         """Deletes all records of a version that is gone, and its run's plan, unless another version has that."""
         others = [one for one in self.versions() if one.token == version.token and one.name != version.name]
-        of_run = [] if others else [f"written/{version.token}.json", f"plans/{version.token}.json"]
         # The version's own record goes last: until then, whoever is killed in between is known by it.
-        self.objects.remove([f"left/{version.name}.json", *of_run])
+        self.objects.remove([] if others else [f"written/{version.token}.json", f"plans/{version.token}.json"])
         self.objects.remove([f"versions/{version.name}.json"])
 
     def _read(self, kind: type[D], name: str) -> D | None:
@@ -189,11 +171,6 @@ class Records:
                 f"the hand-off's record {name} on the staging prefix is none that this code reads: {error}. Nothing "
                 "was handed off. Run the code that wrote it, or delete the object and materialize anew"
             ) from None
-
-    def _read_all(self, kind: type[D], folder: str) -> dict[str, D]:
-        names = [name for name in self.objects.names() if name.startswith(folder)]
-        found = at_once(lambda name: self._read(kind, name), names)
-        return {name[len(folder) : -len(".json")]: one for name, one in zip(names, found, strict=True) if one}
 
     def _write(self, name: str, record: Durable) -> None:
         self.objects.write(name, record.to_json().encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -404,6 +405,29 @@ def test_versions_go_once_their_time_is_over_and_nothing_else(handed: HandOffLak
     handed.clock.time += timedelta(days=1000)
     assert [one.token for one in handed.run("fifth").removed] == ["second", "third"]
     assert handed.reader.generation() == 2
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_time_of_what_readers_get_again_begins_anew(
+    handed: HandOffLake, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed.run("second")  # the first one is left
+    plan = handed.hand_over("first").decide()
+    handed.source.manage_snapshots().rollback_to_snapshot(plan.snapshot_id).commit()
+    handed.clock.time += timedelta(days=90)
+
+    def die() -> None:
+        raise Killed
+
+    if dies:
+        before(monkeypatch, "clean_up", die)
+    with pytest.raises(Killed) if dies else nullcontext():
+        handed.run("first")
+    assert handed.reader.generation() == 1
+    handed.write(3)
+    assert "first" not in [one.token for one in handed.run("third").removed]
+    handed.clock.time += timedelta(days=90)
+    assert "first" in [one.token for one in handed.run("fourth").removed]
 
 
 def test_what_a_run_may_still_finish_stays(handed: HandOffLake, monkeypatch: pytest.MonkeyPatch) -> None:
