@@ -101,20 +101,16 @@ class PostgresTable(RowSource):
         return SourceState(f"{system}.{database}.{table}", (purged,), (oldest,), (newest,), purged=purged > 0)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns the oldest transaction that may still write; where that is too many rows, an earlier one."""
+        """Returns the oldest transaction that may still write, or the end of the one that makes it ``ceiling`` rows."""
         (first,), (safe,) = begin.by_partition, state.safe
-        query = f"SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s ORDER BY {POS} OFFSET %s LIMIT 1"
+        query = (
+            f"SELECT count(*), max({POS}) FROM (SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s "
+            f"ORDER BY {POS} FETCH FIRST %s ROWS WITH TIES) AS moved"
+        )
         with self._cursor() as cursor:
             cursor.execute(query, (first, safe, self.ceiling))
-            if (found := cursor.fetchone()) and found[0] == self._least(cursor, first):
-                cursor.execute(f"SELECT min({POS}) FROM {self._quoted} WHERE {POS} > %s", found)  # it moves whole
-                found = cursor.fetchone()
-        return Offsets(state.identity, (min(found[0] or safe, safe) if found else safe,))
-
-    def _least(self, cursor: Cursor, begin: int) -> int | None:
-        cursor.execute(f"SELECT min({POS}) FROM {self._quoted} WHERE {POS} >= %s", (begin,))
-        row = cursor.fetchone()
-        return row[0] if row else None
+            ((rows, last),) = cursor.fetchall()
+        return Offsets(state.identity, (last + 1 if rows >= self.ceiling else safe,))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
         """Counts the table's rows, and those that are safe and not moved."""

@@ -4,7 +4,9 @@ Rows are moved by a stand-in; what a run does is tested in test_hot_and_cold.py.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
+from itertools import count, pairwise
 
 import dagster as dg
 import psycopg2
@@ -198,6 +200,24 @@ def test_a_source_that_does_not_answer_stops_no_other(
     (passed, text), (other_passed, _) = said(found)
     assert (passed, other_passed) == (False, True)
     assert "kafka:events can't be reached at 127.0.0.1:1" in text
+
+
+def test_a_run_moves_whole_transactions_up_to_its_ceiling(catalog: Catalog, database: Connection) -> None:
+    table = state_table(source=replace(SOON, ceiling=3))
+    keys = count()
+    transactions = [{next(keys) for _ in range(size)} for size in (2, 2, 5, 1, 1, 1, 1, 3, 1)]
+    for written in transactions:
+        with psycopg2.connect("") as writer, writer.cursor() as cursor:
+            cursor.executemany(UPSERT, [(n, "a", False) for n in written])
+    there: list[set[int]] = [set()]
+    while len(there[-1]) < sum(map(len, transactions)):
+        move(catalog, table)
+        there.append({*catalog.load_table(table.identifier).scan().to_arrow()["n"].to_pylist()})
+        assert there[-1] > there[-2], "it moves on"
+    for before, after in pairwise(there):
+        of_run = [written for written in transactions if written & (after - before)]
+        assert after - before == set().union(*of_run), "each transaction is moved whole"
+        assert sum(map(len, of_run[:-1])) < 3, "it ends with the transaction that reaches the ceiling"
 
 
 def test_only_what_the_lake_has_had_for_the_grace_is_purged(lake: Lake, catalog: Catalog, database: Connection) -> None:
