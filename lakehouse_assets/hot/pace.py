@@ -68,20 +68,24 @@ class SourceVerdict:
 
 
 def verdict(source: RowSource, look: SourceLook, now: datetime) -> SourceVerdict:
-    """Says whether the source keeps what is not moved, and whether something keeps it from being moved."""
+    """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
+
+    The text has no number that grows from tick to tick, as the sensor tells what changed in it: how long something
+    lasts already is in SourceLook.metadata().
+    """
     state, lag = look.state, look.lag
     age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
     if state.retention and age > NEAR * state.retention.total_seconds():
         return SourceVerdict(
             False,
-            f"the oldest record of {source.name} that is not moved is {age:,.0f} s old, and the topic keeps records "
-            f"for {state.retention.total_seconds():,.0f} s: materialize the table, or raise retention.ms",
+            f"{source.name} keeps records for {state.retention.total_seconds():,.0f} s, and the oldest one that is not "
+            f"moved is older than {NEAR:.0%} of that: materialize the table, or raise retention.ms",
         )
     if state.held_back and look.writing > LONG_WRITER_SECONDS:
         return SourceVerdict(
             False,
-            f"a transaction of the database has been writing for {look.writing:,.0f} s and keeps what came after it "
-            "from being moved: see pg_stat_activity",
+            f"a transaction of the database has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
+            "came after it from being moved: see pg_stat_activity",
         )
     if look.lacking:
         return SourceVerdict(

@@ -187,6 +187,8 @@ def test_retention_that_comes_near_is_a_warning(lake: Lake, topic: Topic) -> Non
     ((passed, text),) = said(ticks.tick())
     assert not passed
     assert "keeps records for 60 s" in text
+    ticks.later = 45
+    assert said(ticks.tick()) == [], "it says the same, of a record that is older"
 
 
 def test_a_source_that_does_not_answer_stops_no_other(

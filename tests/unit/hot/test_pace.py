@@ -30,14 +30,18 @@ def test_each_failure_waits_twice_as_long_up_to_an_hour() -> None:
 def test_a_record_that_is_near_its_retention_is_a_warning() -> None:
     kept = SourceState("id", (0,), (9,), (9,), timedelta(hours=1))
     lag = Lag(9, 9, NOW - timedelta(minutes=31))
-    assert not verdict(TOPIC, SourceLook(kept, lag, 0.0), NOW).passed
+    at_tick, at_next = (verdict(TOPIC, SourceLook(kept, lag, 0.0), NOW + timedelta(seconds=s)) for s in (0, 10))
+    assert not at_tick.passed
+    assert at_next == at_tick, "it is told once"
     assert verdict(TOPIC, SourceLook(STATE, lag, 0.0), NOW).passed
 
 
 def test_a_long_transaction_is_a_warning_only_where_it_holds_rows_back() -> None:
     held = SourceState("id", (0,), (5,), (9,))
     lag = Lag(9, 0, None)
-    assert not verdict(TOPIC, SourceLook(held, lag, 301.0), NOW).passed
+    at_tick, at_next = (verdict(TOPIC, SourceLook(held, lag, writing), NOW) for writing in (301.0, 311.0))
+    assert not at_tick.passed
+    assert at_next == at_tick, "it is told once"
     assert verdict(TOPIC, SourceLook(held, lag, 10.0), NOW).passed
     assert verdict(TOPIC, SourceLook(STATE, lag, 301.0), NOW).passed
 
