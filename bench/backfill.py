@@ -16,8 +16,8 @@ from bench.report import Section, Spread, Verdict, at_least, at_most
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import flights
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import COMPILE_LATER, class_data_archive, environment, spark_conf
+from tests.support.live_lake import live_catalogs
 
 YEAR, DAY = ("2013-01-01", "2013-12-31"), ("2013-07-04", "2013-07-04")
 ROWS = {YEAR: 336_776, DAY: 737}
@@ -101,7 +101,7 @@ def _bare_settings(bench: Bench, name: str, lacks: Iterable[re.Pattern[str]]) ->
     file = settings.home / "spark.json"
     if not file.exists():
         open_target(load_lake(settings), flights)
-        conf = spark_conf(settings, flights.spark_conf) | spark_catalogs(catalog_properties(settings), live=True)
+        conf = spark_conf(settings, flights.spark_conf) | live_catalogs(catalog_properties(settings))
         for options in lacks:
             conf["spark.driver.defaultJavaOptions"] = options.sub("", conf["spark.driver.defaultJavaOptions"])
         file.write_text(json.dumps({"conf": conf, "landing": str(bench.landing / "nyc")}))

@@ -16,6 +16,7 @@ from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
+from tests.support.live_lake import live_catalogs
 
 COLUMNS = [f"c{n}" for n in range(20)]
 
@@ -36,7 +37,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     from lakehouse_assets.worker.session import build_session, configure
 
     properties = catalog_properties(settings)
-    spark = configure(build_session(spark_conf(settings, {})), spark_catalogs(properties, live=live))
+    spark = configure(build_session(spark_conf(settings, {})), (live_catalogs if live else spark_catalogs)(properties))
     spark.range(1).collect()
     start = time.monotonic()
     with reading(spark, () if live else pins, properties, None):

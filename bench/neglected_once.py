@@ -68,15 +68,15 @@ class Mending:
 
     def __init__(self, home: Path, partitions: int, turns: int) -> None:
         from lakehouse_assets.environment.settings import read_settings
-        from lakehouse_assets.environment.spark_catalog import spark_catalogs
         from lakehouse_assets.environment.spark_setup import spark_conf
         from lakehouse_assets.worker.session import build_session, configure
+        from tests.support.live_lake import live_catalogs
 
         self.home, self.partitions, self.turns = home, partitions, turns
         self.properties = properties(home)
         self.catalog: Catalog = load_catalog("lake", **self.properties)
         session = build_session(spark_conf(read_settings(), {}))
-        self.spark = configure(session, spark_catalogs(self.properties, live=True))
+        self.spark = configure(session, live_catalogs(self.properties))
         self.found: dict[str, Any] = {}
 
     @property

@@ -65,14 +65,14 @@ def _by_us(site: TestSite, lake: GeneratedLake, found: Counter[str]) -> None:
 
 def _by_spark(home: Path) -> Sweep:
     from lakehouse_assets.environment.settings import read_settings
-    from lakehouse_assets.environment.spark_catalog import spark_catalogs
     from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
+    from tests.support.live_lake import live_catalogs
 
     jvm = build_session(spark_conf(read_settings({"LAKEHOUSE_HOME": str(home / "spark-home")}), {}))
 
     def sweep(site: TestSite, lake: GeneratedLake, found: Counter[str]) -> None:
-        spark = configure(jvm.newSession(), spark_catalogs(dict(site.catalog.properties), live=True))
+        spark = configure(jvm.newSession(), live_catalogs(site.catalog.properties))
         for table in lake.tables:
             found["refused"] += not _removed(spark, table.identifier)
 

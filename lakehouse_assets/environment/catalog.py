@@ -20,7 +20,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from lakehouse_assets.environment.aws import region_problems
 from lakehouse_assets.environment.catalog_translation import (
     ADVICE,
-    GLUE,
     LAKE,
     PYTHON_ONLY,
     REFRESH_ENDPOINT,
@@ -289,7 +288,7 @@ def _is_transient(error: BaseException) -> bool:
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
 # What PyIceberg reads as a property of some catalog; it ignores any other name silently.
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
-PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | GLUE | frozenset().union(*REWORDED.values(), *ADVICE.values()))
+PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | frozenset().union(*REWORDED.values(), ADVICE))
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
 FILES = ("file:", "/")
 

@@ -1,4 +1,4 @@
-"""Translates the catalog ``lake`` for Iceberg's Java: its type and its properties, from PyIceberg's.
+"""Translates PyIceberg's properties of the catalog ``lake`` for Iceberg's Java: a REST catalog, and S3 for any type.
 
 Nothing is read from the environment and nothing is opened.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from urllib.parse import quote
 
 LAKE = "lake"
 
@@ -43,27 +42,24 @@ REST = _names("""
     rest-page-size snapshot-loading-mode view-endpoints-supported namespace-separator
 """)
 REST_PREFIXES = ("header.", "rest.client.")
-GLUE = frozenset(["warehouse", "glue.id", "glue.endpoint", "glue.skip-archive"])
 
 KEYS = ("access-key-id", "secret-access-key", "session-token")
+CLIENT_KEYS = frozenset(f"client.{key}" for key in KEYS)
+# PyIceberg's alone: workers open no catalog in Glue.
+GLUE = _names("warehouse glue.id glue.endpoint glue.skip-archive glue.region glue.profile-name") | frozenset(
+    f"glue.{key}" for key in KEYS
+)
 # In seconds in PyIceberg, in milliseconds in Java.
 TIMEOUTS = {
     "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
     "s3.request-timeout": "http-client.apache.socket-timeout-ms",
 }
-# The properties that Java spells otherwise, by the catalog's type; "" is for all types.
+# The properties that Java spells otherwise, or does without, by the catalog's type; "" is for all types.
 REWORDED = {
     "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing", *TIMEOUTS}),
-    "sql": frozenset({"uri", "warehouse", *(f"client.{key}" for key in KEYS)}),
-    "rest": frozenset({"rest.sigv4-enabled", *(f"client.{key}" for key in KEYS)}),
-    "glue": frozenset({"glue.region"}),
-}
-# libpq's connection parameters that PostgreSQL's JDBC driver has as well.
-POSTGRESQL = {
-    **{name: name for name in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "options")},
-    "application_name": "ApplicationName",
-    "user": "user",
-    "password": "password",
+    "sql": CLIENT_KEYS | {"uri", "warehouse"},
+    "rest": CLIENT_KEYS | {"rest.sigv4-enabled"},
+    "glue": CLIENT_KEYS | GLUE,
 }
 # A REST catalog returns these with a table whose keys it renews: https://iceberg.apache.org/docs/latest/aws/
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
@@ -85,26 +81,13 @@ SIGNING = (
     "PyIceberg's files on Arrow can't be signed remotely, so nothing could be published; let the catalog vend "
     "credentials (header.X-Iceberg-Access-Delegation: vended-credentials) or give keys"
 )
-GLUE_KEYS = (
-    "Iceberg's Java client of Glue takes no keys from properties; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-    "which both sides read, or give the process a role (keys for S3 alone are s3.*)"
-)
 SNAPSHOT_LOADING = "snapshot-loading-mode"
 ADVICE = {
-    "": {
-        **dict.fromkeys(("client.profile-name", "s3.profile-name"), PROFILE),
-        **dict.fromkeys(("client.role-arn", "client.role-session-name", "s3.role-arn", "s3.role-session-name"), ROLE),
-        **dict.fromkeys(("s3.signer", "s3.signer.uri", "s3.signer.endpoint", "s3.remote-signing-enabled"), SIGNING),
-        "s3.resolve-region": "Java needs a region; set PYICEBERG_CATALOG__LAKE__S3__REGION",
-    },
-    "sql": {},
-    "rest": {
-        "header.authorization": "PyIceberg replaces it with its own Authorization; set PYICEBERG_CATALOG__LAKE__TOKEN"
-    },
-    "glue": {
-        "glue.profile-name": PROFILE,
-        **{f"{service}.{key}": GLUE_KEYS for service in ("glue", "client") for key in KEYS},
-    },
+    **dict.fromkeys(("client.profile-name", "s3.profile-name"), PROFILE),
+    **dict.fromkeys(("client.role-arn", "client.role-session-name", "s3.role-arn", "s3.role-session-name"), ROLE),
+    **dict.fromkeys(("s3.signer", "s3.signer.uri", "s3.signer.endpoint", "s3.remote-signing-enabled"), SIGNING),
+    "s3.resolve-region": "Java needs a region; set PYICEBERG_CATALOG__LAKE__S3__REGION",
+    "header.authorization": "PyIceberg replaces it with its own Authorization; set PYICEBERG_CATALOG__LAKE__TOKEN",
 }
 
 
@@ -114,21 +97,23 @@ def variable(name: str) -> str:
 
 
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
-GLUE_CATALOG = "org.apache.iceberg.aws.glue.GlueCatalog"
-# For a locked catalog file. It may be long, as *Terminate* kills the worker.
-SQLITE_BUSY_SECONDS = 60
 DELEGATION = "header.x-iceberg-access-delegation"
 
 
 def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that it lacks."""
+    """Returns the properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that Java lacks.
+
+    There are none unless it is a REST catalog: workers use no other one.
+    """
     kind, problem = catalog_type(properties)
     if problem:
         return {}, [problem]
     known = PYTHON_ONLY | REWORDED[""] | REWORDED[kind]
     unknown = [name for name in sorted(properties) if name not in known and not _same(kind, name)]
-    problems = [_problem(kind, name) for name in unknown] + s3_problems(properties)
-    own, own_problems = {"sql": _jdbc, "rest": _rest, "glue": glue_catalog}[kind](properties)
+    problems = [_problem(name) for name in unknown] + s3_problems(properties)
+    if kind != "rest":
+        return {}, problems + (_url_problems(properties["uri"]) if kind == "sql" else [])
+    own, own_problems = _rest(properties)
     java = {n: v for n, v in properties.items() if _same(kind, n)} | s3_file_io(properties) | own
     if on_s3(kind, properties):
         java.setdefault("io-impl", S3_FILE_IO)
@@ -159,13 +144,12 @@ def _same(kind: str, name: str) -> bool:
     """Says whether the property has the same name and meaning in Java."""
     if name in S3 or name.startswith(S3_PREFIXES):
         return True
-    if kind == "rest":
-        return name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE["rest"])
-    return kind == "glue" and name in GLUE
+    own = name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE)
+    return kind == "rest" and own
 
 
-def _problem(kind: str, name: str) -> str:
-    advice = (ADVICE[""] | ADVICE[kind]).get(name.lower())
+def _problem(name: str) -> str:
+    advice = ADVICE.get(name.lower())
     return f"{variable(name)} has no Spark counterpart" + (f": {advice}" if advice else " that is known here")
 
 
@@ -204,42 +188,21 @@ def partial_loading(properties: Mapping[str, str]) -> list[str]:
     ]
 
 
-def glue_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns Glue's own properties in Java, and what is wrong with PyIceberg's."""
-    java = {"catalog-impl": GLUE_CATALOG}
-    own, of_s3 = (properties.get(f"{service}.region") or properties.get("client.region") for service in ("glue", "s3"))
-    if own and of_s3 and own != of_s3:
-        regions = f"{variable('glue.region')} is {own}, {variable('s3.region')} is {of_s3}"
-        return java, [f"{regions}: Java has one region for both, {variable('client.region')}"]
-    if region := of_s3 or own:
-        java["client.region"] = region
-    return java, []
-
-
-def _jdbc(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _url_problems(uri: str) -> list[str]:
+    """Says why the database of a SQL catalog can't be used. No message quotes its URL, which may hold a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    java = {"type": "jdbc", "jdbc.schema-version": "V1", "warehouse": properties.get("warehouse", "")}
     try:
-        url = make_url(properties["uri"])
-    except (ArgumentError, ValueError):  # its message may quote the password
-        return java, [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
+        url = make_url(uri)
+    except (ArgumentError, ValueError):
+        return [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
     backend = url.get_backend_name()
-    if backend == "sqlite":
-        return java | {"uri": f"jdbc:sqlite:{url.database}", "jdbc.busy_timeout": f"{SQLITE_BUSY_SECONDS}000"}, []
-    if backend != "postgresql":
-        problem = f"{variable('uri')} is on {backend}, which has no JDBC counterpart here; use postgresql or sqlite"
-        return java, [problem]
-    problems = []
-    if unknown := sorted(url.query.keys() - POSTGRESQL.keys()):
-        problems.append(f"{variable('uri')}: no JDBC counterpart is known for its {', '.join(unknown)}")
-    if not url.host:
-        problems.append(f"{variable('uri')} names no host: JDBC has no Unix sockets")
-    java |= {f"jdbc.{POSTGRESQL[name]}": str(value) for name, value in url.query.items() if name in POSTGRESQL}
-    java |= {f"jdbc.{k}": v for k, v in (("user", url.username), ("password", url.password)) if v}
-    host = f"[{url.host}]" if ":" in (url.host or "") else url.host
-    return java | {"uri": f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '')}"}, problems
+    if backend not in ("postgresql", "sqlite"):
+        return [f"{variable('uri')} is on {backend}; known are postgresql and sqlite"]
+    if backend == "postgresql" and not url.host:  # commit/owner.py tells catalogs apart by it
+        return [f"{variable('uri')} names no host; a name is needed for a server on this machine, too"]
+    return []
 
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:

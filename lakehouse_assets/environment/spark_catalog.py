@@ -20,7 +20,6 @@ from lakehouse_assets.environment.catalog_translation import (
     S3A,
     SIGNING,
     catalog_type,
-    glue_catalog,
     is_true,
     on_s3,
     path_style,
@@ -59,8 +58,7 @@ def spark_catalogs(
 
     properties: PyIceberg's. table_io: the properties of the staged table's own FileIO (``table.io.properties``), where
     the catalog vends credentials. derby: keep both in Derby, which Spark itself brings, for a JVM without SQLite's
-    driver (EMR's). live: have the real catalog as ``lake``, for sessions that are not a worker's, and where its tables
-    can be read by what it vends only.
+    driver (EMR's). live: have the REST catalog itself as ``lake``, whose tables can be read by what it vends only.
     Raises SettingsError naming everything that has no Spark counterpart.
     """
     lake, problems = translate(properties)
@@ -112,9 +110,8 @@ def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[st
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
-    if kind == "glue":
-        java = glue_catalog(properties)[0] | java
-        del java["catalog-impl"]
+    if kind == "glue" and (region := properties.get("glue.region")):
+        java = {"client.region": region} | java
     if kind == "rest" and io.get(REFRESH_ENDPOINT) and is_true(io.get(REFRESH_ENABLED, "true")):
         java = _refreshing(properties, io, java)
     if on_s3(kind, properties):

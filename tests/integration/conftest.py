@@ -13,12 +13,12 @@ from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from tests.conftest import missing
 from tests.support.forks import Daily
 from tests.support.hot_tables import make_source
 from tests.support.kafka import Kafka, kafka
+from tests.support.live_lake import live_catalogs
 from tests.support.postgres import PostgreSQL, binaries, postgresql
 from tests.support.proxy import Proxy, proxy
 from tests.support.schema_registry import Registry, apicurio
@@ -83,7 +83,7 @@ def worker(jvm: SparkSession, catalog_properties: dict[str, str]) -> Callable[[]
     """Sessions such as workers have, with a ``lake`` (the test's catalog) that takes writes; each has its ``stage``."""
     from lakehouse_assets.worker.session import configure
 
-    return lambda: configure(jvm.newSession(), spark_catalogs(catalog_properties, live=True))
+    return lambda: configure(jvm.newSession(), live_catalogs(catalog_properties))
 
 
 @pytest.fixture

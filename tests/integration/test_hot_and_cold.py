@@ -19,7 +19,6 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import OnSchemaChange
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
 from lakehouse_assets.rewrite.compact import compact
@@ -31,6 +30,7 @@ from tests.conftest import Lake, failure_text
 from tests.support.change_reading_deaths import Stage
 from tests.support.faults import from_failure
 from tests.support.hot_tables import COLUMNS, UPSERT, ddl_of, state_table
+from tests.support.live_lake import live_catalogs
 from tests.support.rewrites import token
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_a_position_that_javas_expiry_took_is_told(lake: Lake, database: Connect
     move(lake)
     lake.table(state_table()).overwrite(lake.rows(state_table()))  # without the position, as other clients do
     assert seen(lake) == {1: "a"}
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(lake.settings), live=True))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(lake.settings)))
     older = "TIMESTAMP '2100-01-01 00:00:00'"
     spark.sql(f"CALL lake.system.expire_snapshots(table => 'demo.state', older_than => {older}, retain_last => 1)")
     upsert(database, (2, "b"))
@@ -186,7 +186,7 @@ def test_every_engine_reads_the_same(lake: Lake, database: Connection, jvm: Spar
     with duckdb.connect() as connection:
         found.duckdb(connection, "state")
         assert connection.sql("SELECT n FROM state ORDER BY n").fetchall() == [(2,), (4,)]
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(lake.settings), live=True))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(lake.settings)))
     assert sorted(row.n for row in found.spark(spark, "state").collect()) == [2, 4]
     assert spark.sql("SELECT count(*) FROM state").first()[0] == 2
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.hot_rows import hot_schema
@@ -22,6 +21,7 @@ from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table
 from tests.support.kafka import Kafka
+from tests.support.live_lake import live_catalogs
 from tests.support.schema_registry import Registry, framed
 from tests.support.standin_mover import made, moving
 from tests.support.topics import TOPIC, Topic, value
@@ -158,7 +158,7 @@ def test_a_move_that_was_cherry_picked_is_told_and_moved_no_second_time(
     second = lake.table(events_table()).current_snapshot()
     lake.table(events_table()).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
     lake.table(events_table()).append(lake.rows(events_table()).slice(0, 0))  # by somebody else, so that it moves on
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(lake.settings), live=True))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(lake.settings)))
     spark.sql(f"CALL lake.system.cherrypick_snapshot('demo.events', {second.snapshot_id})")
     assert cold(lake) == [1, 2]
     for _ in range(2):

@@ -18,9 +18,9 @@ from lakehouse_assets.domains.nyc import steps, tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.session import configure
+from tests.support.live_lake import live_catalogs
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +75,7 @@ def spark(jvm: SparkSession, landing: Path, tmp_path_factory: pytest.TempPathFac
     """A session on a lake with the year's flights, weather and dimensions, written by the steps."""
     home = read_settings({"LAKEHOUSE_HOME": str(tmp_path_factory.mktemp("home"))})
     load_lake(home).create_namespace("nyc")
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(home), live=True))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(home)))
     for name in ("airlines", "airports", "planes"):
         getattr(steps, name)(spark, Window(landing=str(landing))).writeTo(f"lake.nyc.{name}").create()
     steps.flights(spark, window(landing, *YEAR)).coalesce(1).writeTo("lake.nyc.flights").create()

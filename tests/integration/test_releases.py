@@ -18,7 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.errors import NoSuchRelease
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
@@ -27,6 +26,7 @@ from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
 from lakehouse_assets.releases.publish_release import ReleaseOutcome
 from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
+from tests.support.live_lake import live_catalogs
 from tests.support.releases import (
     BETWEEN,
     RAW,
@@ -354,7 +354,7 @@ def test_spark_reads_the_released_snapshot(demo: ReleasedLake, jvm: SparkSession
     from lakehouse_assets.worker.session import configure
 
     demo.write(3)
-    spark = configure(jvm.newSession(), spark_catalogs(catalog_properties(demo.settings), live=True))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(demo.settings)))
     assert [row.n for row in demo.read().spark(spark, "demo.raw").collect()] == [1]
 
 

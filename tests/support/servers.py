@@ -180,7 +180,7 @@ class Moto:
     uri: str
 
     def properties(self) -> dict[str, str]:
-        """PyIceberg's properties of the catalog. Keys come by AWS_ACCESS_KEY_ID: Java's Glue takes none from here."""
+        """PyIceberg's properties of the catalog. Keys for Glue itself come by AWS_ACCESS_KEY_ID."""
         return {
             "type": "glue",
             "warehouse": f"s3://{PLAIN_BUCKET}/warehouse",

@@ -36,15 +36,8 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.file_io import RETRIES
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from tests.conftest import ROOT
 from tests.support.http_server import Handler, http_server
-
-
-def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
-    """The properties of one of Spark's catalogs."""
-    prefix = f"spark.sql.catalog.{catalog}."
-    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties, live=True).items() if n.startswith(prefix)}
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
@@ -56,18 +49,17 @@ def configure(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 
 
 def test_without_configuration_it_is_the_embedded_one(settings: Settings) -> None:
-    spark = of("lake", catalog_properties(settings))
-    assert spark["type"] == "jdbc"
-    assert spark["uri"] == f"jdbc:sqlite:{settings.home}/catalog.db"
-    assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
+    found = catalog_properties(settings)
+    assert found["uri"].startswith(f"sqlite:///{settings.home}/catalog.db?")
+    assert found["warehouse"] == (settings.home / "warehouse").as_uri()
     assert catalog_problems(settings, {"local": ["shop.orders"]}) == []
 
 
 def test_a_uri_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, URI="sqlite:////srv/lake.db")
-    spark = of("lake", catalog_properties(settings))
-    assert spark["uri"] == "jdbc:sqlite:/srv/lake.db"
-    assert spark["warehouse"] == (settings.home / "warehouse").as_uri()
+    found = catalog_properties(settings)
+    assert found["uri"] == "sqlite:////srv/lake.db"
+    assert found["warehouse"] == (settings.home / "warehouse").as_uri()
 
 
 def test_pyicebergs_files_have_patience_with_s3(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,24 +12,11 @@ from lakehouse_assets.environment.spark_catalog import hadoop_s3, refuse_signing
 S3TABLES = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
 
 
-def of(catalog: str, properties: dict[str, str]) -> dict[str, str]:
+def of(catalog: str, properties: dict[str, str], *, live: bool = False) -> dict[str, str]:
     """The properties of one of Spark's catalogs."""
     prefix = f"spark.sql.catalog.{catalog}."
-    return {n.removeprefix(prefix): v for n, v in spark_catalogs(properties, live=True).items() if n.startswith(prefix)}
-
-
-# SQL
-
-
-def test_postgresql_keeps_how_the_connection_is_secured() -> None:
-    uri = "postgresql+psycopg2://me:s%40cret@db/lake?sslmode=verify-full&application_name=etl"
-    spark = of("lake", {"type": "sql", "warehouse": "s3://lake", "uri": uri})
-    assert spark["uri"] == "jdbc:postgresql://db:5432/lake"
-    assert spark["jdbc.user"] == "me"
-    assert spark["jdbc.password"] == "s@cret"
-    assert spark["jdbc.sslmode"] == "verify-full"
-    assert spark["jdbc.ApplicationName"] == "etl"
-    assert spark["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    conf = spark_catalogs(properties, live=live)
+    return {n.removeprefix(prefix): v for n, v in conf.items() if n.startswith(prefix)}
 
 
 @pytest.mark.parametrize("derby", [False, True])
@@ -48,52 +35,45 @@ def test_workers_have_catalogs_of_their_own_in_which_no_table_can_be_made(derby:
 
 
 def test_a_local_warehouse_needs_no_s3() -> None:
-    properties = {"uri": "postgresql://[::1]:5433/lake", "warehouse": "file:///w"}
-    assert of("lake", properties)["uri"] == "jdbc:postgresql://[::1]:5433/lake"
+    properties = {"uri": "postgresql://[::1]:5433/lake?connect_timeout=3", "warehouse": "file:///w"}
     assert not {"io-impl", "s3.retry.num-retries"} & (of("lake", properties) | of("stage", properties)).keys()
 
 
 @pytest.mark.parametrize("own", [None, "3"])
 def test_java_has_patience_with_s3_unless_it_is_told_how_much(own: str | None) -> None:
     rest, glue = {"type": "rest", "uri": "https://x", "warehouse": "lake"}, {"type": "glue", "warehouse": "s3://lake"}
-    for properties in (rest, glue):
-        given = properties | ({"s3.retry.num-retries": own} if own else {})
-        for catalog in ("lake", "stage"):
-            assert of(catalog, given)["s3.retry.num-retries"] == (own or "12")
+    given = {"s3.retry.num-retries": own} if own else {}
+    for catalog in (
+        of("lake", rest | given, live=True),
+        of("stage", rest | given, live=True),
+        of("lake", glue | given),
+        of("stage", glue | given),
+    ):
+        assert catalog["s3.retry.num-retries"] == (own or "12")
 
 
 # Glue
 
 
-def test_glue_has_one_region_and_its_own_endpoint() -> None:
+def test_workers_read_and_write_glues_tables_by_the_region_and_keys_of_s3() -> None:
     properties = {
         "type": "glue",
         "warehouse": "s3://lake/warehouse",
         "glue.region": "eu-west-1",
         "glue.endpoint": "https://glue.example.com",
-        "glue.id": "123456789012",
-        "glue.skip-archive": "false",
-        "glue.max-retries": "3",
+        "glue.access-key-id": "glue's",
+        "glue.secret-access-key": "glue's",
         "s3.access-key-id": "id",
         "s3.secret-access-key": "secret",
     }
-    spark = of("lake", properties)
-    assert spark["catalog-impl"] == "org.apache.iceberg.aws.glue.GlueCatalog"
-    assert "type" not in spark
-    assert "glue.max-retries" not in spark
-    assert spark["glue.endpoint"] == "https://glue.example.com"
-    assert spark["glue.id"] == "123456789012"
-    assert spark["glue.skip-archive"] == "false"
-    assert spark["s3.access-key-id"] == "id"
-    stage = of("stage", properties)
-    assert (stage["type"], "catalog-impl" in stage) == ("jdbc", False)
-    for catalog in (spark, stage):
+    assert translate(properties) == ({}, [])
+    for catalog in (of("lake", properties), of("stage", properties)):
+        assert catalog["type"] == "jdbc"
         assert catalog["client.region"] == "eu-west-1"
         assert catalog["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
-
-
-def test_glue_without_a_warehouse_leaves_the_place_to_its_databases() -> None:
-    assert "warehouse" not in of("lake", {"type": "glue"})
+        assert catalog["s3.access-key-id"] == "id"
+        assert not any("glue" in text for text in (*catalog, *catalog.values()))
+    assert of("stage", properties | {"s3.region": "us-east-1"})["client.region"] == "us-east-1"
 
 
 @pytest.mark.parametrize(
@@ -121,9 +101,7 @@ def test_values_that_can_not_work_are_named(changed: dict[str, str], says: str |
 def test_what_java_has_no_property_for_is_named_with_what_to_do() -> None:
     properties = {
         "type": "glue",
-        "glue.region": "eu-west-1",
-        "s3.region": "us-east-1",
-        "glue.access-key-id": "id",
+        "client.access-key-id": "id",
         "client.secret-access-key": "hunter2",
         "client.profile-name": "me",
         "glue.novelty": "1",
@@ -131,11 +109,9 @@ def test_what_java_has_no_property_for_is_named_with_what_to_do() -> None:
     with pytest.raises(SettingsError) as refused:
         spark_catalogs(properties)
     conf = str(refused.value)
-    for name in ("GLUE__ACCESS_KEY_ID", "CLIENT__SECRET_ACCESS_KEY", "CLIENT__PROFILE_NAME", "GLUE__NOVELTY"):
+    for name in ("CLIENT__PROFILE_NAME", "GLUE__NOVELTY"):
         assert f"PYICEBERG_CATALOG__LAKE__{name}" in conf
-    assert "AWS_ACCESS_KEY_ID" in conf
     assert "AWS_PROFILE" in conf
-    assert "PYICEBERG_CATALOG__LAKE__GLUE__REGION (glue.region) is eu-west-1" in conf
     assert "hunter2" not in conf
 
 
@@ -153,7 +129,7 @@ def test_oauth2_asks_java_for_what_pyiceberg_does() -> None:
         "resource": "catalog",
         "header.polaris-realm": "prod",
     }
-    spark = of("lake", properties)
+    spark = of("lake", properties, live=True)
     assert {name: spark[name] for name in properties} == properties
     assert spark["type"] == "rest"
     assert spark["rest.auth.type"] == "oauth2"
@@ -173,7 +149,7 @@ def test_sigv4_signs_with_the_client_s_keys_and_region() -> None:
         "client.secret-access-key": "secret",
         "client.session-token": "token",
     }
-    spark = of("lake", properties)
+    spark = of("lake", properties, live=True)
     assert spark["rest.auth.type"] == "sigv4"
     assert spark["rest.auth.sigv4.delegate-auth-type"] == "none"
     assert spark["rest.signing-name"] == "s3tables"
@@ -195,7 +171,7 @@ def test_a_rest_catalog_on_s3_has_the_same_store_on_both_sides() -> None:
         "s3.connect-timeout": "2.5",
     }
     for catalog in ("lake", "stage"):
-        spark = of(catalog, properties)
+        spark = of(catalog, properties, live=True)
         assert spark["s3.endpoint"] == "http://127.0.0.1:1"
         assert spark["s3.path-style-access"] == "true"
         assert spark["client.region"] == "eu-west-1"
@@ -205,7 +181,7 @@ def test_a_rest_catalog_on_s3_has_the_same_store_on_both_sides() -> None:
 
 def test_virtual_addressing_is_not_dropped() -> None:
     properties = {"uri": "https://x", "s3.endpoint": "https://s3.example.com", "s3.force-virtual-addressing": "True"}
-    assert of("lake", properties)["s3.path-style-access"] == "false"
+    assert of("lake", properties, live=True)["s3.path-style-access"] == "false"
     assert hadoop_s3(properties)["fs.s3a.path.style.access"] == "false"
 
 
@@ -297,7 +273,6 @@ def test_a_catalog_that_renews_no_keys_is_not_asked(given: dict[str, str]) -> No
         ({"type": "rest", "uri": "http://x", "s3.acess-key-id": "1"}, "S3__ACESS_KEY_ID"),
         ({"type": "rest", "uri": "http://x", "header.Authorization": "Bearer x"}, "LAKE__TOKEN"),
         ({"type": "rest", "warehouse": "lake"}, "URI"),
-        ({"type": "sql", "warehouse": "file:///w", "uri": "postgresql://db/lake?connect_timeout=3"}, "connect_timeout"),
         ({"type": "sql", "warehouse": "file:///w", "uri": "postgresql:///lake"}, "no host"),
         ({"type": "sql", "warehouse": "file:///w", "uri": "mysql://db/lake"}, "mysql"),
     ],
@@ -314,7 +289,6 @@ def test_what_spark_has_no_word_for_is_named(properties: dict[str, str], names: 
         {"uri": "me:hunter2@db/lake"},
         {"type": "sql", "uri": "mysql://me:hunter2@db/lake"},
         {"type": "sql", "uri": "postgresql://me:hunter2@db:port/lake"},
-        {"type": "sql", "uri": "postgresql://me:hunter2@db/lake?novelty=1"},
         {"type": "hive", "uri": "thrift://me:hunter2@db"},
         {"type": "rest", "uri": "https://x", "header.Authorization": "hunter2", "s3.novelty": "hunter2"},
     ],

@@ -1,0 +1,24 @@
+"""A Spark session's ``lake`` as the catalog itself, to read and to change tables there as another engine would.
+Workers have copies of their inputs instead: lakehouse_assets/environment/spark_catalog.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import make_url
+
+from lakehouse_assets.environment.spark_catalog import spark_catalogs
+
+
+def live_catalogs(properties: Mapping[str, str]) -> dict[str, str]:
+    """spark_catalogs() with the catalog itself as ``lake``, be it a REST catalog or one in a SQLite file."""
+    if not properties["uri"].startswith("sqlite"):
+        return spark_catalogs(properties, live=True)
+    lake = {
+        "uri": f"jdbc:sqlite:{make_url(properties['uri']).database}",
+        "warehouse": properties["warehouse"],
+        "clients": "2",  # Iceberg's default
+        "jdbc.busy_timeout": "60000",
+    }
+    return spark_catalogs(properties) | {f"spark.sql.catalog.lake.{name}": value for name, value in lake.items()}
