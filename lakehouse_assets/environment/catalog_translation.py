@@ -6,7 +6,6 @@ Nothing is read from the environment and nothing is opened.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 LAKE = "lake"
 
@@ -15,10 +14,11 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# How PyIceberg's own process connects and retries: of no meaning to another engine.
+# How PyIceberg's own process connects and retries: of no meaning to another engine. Java's timeouts are http-client.*.
 PYTHON_ONLY = _names("""
     type py-io-impl echo pool_pre_ping init_catalog_tables schema_version
-    rest.sigv4.max-retries glue.max-retries glue.retry-mode s3.retry-strategy-impl
+    rest.sigv4.max-retries glue.max-retries glue.retry-mode
+    s3.retry-strategy-impl s3.connect-timeout s3.request-timeout
 """)
 
 # With the same name and meaning in both, or Java's alone where PyIceberg has nothing that it would contradict.
@@ -49,14 +49,9 @@ CLIENT_KEYS = frozenset(f"client.{key}" for key in KEYS)
 GLUE = _names("warehouse glue.id glue.endpoint glue.skip-archive glue.region glue.profile-name") | frozenset(
     f"glue.{key}" for key in KEYS
 )
-# In seconds in PyIceberg, in milliseconds in Java.
-TIMEOUTS = {
-    "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
-    "s3.request-timeout": "http-client.apache.socket-timeout-ms",
-}
 # The properties that Java spells otherwise, or does without, by the catalog's type; "" is for all types.
 REWORDED = {
-    "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing", *TIMEOUTS}),
+    "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing"}),
     "sql": CLIENT_KEYS | {"uri", "warehouse"},
     "rest": CLIENT_KEYS | {"rest.sigv4-enabled"},
     "glue": CLIENT_KEYS | GLUE,
@@ -212,30 +207,13 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
     found = {java: value for java, value in given.items() if value}
     if "s3.endpoint" in properties or "s3.force-virtual-addressing" in properties:
         found["s3.path-style-access"] = properties.get("s3.path-style-access") or path_style(properties)
-    for seconds, milliseconds in TIMEOUTS.items():
-        if timeout := _milliseconds(properties.get(seconds, "")):
-            found[milliseconds] = str(timeout)
     return found
 
 
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each value for S3 that neither PyIceberg nor Java can work with."""
-    problems = [
-        f"{variable(name)}={properties[name]!r} is not a number of seconds above 0"
-        for name in TIMEOUTS
-        if properties.get(name) and not _milliseconds(properties[name])
-    ]
+    """Returns a problem where half of a key for S3 is given, with which neither PyIceberg nor Java can work."""
     missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
-    if len(missing) == 1:
-        problems.append(f"{variable(missing[0])} is missing: the other half of the key is given")
-    return problems
-
-
-def _milliseconds(seconds: str) -> int:
-    """Converts seconds to milliseconds; 0 where ``seconds`` is not a finite number above 0."""
-    with suppress(ValueError, OverflowError):
-        return max(0, int(float(seconds) * 1000))
-    return 0
+    return [f"{variable(missing[0])} is missing: the other half of the key is given"] if len(missing) == 1 else []
 
 
 def path_style(properties: Mapping[str, str]) -> str:
