@@ -27,6 +27,7 @@ LAUNCHERS = "lakehouse_assets.environment.launchers"
 GROUP = "lakehouse.launchers"
 """The group of entry points that add computes: the name is LAKEHOUSE_COMPUTE's value, the object a ComputeSettings."""
 ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
+ROLE_EXAMPLE = "arn:aws:iam::123456789012:role/x"
 # The label of EMR on EC2 has no suffix: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-releases.html
 EKS_RELEASE = r"emr-[\w.-]+-(latest|\d{8})"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
@@ -228,7 +229,7 @@ class EmrServerless(_OnAws):
         """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE."""
         return cls(
             application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
-            role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
+            role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, ROLE_EXAMPLE),
             code=_read_code(reader),
         )
 
@@ -261,7 +262,7 @@ class EmrEks(_OnAws):
         """Reads the LAKEHOUSE_EMR_EKS_* variables and LAKEHOUSE_CODE."""
         return cls(
             virtual_cluster=reader.text("LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER", r"[0-9a-z]+", "9wvd1yhms5tk1k8chrn525z34"),
-            role=reader.text("LAKEHOUSE_EMR_EKS_ROLE", ROLE, "arn:aws:iam::123456789012:role/x"),
+            role=reader.text("LAKEHOUSE_EMR_EKS_ROLE", ROLE, ROLE_EXAMPLE),
             release=reader.text("LAKEHOUSE_EMR_EKS_RELEASE", EKS_RELEASE, "emr-7.9.0-latest"),
             code=_read_code(reader),
         )

@@ -60,15 +60,16 @@ class EnvReader:
             self.problems.append(f"{name}: {quoted} is not of the form {example}")
         return values
 
-    def number(self, name: str, kind: Callable[[str], N]) -> N | None:
-        """Reads a number above 0; None when the variable isn't set. kind: int or float."""
+    def number(self, name: str, kind: Callable[[str], N], most: N | None = None) -> N | None:
+        """Reads a number above 0; None when the variable isn't set. kind: int or float. most: the largest it may be."""
         value = self._value(name)
         if not value:
             return None
         with suppress(ValueError):
-            if 0 < (number := kind(value)) < math.inf:
+            if 0 < (number := kind(value)) < math.inf and (most is None or number <= most):
                 return number
-        self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number above 0")
+        limits = "above 0" if most is None else f"from 1 to {most}"
+        self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number {limits}")
         return None
 
     def _value(self, name: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from lakehouse_assets.environment.computes import ROLE, ComputeSettings, compute_variables, find_compute
+from lakehouse_assets.environment.computes import ROLE, ROLE_EXAMPLE, ComputeSettings, compute_variables, find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError
 from lakehouse_assets.environment.machine import cores
 from lakehouse_assets.environment.secrets import shown
@@ -25,6 +25,8 @@ QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
 QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
 QUEUE_RUNS = 4
+PLACE = rf"(?!s3[an]?:).*|s3[an]?{BUCKET}"
+"""A folder, or a URL, which names a bucket where it is one of S3."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,12 @@ def read_settings(
     spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}
     env = {name: value.strip() for name, value in env.items()}
     home = read_home(env)
-    problems: list[str] = []
-    compute = _compute(env, problems)
-    max_workers = _max_workers(env, problems)
-    problems += _without_bucket(env)
+    reader = EnvReader(env)
+    compute = _compute(env, reader.problems)
+
+    def place(name: str, default: str) -> str:
+        return _prefix(reader.text(name, PLACE, "s3://bucket/prefix", default))
+
     computes, computes_problems = _computes(compute, also, env)
     queue, queue_problems = read_queue(env)
     settings = Settings(
@@ -148,15 +152,15 @@ def read_settings(
         cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
         compute=compute,
         computes=computes,
-        landing=_prefix(env.get("LAKEHOUSE_LANDING") or str(home / "landing")),
-        staging=_prefix(env.get("LAKEHOUSE_STAGING") or home.joinpath("staging").as_uri()),
-        max_workers=max_workers,
+        landing=place("LAKEHOUSE_LANDING", str(home / "landing")),
+        staging=place("LAKEHOUSE_STAGING", home.joinpath("staging").as_uri()),
+        max_workers=reader.number("LAKEHOUSE_MAX_WORKERS", int, most=1000) or max(1, cores() // 2),
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
-        maintenance_role=_role(env, problems),
-        unshared=_prefix(env["LAKEHOUSE_UNSHARED"]) if env.get("LAKEHOUSE_UNSHARED") else None,
+        maintenance_role=reader.text("LAKEHOUSE_MAINTENANCE_ROLE", ROLE, ROLE_EXAMPLE, default="") or None,
+        unshared=place("LAKEHOUSE_UNSHARED", "") if env.get("LAKEHOUSE_UNSHARED") else None,
     )
-    problems += computes_problems + queue_problems + check(settings, {compute: (), **also})
+    problems = reader.problems + computes_problems + queue_problems + check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
     return settings
@@ -196,31 +200,6 @@ def _compute(env: Mapping[str, str], problems: list[str]) -> str:
         problems.append(str(error))
         return "local"
     return value
-
-
-def _max_workers(env: Mapping[str, str], problems: list[str]) -> int:
-    value = env.get("LAKEHOUSE_MAX_WORKERS")
-    if value and value.isdecimal() and 1 <= int(value) <= 1000:
-        return int(value)
-    if value:
-        problems.append(f"LAKEHOUSE_MAX_WORKERS={shown(value)!r} is not a whole number from 1 to 1000")
-    return max(1, cores() // 2)
-
-
-def _role(env: Mapping[str, str], problems: list[str]) -> str | None:
-    value = env.get("LAKEHOUSE_MAINTENANCE_ROLE")
-    if value and not re.fullmatch(ROLE, value):
-        problems.append(f"LAKEHOUSE_MAINTENANCE_ROLE={shown(value)!r} is not the ARN of a role")
-    return value or None
-
-
-def _without_bucket(env: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each place on S3 that names no bucket, wherever workers run."""
-    return [
-        f"{name}={shown(env[name])!r} names no bucket; it must be of the form s3://bucket/prefix"
-        for name in ("LAKEHOUSE_LANDING", "LAKEHOUSE_STAGING", "LAKEHOUSE_UNSHARED")
-        if re.match("s3[an]?:", env.get(name, "")) and not re.fullmatch(f"s3[an]?{BUCKET}", env[name])
-    ]
 
 
 def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, ComputeSettings], list[str]]:

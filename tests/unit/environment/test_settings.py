@@ -90,7 +90,7 @@ def test_a_staging_prefix_is_absolute_too(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_place_on_s3_without_a_bucket_is_refused(compute: str, name: str, place: str) -> None:
     with pytest.raises(SettingsError) as refused:
         read_settings({name: place}, also={compute: ["shop.orders"]})
-    assert str(refused.value).count(f"{name}='{place}' names no bucket") == 1
+    assert str(refused.value).count(f"{name}='{place}' is not of the form s3://bucket/prefix") == 1
 
 
 def test_values_are_stripped_and_computes_are_known_in_capitals_too() -> None:
