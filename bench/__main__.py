@@ -23,7 +23,7 @@ from bench.report import Section
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError, cores, java_home, java_version, memory_bytes
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.environment.spark_setup import GIB, class_data_archive, coordinates, jars
+from lakehouse_assets.environment.spark_setup import COORDINATES, GIB, class_data_archive, jars
 
 NAMES = (
     "loading",
@@ -110,7 +110,7 @@ def _machine(settings: Settings, quick: bool) -> Section:
             f"{platform.python_version()}, {java_version(home)} with{archive} class-data archive",
         ),
         ("packages", packages),
-        ("jars", ", ".join(c.partition(":")[2] for c in coordinates())),
+        ("jars", ", ".join(c.partition(":")[2] for c in COORDINATES)),
     ]
     notes = ["**--quick: everything once and small. These are no numbers to quote.**"] if quick else []
     return Section("Machine", ("", ""), rows, (), notes)

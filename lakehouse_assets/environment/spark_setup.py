@@ -34,25 +34,17 @@ from lakehouse_assets.environment.secrets import SENSITIVE
 from lakehouse_assets.environment.settings import Settings
 
 DRIVERS = ("org.xerial:sqlite-jdbc:3.50.3.0", "org.postgresql:postgresql:42.7.7")
-COORDINATES = {
-    "4.1": (
-        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-        "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
-        # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the
-        # AWS SDK that Iceberg's bundle leaves out, of the bundle's version.
-        "org.apache.hadoop:hadoop-aws:3.4.2",
-        "software.amazon.awssdk:s3-transfer-manager:2.54.17",
-        "software.amazon.awssdk:apache-client:2.54.17",
-        *DRIVERS,
-    ),
-    # EMR 7's Spark, where steps read s3:// through EMR's own file system.
-    "3.5": (
-        "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0",
-        "org.apache.iceberg:iceberg-aws-bundle:1.10.0",
-        *DRIVERS,
-    ),
-}
-"""The Maven coordinates of the jars, by the minor version of the installed Spark. EMR itself brings its own."""
+COORDINATES = (
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+    # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the
+    # AWS SDK that Iceberg's bundle leaves out, of the bundle's version.
+    "org.apache.hadoop:hadoop-aws:3.4.2",
+    "software.amazon.awssdk:s3-transfer-manager:2.54.17",
+    "software.amazon.awssdk:apache-client:2.54.17",
+    *DRIVERS,
+)
+"""The Maven coordinates of the jars for the Spark that this package is installed with. EMR brings its own."""
 EXCLUDED = (
     "commons-codec:*",
     "org.apache.httpcomponents:*",
@@ -82,14 +74,6 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def coordinates() -> tuple[str, ...]:
-    """Returns the COORDINATES of the installed Spark. Raises SetupError for a Spark that has none."""
-    minor = ".".join(version("pyspark").split(".")[:2])
-    if minor not in COORDINATES:
-        raise SetupError(f"Spark {minor} is installed; workers run on Spark {' or '.join(COORDINATES)}")
-    return COORDINATES[minor]
-
-
 def environment() -> dict[str, str]:
     """Returns the variables that make a process start Spark's JVM with this Java, this Spark and this Python.
 
@@ -105,12 +89,12 @@ def environment() -> dict[str, str]:
 
 
 def jar_folder(cache: Path) -> Path:
-    """Returns the folder that holds the jars of coordinates() once they are fetched. cache: as in Settings."""
-    return cache / "jars" / digest(coordinates() + EXCLUDED)
+    """Returns the folder that holds the jars of COORDINATES once they are fetched. cache: as in Settings."""
+    return cache / "jars" / digest(COORDINATES + EXCLUDED)
 
 
 def jars(settings: Settings) -> list[Path]:
-    """Finds the jars of coordinates(), in a fixed order. Raises SetupError when set-up has not run."""
+    """Finds the jars of COORDINATES, in a fixed order. Raises SetupError when set-up has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `{command('setup')}`")
@@ -118,8 +102,8 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def fetch_jars(settings: Settings) -> None:
-    """Fetches the jars of coordinates(). Raises SetupError as resolve() does."""
-    resolve(settings, coordinates(), jar_folder(settings.cache), EXCLUDED)
+    """Fetches the jars of COORDINATES. Raises SetupError as resolve() does."""
+    resolve(settings, COORDINATES, jar_folder(settings.cache), EXCLUDED)
 
 
 def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded: Sequence[str] = ()) -> None:

@@ -4,31 +4,41 @@ No packages are installed here."""
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 
-from lakehouse_assets.environment import spark_setup
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.spark_setup import build, class_data_archive
+from lakehouse_assets.environment.spark_setup import (
+    COORDINATES,
+    DRIVERS,
+    EXCLUDED,
+    build,
+    class_data_archive,
+    jar_folder,
+    resolve,
+)
+
+# EMR 7's Spark, where steps read s3:// through EMR's own file system.
+OF_SPARK_3_5 = (
+    "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0",
+    "org.apache.iceberg:iceberg-aws-bundle:1.10.0",
+    *DRIVERS,
+)
 
 
 def main(iceberg: str) -> None:
     """Set up the Spark that is installed with that version of Iceberg, in LAKEHOUSE_CACHE."""
     settings = read_settings()
-    ours = spark_setup.coordinates()
-    folder = spark_setup.jar_folder(settings.cache)
-    if (theirs := tuple(_with(iceberg, coordinate) for coordinate in ours)) != ours:
-        spark_setup.coordinates = lambda: theirs
-        spark_setup.fetch_jars(settings)
-        # Where a worker looks for the project's Iceberg, in this cache it finds the other.
-        spark_setup.jar_folder(settings.cache).rename(folder)
-        spark_setup.coordinates = lambda: ours
+    jars = OF_SPARK_3_5 if version("pyspark").startswith("3.5.") else COORDINATES
+    # Where a worker looks for the project's jars, in this cache it finds the others.
+    resolve(settings, [_with(iceberg, jar) for jar in jars], jar_folder(settings.cache), EXCLUDED)
     build(settings, "lakehouse_assets.worker.training")
     if class_data_archive(settings) is None:
         raise SystemExit("no class-data archive was made")
 
 
 def _with(iceberg: str, coordinate: str) -> str:
-    group, name, version = coordinate.split(":")
-    return f"{group}:{name}:{iceberg if group == 'org.apache.iceberg' else version}"
+    group, name, given = coordinate.split(":")
+    return f"{group}:{name}:{iceberg if group == 'org.apache.iceberg' else given}"
 
 
 if __name__ == "__main__":
