@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,9 @@ PATIENCE_SECONDS = 300.0
 # Seconds before each try to stop the workers that are left.
 STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 STOP_THREADS = 16
+# https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html#id_tags_naming_best_practices
+NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9 /_.:=+@-]")
+TAG_CHARACTERS = 256
 
 
 class AwsLauncher(Launcher):
@@ -153,6 +157,11 @@ class AwsLauncher(Launcher):
         except (ClientError, BotoCoreError) as error:
             logger.warning("what %s used is unknown: %s", handle.id, error)
             return None
+
+
+def tags(attempt: Attempt) -> dict[str, str]:
+    """Returns the attempt's tags as all services accept them: without other characters, and cut where too long."""
+    return {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()}
 
 
 LINES = 50

@@ -6,7 +6,6 @@ What ECS's answers mean is in ecs_answers.py; what all launchers on AWS share is
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lakehouse_assets.environment.aws import batches, client, find_in_time, is_transient
 from lakehouse_assets.environment.computes import Ecs
 from lakehouse_assets.environment.launchers import ecs_answers as answers
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, cloudwatch_tail
+from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, cloudwatch_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from lakehouse_assets.environment.settings import Settings
 
@@ -30,9 +29,6 @@ DESCRIBE_AT_ONCE = 100
 # waits before each look with ListTasks for one that may just have been started.
 MISSING_SECONDS = 60.0
 FIND_WAITS = (0.0, 1.0, 2.0)
-# https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-using-tags.html#tag-restrictions
-NOT_IN_TAGS = re.compile(r"[^\w\s+\-=.:/@]")
-TAG_KEY, TAG_VALUE = 128, 256
 
 
 class EcsLauncher(AwsLauncher):
@@ -189,16 +185,8 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
         "capacityProviderStrategy": [{"capacityProvider": p, "weight": weight} for p, weight in ecs.capacity.items()],
         "networkConfiguration": {"awsvpcConfiguration": network},
         "overrides": overrides,
-        "tags": tags(attempt.tags),
+        "tags": [{"key": name, "value": value} for name, value in tags(attempt).items()],
         "propagateTags": "TASK_DEFINITION",
         "startedBy": attempt.key,
         "clientToken": attempt.key,
     }
-
-
-def tags(given: Mapping[str, str]) -> list[dict[str, str]]:
-    """Returns tags as ECS accepts them: characters it doesn't allow become underscores, and what is too long is cut."""
-    return [
-        {"key": NOT_IN_TAGS.sub("_", key)[:TAG_KEY], "value": NOT_IN_TAGS.sub("_", value)[:TAG_VALUE]}
-        for key, value in given.items()
-    ]

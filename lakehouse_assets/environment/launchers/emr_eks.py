@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse_assets.environment.computes import EmrEks
-from lakehouse_assets.environment.launchers.aws_launcher import s3_tail
+from lakehouse_assets.environment.launchers.aws_launcher import s3_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
-from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher, tags
+from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher
 from lakehouse_assets.environment.launchers.prices import EMR_EKS
 from lakehouse_assets.environment.launchers.spark_submit import OVERHEAD_MIB, Shipped, arguments, options
 from lakehouse_assets.environment.settings import Settings

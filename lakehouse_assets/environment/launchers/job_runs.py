@@ -21,9 +21,6 @@ from lakehouse_assets.environment.settings import Settings
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html
 PAGE = 50
-# https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html#id_tags_naming_best_practices
-NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9 /_.:=+@-]")
-TAG_CHARACTERS = 256
 
 JobRun = Mapping[str, Any]
 
@@ -123,8 +120,3 @@ class JobRunsLauncher(AwsLauncher):
             PaginationConfig={"PageSize": PAGE}, **self._place, **which
         )
         yield from pages.search("jobRuns[]")
-
-
-def tags(attempt: Attempt) -> dict[str, str]:
-    """Returns the attempt's tags as the services accept them: without other characters, and cut where too long."""
-    return {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()}
