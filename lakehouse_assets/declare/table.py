@@ -9,13 +9,11 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pyiceberg.partitioning import PartitionSpec
@@ -162,23 +160,6 @@ class Table:
     """How the table is kept fast."""
     arrivals: Arrivals | None = None
     """The objects whose arrival asks for the table's partitions; None: no object does."""
-
-    def __new__(cls, *values: Any, **options: Any) -> Self:
-        """Raises DeclarationError for options that don't exist, or that are missing.
-
-        Python's own error would not name the table.
-        """
-        if values or options:  # copy and pickle give none
-            try:
-                signature(cls.__init__).bind(None, *values, **options)
-            except TypeError as error:
-                known = [field.name for field in fields(Table)]
-                unknown = (option for option in options if option not in known)
-                near = [name for option in unknown for name in get_close_matches(option, known, n=1)]
-                meant = f"; did you mean {', '.join(near)}?" if near else ""
-                identifier = options.get("identifier", values[0] if values else "")
-                raise DeclarationError(f"table {identifier!r}: {error}{meant}") from None
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.source is not None and not self.step:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import ValidationError
@@ -22,7 +21,7 @@ from lakehouse_assets.declare.columns import find_column
 if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortField, SortOrder  # the package imports a tenth of a second of other things
 
-TRANSFORMS = ("year", "month", "day", "hour", "bucket", "truncate")
+TRANSFORMS = "transforms are year, month, day, hour, bucket, truncate"
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 NAMED = (DecimalType, FixedType, UUIDType)
 """Types that have a name in Avro. It is defined once in a file, and PyIceberg does not find it where it comes again."""
@@ -106,20 +105,13 @@ def _parse(text: str, schema: Schema, option: str) -> Term:
     except (ValueError, ValidationError) as error:
         raise ValueError(
             f"{option} has {text!r}, which is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
-            f"{_meant(match)}"
+            f"; {TRANSFORMS}"
         ) from error
     column = find_column(schema, match["wrapped"] or match["plain"], option)
     if not transform.can_transform(column.field_type):
         type_ = column.field_type
-        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {type_}{_meant(match)}")
+        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {type_}; {TRANSFORMS}")
     return Term(column, transform)
-
-
-def _meant(match: re.Match[str] | None) -> str:
-    """Suggests the transform of a similar name, as for Spark's ``months``, to end a sentence; empty if none is."""
-    name = match["transform"] if match else None
-    near = get_close_matches(name, TRANSFORMS, n=1) if name and name not in TRANSFORMS else []
-    return f"; did you mean {near[0]}()?" if near else ""
 
 
 def _direction(field: SortField) -> str:
