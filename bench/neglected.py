@@ -64,7 +64,7 @@ def _rewrites(found: dict[str, Any], partitions: int) -> Section:
         [
             ("stock rewrite_data_files", stock),
             ("in a fork: all", ours),
-            ("- Iceberg's procedure, and counting the rows beside it", call),
+            ("- counting the rows, and Iceberg's procedure", call),
             ("- counting the rows again", again),
             ("- fork, reading it, landing", rest),
             ("Iceberg's procedure on a fork, nothing counted beside it", alone),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
@@ -53,7 +52,8 @@ def rewrite(
     with credentials.expiry_explained() if credentials else nullcontext():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         begun = time.monotonic()
-        before, said = _counted_beside(spark, fork, assignment)
+        before = row_sums(spark.table(fork), counts_only=assignment.counts_only)
+        said = _call(spark, fork, assignment)
         rewritten = time.monotonic()
         after = row_sums(spark.table(fork), counts_only=assignment.counts_only)
         seconds = {"rewrite": round(rewritten - begun, 3), "count again": round(time.monotonic() - rewritten, 3)}
@@ -70,23 +70,6 @@ def rewrite(
         )
         receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
         return receipt
-
-
-def _counted_beside(
-    spark: SparkSession, fork: str, assignment: RewriteAssignment
-) -> tuple[dict[str, RowSums], dict[str, int]]:
-    """Rewrites the fork. Returns the sums of the rows before, and what the procedure returned.
-
-    The rows are counted beside the procedure, on the cores that it leaves idle while it plans and commits. The count
-    reads the base by its id, whatever the procedure has committed by then.
-    """
-    base = spark.sql(f"SELECT snapshot_id FROM {fork}.snapshots").collect()[0].snapshot_id
-    with ThreadPoolExecutor(1, thread_name_prefix="count") as pool:
-        counting = pool.submit(
-            lambda: row_sums(spark.read.option("versionAsOf", base).table(fork), counts_only=assignment.counts_only)
-        )
-        said = _call(spark, fork, assignment)
-        return counting.result(), said
 
 
 def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
