@@ -29,7 +29,7 @@ TICK_SECONDS = 30.0
 MONTH_SECONDS = 30 * 24 * 3600
 SECONDS_BETWEEN_TICKS = 10
 SETTLE_SECONDS = 900.0
-PACE = {"QUEUE_FLOOR": "300", "QUEUE_LATENCY": "30", "QUEUE_BRIDGE": "5", "QUEUE_TRIES": "20"}
+PACE = {"QUEUE_FLOOR": "300", "QUEUE_LATENCY": "30", "QUEUE_TRIES": "20"}
 """A run as soon as 300 partitions wait, or one has waited for 30 s. Many tries, as a kill is no partition's fault."""
 PATIENCE = {Kind.SENSOR: 12.0, Kind.DAEMON: 12.0, Kind.RUN: 4.0, Kind.WORKER: 1.5}
 """How many seconds a process may work, at most, before it is killed."""

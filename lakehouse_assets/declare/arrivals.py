@@ -38,8 +38,6 @@ class Pace:
     """The number of failed runs after which a partition is left to a person."""
     backoff: timedelta = timedelta(seconds=60)
     """How long a partition waits after the first failure, then twice as long each time, an hour at most."""
-    bridge: int = 0
-    """The most partitions in a row that nobody asked for and that are run as well where that saves a commit."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +101,9 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
 
 def _pace_problem(pace: Pace) -> str | None:
     """Says why nothing could be run at such a pace; None if it can."""
-    for option, least in (("floor", 1), ("ceiling", 1), ("runs", 1), ("tries", 1), ("bridge", 0)):
-        if (number := getattr(pace, option)) < least:
-            return f"arrivals.pace has {option}={number}, it must be a whole number of {least} or more"
+    for option in ("floor", "ceiling", "runs", "tries"):
+        if (number := getattr(pace, option)) < 1:
+            return f"arrivals.pace has {option}={number}, it must be a whole number of 1 or more"
     if pace.latency < timedelta(0):
         return f"arrivals.pace has latency={pace.latency}, it must be a timedelta of 0 or more"
     if pace.backoff <= timedelta(0):

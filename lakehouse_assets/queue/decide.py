@@ -219,7 +219,7 @@ class _View:
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
         """Returns when the oldest of the keys was asked for, seconds since 1970; now, if it is not overdue."""
-        oldest = min(ready[key].since for key in keys if key in ready)
+        oldest = min(ready[key].since for key in keys)
         return oldest if self.now - oldest >= OVERDUE else self.now
 
     def _is_worth(self, fresh: Collection[Waiting]) -> bool:
@@ -230,7 +230,7 @@ class _View:
         return len(fresh) >= pace.floor or self.now - oldest >= pace.latency.total_seconds()
 
     def _request(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> Request:
-        names = frozenset(name for key in keys if key in ready for name in ready[key].names)
+        names = frozenset(name for key in keys for name in ready[key].names)
         return Request(self.lane.table, tuple(keys), names, self.lane.last_ended)
 
     def _ranges(self, fresh: Mapping[str, Waiting]) -> list[Sequence[str]]:
@@ -238,25 +238,17 @@ class _View:
         most = min(self.lane.pace.ceiling, self.limit.most if self.limit else self.lane.pace.ceiling)
         found: list[list[int]] = []
         for at in sorted(self.position[key] for key in fresh):
-            if found and self._joins(found[-1], at) and at - found[-1][0] < most:
+            if found and len(found[-1]) < most and self._follows(found[-1][-1], at):
                 found[-1].append(at)
             else:
                 found.append([at])
         ranges = [self.lane.keys[part[0] : part[-1] + 1] for part in found]
         return sorted(ranges, key=lambda keys: (-len(keys), self.position[keys[0]]))
 
-    def _joins(self, part: Sequence[int], at: int) -> bool:
-        """Tells whether a run may go on from a range to a later key, and so run the gap between them as well.
-
-        It may if they are in one row, and if the gap has at most ``bridge`` partitions, of which none is about to be
-        written or has strikes (its run failed or was canceled).
-
-        part: the positions of the range. at: the key's position.
-        """
-        lane, gap = self.lane, self.lane.keys[part[-1] + 1 : at]
-        same_row = lane.row_of(lane.keys[part[0]]) == lane.row_of(lane.keys[at])
-        bad = any((lane.table, key) in self.memory.strikes for key in gap)
-        return len(gap) <= lane.pace.bridge and same_row and not bad and not lane.is_busy(gap)
+    def _follows(self, last: int, at: int) -> bool:
+        """Tells whether a run may go on from one key to another: the next one, in the same row. Both by position."""
+        keys, row_of = self.lane.keys, self.lane.row_of
+        return at == last + 1 and row_of(keys[last]) == row_of(keys[at])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ PACE = Pace(
     latency=timedelta(seconds=float(os.environ.get("QUEUE_LATENCY", "20"))),
     backoff=timedelta(seconds=5),
     tries=int(os.environ.get("QUEUE_TRIES", "2")),
-    bridge=int(os.environ.get("QUEUE_BRIDGE", "0")),
 )
 TABLES = [
     tiny(

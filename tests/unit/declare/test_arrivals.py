@@ -60,7 +60,6 @@ def test_a_pattern_that_yields_no_partition_key_is_refused(pattern: str, dimensi
         ({"ceiling": 0}, "ceiling=0, it must be a whole number of 1 or more"),
         ({"runs": 0}, "runs=0, it must be a whole number of 1 or more"),
         ({"tries": 0}, "tries=0, it must be a whole number of 1 or more"),
-        ({"bridge": -1}, "bridge=-1, it must be a whole number of 0 or more"),
         ({"latency": timedelta(seconds=-1)}, "latency=-1 day, 23:59:59, it must be a timedelta of 0 or more"),
         ({"backoff": timedelta(0)}, "backoff=0:00:00, it must be a timedelta above 0"),
     ],
@@ -70,5 +69,5 @@ def test_a_pace_at_which_nothing_would_run_is_refused(options: dict[str, Any], r
 
 
 def test_the_least_that_a_pace_may_be() -> None:
-    least = Pace(1, timedelta(0), 1, 1, 1, timedelta.resolution, 0)
+    least = Pace(1, timedelta(0), 1, 1, 1, timedelta.resolution)
     assert arrivals_problem(Arrivals("{day}", least), ["day"]) is None

@@ -59,13 +59,6 @@ def test_a_range_is_cut_at_the_ceiling() -> None:
     assert ranges(decided(wait(*range(1, 8)), lane(ceiling=3, runs=9))) == ["01..03", "04..06", "07..07"]
 
 
-def test_a_gap_is_run_as_well_where_it_may_be_bridged() -> None:
-    waiting = wait(1, 4, 8)
-    assert ranges(decided(waiting, lane(bridge=2, runs=9))) == ["01..04", "08..08"]
-    assert decided(waiting, lane(bridge=2)).requests[0].names == {"m1", "m4"}
-    assert ranges(decided(waiting, lane(["03"], bridge=2, runs=9))) == ["01..01", "04..04", "08..08"]
-
-
 def test_few_partitions_wait_for_more_but_not_for_long() -> None:
     slow = lane(floor=3, latency=timedelta(seconds=60))
     assert not decided(wait(1, 2), slow).requests
