@@ -23,7 +23,6 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.fork import FORK_NAME, is_fork
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.declare.tuning import metrics_of_new
 from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.settings import read_home
 from lakehouse_assets.errors import PublishRefused
@@ -64,7 +63,7 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
         schema=table.schema,
         partition_spec=table.spec,
         sort_order=table.order,
-        properties={**DEFAULTS, **metrics_of_new(table), **table.all_properties},
+        properties={**DEFAULTS, **table.all_properties},
     )
 
 

@@ -18,7 +18,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import UUIDType
 
 from lakehouse_assets.declare.sql_conditions import condition_problem
-from lakehouse_assets.declare.terms import Term
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
@@ -45,9 +44,6 @@ class Declared(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]: ...
-
-    @property
-    def sort_terms(self) -> Sequence[Term]: ...
 
     @property
     def write_mode(self) -> WriteMode: ...

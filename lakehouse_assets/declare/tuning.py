@@ -10,15 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pyiceberg.types import BinaryType, FixedType, StringType
-
 from lakehouse_assets.declare.modes import Declared
 
-WIDE = 100
-"""In a table of more columns than this, only the columns that filters use have metrics. By Iceberg's own default
-(write.metadata.metrics.max-inferred-column-defaults) this many columns have them, whichever come first."""
 METRICS = ("none", "counts", "full")
-METRICS_OF = "write.metadata.metrics.column."
 TRUNCATE = re.compile(r"truncate\([1-9]\d*\)")
 MIB = 2**20
 ZSTD_LEVELS = range(1, 23)
@@ -105,9 +99,8 @@ class Tuning:
     compression_level: int | None = None
     """The level of zstd, 1 to 22."""
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """The metrics of columns, by name: ``none``, ``counts``, ``truncate(n)`` or ``full``. A table that is created with
-    more than WIDE columns has metrics only of these columns, the sources of its partitions and sort order, its keys and
-    its required columns."""
+    """The metrics of columns, by name: ``none``, ``counts``, ``truncate(n)`` or ``full``. By Iceberg's default the
+    first 100 columns have them, and those of the sort order."""
     object_storage: bool | None = None
     """Whether files are spread over prefixes by a hash, for tables that S3 throttles."""
     planning: Planning | None = None
@@ -126,7 +119,7 @@ class Tuning:
             "read.data-planning-mode": self.planning,
             "read.delete-planning-mode": self.planning,
         }
-        metrics = {f"{METRICS_OF}{name}": mode for name, mode in self.metrics.items()}
+        metrics = {f"write.metadata.metrics.column.{name}": mode for name, mode in self.metrics.items()}
         return {name: str(value) for name, value in values.items() if value is not None} | metrics
 
     def problems(self, table: Declared) -> Iterator[str]:
@@ -152,19 +145,3 @@ class Tuning:
                 yield f"tuning has metrics of {name} {mode!r}, known are {', '.join(METRICS)}, truncate(16)"
         if twice := sorted(self.properties().keys() & table.properties.keys()):
             yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"
-
-
-def metrics_of_new(table: Declared) -> dict[str, str]:
-    """Returns the properties that a table of more than WIDE columns gets when it is created.
-
-    They keep metrics only of the columns that its own work filters by. Bounds of texts and bytes are cut, as Iceberg's
-    default does.
-    """
-    if len(table.schema.columns) <= WIDE:
-        return {}
-    ids = {field.source_id for field in table.spec.fields} | {term.column.field_id for term in table.sort_terms}
-    names = {*table.unique, *table.write_mode.match_on}
-    columns = [c for c in table.schema.columns if c.field_id in ids or c.required or c.name in names]
-    long = (StringType, BinaryType, FixedType)
-    modes = {c.name: "truncate(16)" if isinstance(c.field_type, long) else "full" for c in columns}
-    return {"write.metadata.metrics.default": "none"} | {f"{METRICS_OF}{name}": of for name, of in modes.items()}

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge
-from lakehouse_assets.declare.tuning import WIDE, Compression, Distribution, Planning, Tuning, metrics_of_new
+from lakehouse_assets.declare.tuning import Compression, Distribution, Planning, Tuning
 from lakehouse_assets.errors import DeclarationError
 from tests.support.tables import numbers
 
@@ -44,21 +43,6 @@ def test_each_option_has_its_property() -> None:
         "read.delete-planning-mode": "distributed",
         "owner": "me",
     }
-
-
-def test_a_wide_table_is_created_with_metrics_of_the_columns_that_filters_use() -> None:
-    more = [column(f"c{n}", "double") for n in range(WIDE)]
-    columns = [*numbers().columns, column("name", "string"), *more]
-    wide = numbers(columns=columns, sorted_by=["name"], tuning=Tuning(metrics={"c7": "full"}))
-    prefix = "write.metadata.metrics."
-    assert wide.all_properties == {f"{prefix}column.c7": "full"}, "a table that is there already is as declared"
-    assert metrics_of_new(wide) == {
-        f"{prefix}default": "none",
-        f"{prefix}column.day": "full",
-        f"{prefix}column.n": "full",
-        f"{prefix}column.name": "truncate(16)",
-    }
-    assert metrics_of_new(numbers()) == {}
 
 
 @pytest.mark.parametrize(
