@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
 from typing import Any
 
@@ -106,13 +106,14 @@ class Times:
                 low, high = max(low, start), min(high, end)
         return low, high
 
-    def predicate(self, ranges: Ranges) -> BooleanExpression:
-        """Selects the rows whose time lies in one of these spans."""
+    def predicate(self) -> BooleanExpression:
+        """Selects the rows whose time lies in a span of some key."""
         column = Reference(self.column)
-        bounds = [[literal(int(bound)) for bound in span] for span in ranges.spans]
-        return _any(
+        bounds = [[literal(int(bound)) for bound in span] for span in Ranges.of(self.spans.values()).spans]
+        parts = [
             And(GreaterThanOrEqual(term=column, value=low), LessThan(term=column, value=high)) for low, high in bounds
-        )
+        ]
+        return parts[0] if len(parts) == 1 else Or(*parts)
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,9 @@ class Values:
     def _cache(self) -> dict[str, Mapping[Any, frozenset[Any]]]:
         return {}
 
-    def predicate(self, values: Iterable[Any]) -> BooleanExpression:
-        """Selects the rows that have one of these values in the column."""
-        return In(term=Reference(self.column), values={literal(value) for value in values})
+    def predicate(self) -> BooleanExpression:
+        """Selects the rows that have the value of some key in the column."""
+        return In(term=Reference(self.column), values={literal(value) for value in self.keys})
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class Region:
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 
     def predicate_on(self, schema: Schema, specs: Iterable[PartitionSpec]) -> BooleanExpression:
-        """Selects the rows of this region, or all rows where partitions by one of the specs may have overflowed.
+        """Selects what predicate() does, or all rows where partitions by one of the specs may have overflowed.
 
         PyIceberg would pass over the manifests that list such partitions.
 
@@ -232,15 +233,11 @@ class Region:
         return AlwaysTrue() if overflows else self.predicate()
 
     def predicate(self) -> BooleanExpression:
-        """Selects the rows of this region. Contiguous keys become one range, values with equal ranges one set."""
-        times = next((axis for axis in self.axes if isinstance(axis, Times)), None)
-        alike: dict[Ranges, list[tuple[Any, ...]]] = defaultdict(list)
-        for cell, ranges in self.cells.items():
-            alike[ranges].append(cell)
-        return _any(
-            And(times.predicate(ranges) if times else AlwaysTrue(), _one_of(self.values, cells))
-            for ranges, cells in alike.items()
-        )
+        """Selects the rows of this region, and others of several dimensions that each have a part of some key.
+
+        That is enough to tell which manifests may list the region's files; relation() tells which files these are.
+        """
+        return reduce(And, (axis.predicate() for axis in self.axes), AlwaysTrue())
 
 
 def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:
@@ -250,21 +247,3 @@ def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record)
         for at, field in enumerate(spec.fields)
         if field.source_id == source and not isinstance(field.transform, (VoidTransform, UnknownTransform))
     ]
-
-
-def _one_of(axes: Sequence[Values], cells: Sequence[tuple[Any, ...]]) -> BooleanExpression:
-    """Selects cells; values of the first axis that combine with the same values of the others are listed together."""
-    if not axes:
-        return AlwaysTrue()
-    others: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
-    for first, *rest in cells:
-        others[first].append(tuple(rest))
-    alike: dict[frozenset[tuple[Any, ...]], list[Any]] = defaultdict(list)
-    for first, rests in others.items():
-        alike[frozenset(rests)].append(first)
-    return _any(And(axes[0].predicate(firsts), _one_of(axes[1:], sorted(rests))) for rests, firsts in alike.items())
-
-
-def _any(parts: Iterable[BooleanExpression]) -> BooleanExpression:
-    expressions = list(parts)
-    return expressions[0] if len(expressions) == 1 else Or(*expressions)

