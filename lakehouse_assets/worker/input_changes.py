@@ -99,7 +99,12 @@ class InputChanges:
         )
         snapshots = snapshots_between(metadata, since, until)
         if snapshots is None:
-            raise self._unknown(pin.name, _gone(metadata, since, until))
+            raise self._unknown(
+                pin.name,
+                f"snapshot {since}, which was read, is not in the history of snapshot {until}, which this run has "
+                "pinned: it or one after it has expired, main was rolled back, or another run has read on since (then "
+                "materialize anew)",
+            )
         if renumbered := changed_columns(metadata, since, pin.schema_id):
             raise self._unknown(pin.name, f"its columns {', '.join(renumbered)} were dropped and added again since")
         operations = {snapshot.summary.operation if snapshot.summary else None for snapshot in snapshots}
@@ -179,18 +184,6 @@ def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[S
             return found
         found.append(snapshot)
     return found if found and found[-1].parent_snapshot_id == since else None
-
-
-def _gone(metadata: TableMetadata, since: int, until: int) -> str:
-    known = metadata.snapshot_by_id(since) is not None
-    if known and snapshots_between(metadata, until, since) is not None:
-        return (
-            f"it was read up to snapshot {since}, which came from snapshot {until} that this run has pinned: another "
-            "run has read on since (then materialize anew), or the input was rolled back"
-        )
-    if known:
-        return f"snapshot {since}, which was read, is not in the history of snapshot {until}: main was rolled back"
-    return f"snapshot {since}, which was read, or one after it has expired"
 
 
 def changed_columns(metadata: TableMetadata, since: int, schema_id: int) -> list[str]:
