@@ -237,7 +237,8 @@ class Region:
 
         That is enough to tell which manifests may list the region's files; relation() tells which files these are.
         """
-        return reduce(And, (axis.predicate() for axis in self.axes), AlwaysTrue())
+        everything: BooleanExpression = AlwaysTrue()
+        return reduce(And, (axis.predicate() for axis in self.axes), everything)
 
 
 def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:

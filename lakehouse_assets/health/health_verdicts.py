@@ -5,7 +5,7 @@ What is wrong is findings.py's; how a verdict reaches Dagster is in checks.py an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) ->
 
 
 def _worst(finding: Finding) -> dg.TableMetadataValue:
-    rows = (
+    rows: Iterable[Mapping[str, str | int]] = (
         {
             "partition": partition.name,
             "files": partition.files,
