@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.declare.columns import RESERVED
 from lakehouse_assets.declare.sql_conditions import condition_problem
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long("For changes of the versions of Spark, of Iceberg or of SQLGlot.")]
 
 SYNTAX = r"""
 n == 0 AND m <=> 3 OR NOT z != 1

@@ -130,7 +130,7 @@ def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> No
     assert list((lake.settings.home / "tmp").glob("sqlite-*")), "what the JVM unpacked is where `tidy` finds it"
 
 
-@pytest.mark.slow("The JVM of a run's own process.")
+@pytest.mark.long("The JVM of a run's own process, which production has not.")
 def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: FaultyLake) -> None:
     child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))

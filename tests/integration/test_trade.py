@@ -178,6 +178,7 @@ def test_a_correction_that_cant_be_read_fails_the_run(trade: Lake, fields: dict[
     assert f"1.csv: {reason}" in failure_text(trade.run(tables.revisions, FIRST))
 
 
+@pytest.mark.long("For changes of the domain; test_merge.py holds which row of a key counts.")
 def test_corrections_count_by_their_revision_and_not_by_when_they_come(trade: Lake) -> None:
     revisions = Path(trade.settings.landing, "trade", "revisions")
     earlier = revisions / "1.csv"

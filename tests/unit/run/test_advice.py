@@ -97,6 +97,7 @@ def test_of_a_run_that_the_ui_can_not_re_execute_a_person_reads_what_to_do_inste
     assert advice in said
 
 
+@pytest.mark.long("A run of the command itself; the test before holds what is said.")
 def test_of_a_run_of_make_run_a_person_reads_only_what_the_ui_can_do(
     lake: FaultyLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
