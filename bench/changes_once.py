@@ -23,7 +23,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact
-from tests.conftest import QUIET, Lake, failure_text
+from tests.conftest import Lake, failure_text
 from tests.support.change_reading_deaths import Died, Stage, doomed, log, raise_died
 from tests.support.faults import from_failure
 from tests.support.rewrites import token
@@ -39,7 +39,7 @@ def main(what: str, size: int, number: int) -> None:
     home.mkdir(parents=True)
     catalog = load_lake(settings)
     catalog.create_namespace("demo")
-    with dg.DagsterInstance.local_temp(str(home), overrides=QUIET) as instance:
+    with dg.DagsterInstance.local_temp(str(home), overrides={"telemetry": {"enabled": False}}) as instance:
         {"gain": _gain, "deaths": _deaths}[what](Lake(settings, instance), catalog, size, number)
 
 

@@ -26,9 +26,9 @@ from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests import durations
 from tests.support.dagster_server import DagsterServer, dagster_server
+from tests.support.instances import light_instance
 
 ROOT = Path(__file__).parent.parent
-QUIET = {"telemetry": {"enabled": False}}
 
 
 def missing(what: str) -> NoReturn:
@@ -88,25 +88,6 @@ def empty_instance(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("instance")
     with light_instance(folder):
         return folder
-
-
-def light_instance(folder: Path) -> dg.DagsterInstance:
-    """A Dagster instance on SQLite that takes little time, in this folder.
-
-    The embedded default makes a database for the events of each run, and two processes that copy each step's output:
-    more than most of the tests' runs take.
-    """
-    storage = "dagster._core.storage"
-    overrides = {
-        **QUIET,
-        "event_log_storage": {
-            "module": f"{storage}.event_log",
-            "class": "ConsolidatedSqliteEventLogStorage",
-            "config": {"base_dir": str(folder)},
-        },
-        "compute_logs": {"module": f"{storage}.noop_compute_log_manager", "class": "NoOpComputeLogManager"},
-    }
-    return dg.DagsterInstance.local_temp(str(folder), overrides=overrides)
 
 
 @pytest.fixture

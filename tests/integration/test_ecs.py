@@ -357,5 +357,5 @@ def test_a_table_that_chose_it_is_filled_by_the_real_worker(
     assert {tag["key"]: tag["value"] for tag in task.request["tags"]} == {
         "lakehouse:run": done.run_id,
         "lakehouse:asset": "ecs/numbers",
-        "lakehouse:partitions": "2024-01-01..2024-01-02 _2_",
+        "lakehouse:partitions": "2024-01-01..2024-01-02 2",
     }

@@ -429,21 +429,13 @@ def test_a_home_that_cannot_be_written(lake: FaultyLake) -> None:
         assert "Read-only" in text, text
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [("k" * 1000, "'… of 1000 characters is too long"), ("", "the empty key '' can't be a partition")],
-    ids=["long", "empty"],
-)
-def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(
-    lake: FaultyLake, signs: Signs, key: str, says: str
-) -> None:
+def test_a_key_that_can_be_no_partition_is_refused_before_anything_starts(lake: FaultyLake, signs: Signs) -> None:
     shops = dg.DynamicPartitionsDefinition(name="shops")
     table = tiny(partitions=shops, partitioned_by=["text"])
-    lake.instance.add_dynamic_partitions("shops", ["a", key, "b"])
+    lake.instance.add_dynamic_partitions("shops", ["a", "", "b"])
     text = failure_text(lake.run(table, "a", "b"))
     assert "'demo.numbers'" in text, text
-    assert says in text, text
-    assert "k" * 41 not in text, text
+    assert "the empty key '' can't be a partition" in text, text
     assert signs.started() == []
 
 

@@ -19,6 +19,7 @@ from tests.support.aws_wire import Break, Wire, aws_wire
 from tests.support.hand_offs import PLACE, REPLICA, SOURCE, STEPS, HandOffLake, Killed, before, hand_off_lake
 from tests.support.killed_hand_off import killed
 from tests.support.servers import PLAIN_BUCKET, Moto, moto
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.server
 
@@ -101,7 +102,7 @@ def test_a_table_without_rows_is_handed_off_and_has_none(lake: HandOffLake) -> N
     assert lake.reader.read() == []
 
 
-@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("at", twins([3, 0, 1, 2, 4, 5], "The other steps of a reader."))
 def test_a_reader_in_the_middle_of_a_switch_reads_the_version_that_it_began_with(handed: HandOffLake, at: int) -> None:
     steps = [0]
 
@@ -220,7 +221,12 @@ def test_what_readers_may_have_is_not_removed_by_a_refusal_of_a_retry(
 
 
 @pytest.mark.parametrize("what", [Break.LOST, Break.LATE])
-@pytest.mark.parametrize("call", ["CreateTable", "BatchCreatePartition", "UpdateTable", "GetTable", "GetPartitions"])
+@pytest.mark.parametrize(
+    "call",
+    twins(
+        ["UpdateTable", "CreateTable", "BatchCreatePartition", "GetTable", "GetPartitions"], "The other calls.", keep=2
+    ),
+)
 def test_an_answer_that_is_lost_is_found_out(handed: HandOffLake, wire: Wire, call: str, what: Break) -> None:
     wire.breaks = only(call, what, times=1)
     handed.run("second")
@@ -332,7 +338,7 @@ def test_a_replica_that_may_not_be_read_is_named(handed: HandOffLake, wire: Wire
 # two at once
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", twins(reversed(STEPS), "The steps before the switch.", keep=2))
 def test_an_older_one_never_replaces_a_newer_one(
     handed: HandOffLake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,7 +357,10 @@ def test_an_older_one_never_replaces_a_newer_one(
     nothing_is_left_of(handed, 3)
 
 
-@pytest.mark.parametrize("step", [step for step in STEPS if step not in ("decide", "clean_up")])
+@pytest.mark.parametrize(
+    "step",
+    twins([step for step in reversed(STEPS) if step not in ("decide", "clean_up")], "The steps before the switch."),
+)
 def test_a_newer_one_replaces_an_older_one_that_was_quicker(
     handed: HandOffLake, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,7 +176,7 @@ def with_gaps(gap: Callable[[], None]) -> Iterator[None]:
 
         return with_gap
 
-    steps = ((reader, "_load"), (PostgresTable, "state"), (PostgresTable, "read"), (PostgresTable, "prove"))
+    steps = ((reader, "find_table"), (PostgresTable, "state"), (PostgresTable, "read"), (PostgresTable, "prove"))
     with ExitStack() as patches:
         for owner, name in steps:
             patches.enter_context(patch.object(owner, name, followed(getattr(owner, name), name)))

@@ -6,17 +6,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
-import dagster as dg
 import pytest
 
 from lakehouse_assets.environment.settings import read_settings
+from tests.support.instances import light_instance
 from tests.support.releases import ReleasedLake, before
 
 
 def main(step: str, folder: str) -> None:
     before(pytest.MonkeyPatch(), step, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with dg.DagsterInstance.local_temp(folder, overrides={"telemetry": {"enabled": False}}) as instance:
+    with light_instance(Path(folder)) as instance:
         ReleasedLake(read_settings(), instance).publish()
 
 
