@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers import local
+from tests.support.instances import light_instance
 from tests.support.tiny_drive import Workers
 
 
@@ -21,8 +22,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def shared_instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    folder = str(tmp_path_factory.mktemp("dagster"))
-    with dg.DagsterInstance.local_temp(folder, overrides={"telemetry": {"enabled": False}}) as instance:
+    with light_instance(tmp_path_factory.mktemp("dagster")) as instance:
         yield instance
 
 
