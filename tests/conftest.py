@@ -9,14 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 import dagster as dg
 import pyarrow as pa
 import pytest
-from botocore.loaders import JSONFileLoader
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
@@ -27,6 +25,8 @@ from lakehouse_assets.run.resource import Lakehouse
 from tests import durations
 from tests.support.dagster_server import DagsterServer, dagster_server
 from tests.support.instances import light_instance
+from tests.support.made_once import service_models_are_read_once as service_models_are_read_once
+from tests.support.made_once import statements_are_compiled_once as statements_are_compiled_once
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,15 +60,6 @@ def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3's default session keeps the credentials that the environment had when the first test used it."""
     if boto3 := sys.modules.get("boto3"):
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def service_models_are_read_once() -> Iterator[None]:
-    """Each session of boto3 reads its services' models anew: 0.3 s for a client, which tests make by hundreds."""
-    with pytest.MonkeyPatch.context() as patch:
-        load = cache(JSONFileLoader().load_file)
-        patch.setattr(JSONFileLoader, "load_file", lambda self, path: load(path))
-        yield
 
 
 @pytest.fixture

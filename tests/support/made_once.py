@@ -1,0 +1,44 @@
+"""What the tests' process makes once where the libraries make it anew each time, and how rarely it collects garbage.
+Nothing here changes what a test finds, only how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any
+
+import pytest
+from botocore.loaders import JSONFileLoader
+from cachetools import LRUCache
+from dagster._core.storage.event_log.sqlite import consolidated_sqlite_event_log, sqlite_event_log
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
+from dagster._core.storage.sql import create_engine
+from sqlalchemy import Engine
+
+DAGSTERS_SQLITE = (consolidated_sqlite_event_log, sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def service_models_are_read_once() -> Iterator[None]:
+    """Each session of boto3 reads its services' models anew: 0.3 s for a client, which tests make by hundreds."""
+    with pytest.MonkeyPatch.context() as patch:
+        load = cache(JSONFileLoader().load_file)
+        patch.setattr(JSONFileLoader, "load_file", lambda self, path: load(path))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def statements_are_compiled_once() -> Iterator[None]:
+    """Dagster's SQLite storages make an engine for each connection, which compiles each statement anew: a fifth of what
+    a test's run takes. The connections stay what they were, as no pool keeps them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in DAGSTERS_SQLITE:
+            patch.setattr(module, "create_engine", partial(_kept_engine, LRUCache(maxsize=16)))
+        yield
+
+
+def _kept_engine(engines: LRUCache[str, Engine], address: str, **options: Any) -> Engine:
+    if (engine := engines.get(address)) is None:
+        engine = engines[address] = create_engine(address, **options)
+    return engine
