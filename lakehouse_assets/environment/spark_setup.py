@@ -42,6 +42,7 @@ COORDINATES = (
     "org.apache.hadoop:hadoop-aws:3.4.2",
     "software.amazon.awssdk:s3-transfer-manager:2.54.17",
     "software.amazon.awssdk:apache-client:2.54.17",
+    "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",
     *DRIVERS,
 )
 """The Maven coordinates of the jars for the Spark that this package is installed with. EMR brings its own."""
@@ -288,6 +289,8 @@ def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Pa
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        # Hadoop's own starts a process, chmod, for each file that it writes, and one for the file's checksums.
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.sql.shuffle.partitions": str(max(2, cores())),
         "spark.ui.enabled": "false",
         **EVERYWHERE,
