@@ -144,6 +144,9 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
             jobs = partial(client("emr-containers", attempts=2).list_job_runs, virtualClusterId=cluster, maxResults=1)
             needs_list = "the role needs emr-containers:ListJobRuns on it"
             yield Probe(f"list the jobs of the virtual cluster {cluster}", needs_list, jobs)
+        case Emr(by="id", cluster=cluster):
+            see = partial(client("emr", attempts=2).describe_cluster, ClusterId=cluster)
+            yield Probe(f"see EMR's cluster {cluster}", "the role needs elasticmapreduce:DescribeCluster on it", see)
         case Emr():
             find = partial(client("emr", attempts=2).list_clusters, ClusterStates=["RUNNING"])
             yield Probe("find clusters of EMR", "the role needs elasticmapreduce:ListClusters", find)

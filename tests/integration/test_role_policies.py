@@ -17,7 +17,7 @@ from tests.support.hand_offs import PLACE, REPLICA
 from tests.support.iam import Question, allowed
 from tests.support.recorded_calls import TABLE_BUCKET, Call, read_calls
 from tests.support.servers import REGION
-from tests.support.stacks import APPLICATION, GIVEN, stacks
+from tests.support.stacks import EMR, GIVEN, stacks
 
 pytestmark = pytest.mark.server
 ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job")
@@ -34,7 +34,7 @@ HAND_OFFS = {
 LARGEST = 10_240
 # Words of ARNs that are the same in each of their kind.
 WORDS = {"", "/", ":", "task", "task-definition", "database", "table", "catalog", "role", "log-group", "log-stream"}
-WORDS |= {"bucket", "applications", "jobruns", "repository", "secret", "0", "1"}
+WORDS |= {"bucket", "applications", "virtualclusters", "cluster", "jobruns", "repository", "secret", "0", "1"}
 
 
 def implied() -> Iterator[Call]:
@@ -106,7 +106,7 @@ def policies(catalog: str) -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    of_roles = {"Application": APPLICATION, "Domains": "nyc", **HAND_OFFS}
+    of_roles = {**EMR, "Domains": "nyc", **HAND_OFFS}
     if catalog == "s3tables":  # MiniStack does not know the bucket itself
         of_roles |= {"TableBucket": TABLE_BUCKET, "DagsterPlus": "true"}
     given = {**GIVEN, "roles": of_roles}

@@ -37,6 +37,7 @@ from scripts.deploy import ORDER, NotDeployed, deploy, environment
 from tests.conftest import Lake, failure_text
 from tests.support.driven import runs, tiny_site
 from tests.support.fakes.ecs_rules import ACCOUNT, MEMORY_BY_CPU
+from tests.support.fakes.emr import EmrSite
 from tests.support.production import STOP_TIMEOUT, RunTasks, created, surroundings, validated
 from tests.support.proxy import proxy
 from tests.support.recorded_calls import assert_recorded
@@ -87,7 +88,7 @@ def heard(made: Stacks, *roles: str) -> Iterator[None]:
     made.recorder.roles[ACCESS_KEY] = roles
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name in ("ECS", "CLOUDWATCH_LOGS", "EMR_SERVERLESS"):
+        for name in ("ECS", "CLOUDWATCH_LOGS", "EMR_SERVERLESS", "EMR", "EMR_CONTAINERS"):
             if url := os.environ.get(f"AWS_ENDPOINT_URL_{name}"):
                 patch.setenv(f"AWS_ENDPOINT_URL_{name}", stack.enter_context(proxy(url, heard=made.recorder.hear)).uri)
         yield
@@ -262,7 +263,7 @@ def test_maintenance_compacts_expires_collects_and_restores(
         assert executed("lakehouse_take_over", {"table": FLIGHTS.identifier}, instance).success
 
 
-@pytest.mark.parametrize("compute", ["ecs", "emr_serverless"])
+@pytest.mark.parametrize("compute", ["ecs", "emr", "emr_serverless", "emr_eks"])
 def test_workers_are_found_stopped_and_their_logs_read(
     compute: str, made: Stacks, weed: SeaweedFS, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -273,10 +274,13 @@ def test_workers_are_found_stopped_and_their_logs_read(
         raise KeyboardInterrupt
 
     with (
-        tiny_site(compute, weed, tmp_path),
+        tiny_site(compute, weed, tmp_path) as site,
+        pytest.MonkeyPatch.context() as patch,
         heard(made, "run", "maintenance"),
         runs(tmp_path / "home", instance) as run,
     ):
+        if isinstance(site, EmrSite):  # a role is for one cluster, by its id: no others are looked for
+            patch.setenv("LAKEHOUSE_EMR_CLUSTER", next(iter(site.emr.clusters)))
         run.drive("complain")
         run.record_unconfirmed(2)
         run.hold()

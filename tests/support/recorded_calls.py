@@ -43,6 +43,8 @@ class Call:
     keys: tuple[tuple[str, str], ...] = ()
 
 
+EMR_CLUSTER = "j-0"
+CLUSTERS = re.compile(r"(?<=:cluster/)j-\w+")
 # What follows is another one each time.
 ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:table/[^/]+)/)[^/]+$")
 
@@ -51,7 +53,7 @@ def essential(call: Call) -> Call:
     """The call without what differs from one run to the next: which task or job it is, and of an object all but the
     area of the lake that it lies in."""
     if not call.action.startswith("s3:"):
-        return replace(call, resource=ONE_OF_MANY.sub(r"\g<1>0", call.resource))
+        return replace(call, resource=ONE_OF_MANY.sub(r"\g<1>0", CLUSTERS.sub(EMR_CLUSTER, call.resource)))
     bucket, _, key = call.resource.partition("/")
     area = f"{bucket}/{key.partition('/')[0]}/0" if key else bucket
     return replace(call, resource=area, keys=())  # a missing object is looked for without a prefix: none decides
@@ -120,6 +122,11 @@ class Recorder:
                 yield from self._ecs(operation, asked)
             case "emr-serverless":
                 yield from _emr_serverless(operation, asked)
+            case "emr-containers":
+                yield from _emr_containers(operation, asked)
+            case "elasticmapreduce":
+                cluster = asked.get("JobFlowId") or asked["ClusterId"]
+                yield f"elasticmapreduce:{operation}", _arn("elasticmapreduce", f"cluster/{cluster}"), {}
             case _:
                 raise AssertionError(f"nobody has said what {service}:{operation} needs")
 
@@ -149,6 +156,19 @@ def _emr_serverless(operation: str, asked: Mapping[str, Any]) -> Iterator[Allowa
     if operation == "StartJobRun":
         yield "emr-serverless:TagResource", f"{application}/jobruns/0", {}
         yield "iam:PassRole", asked["executionRoleArn"], {"iam:PassedToService": "emr-serverless.amazonaws.com"}
+
+
+def _emr_containers(operation: str, asked: Mapping[str, Any]) -> Iterator[Allowance]:
+    """Which role a job gets is a condition here, and nobody has to be allowed to pass it.
+
+    https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/iam-execution-role.html
+    """
+    cluster = _arn("emr-containers", f"/virtualclusters/{asked['virtualClusterId']}")
+    job = f"{cluster}/jobruns/{asked['id']}" if "id" in asked else cluster
+    role = {"emr-containers:ExecutionRoleArn": asked["executionRoleArn"]} if operation == "StartJobRun" else {}
+    yield f"emr-containers:{operation}", job, role
+    if operation == "StartJobRun":
+        yield "emr-containers:TagResource", f"{cluster}/jobruns/0", {}
 
 
 def s3_allowances(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Iterator[Allowance]:

@@ -16,19 +16,23 @@ from scripts.deploy import ORDER, deploy, environment, outputs
 from tests.support.fakes.agent import ticking
 from tests.support.fakes.ecs import image
 from tests.support.fakes.ecs_service import FakeEcs
+from tests.support.fakes.emr_eks_service import VIRTUAL_CLUSTER
+from tests.support.fakes.job_runs import ROLE
 from tests.support.fakes.logs import FakeLogs
 from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Service, serving
 from tests.support.ministack import ministack
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import Recorder
+from tests.support.recorded_calls import EMR_CLUSTER, Recorder
 from tests.support.servers import REGION
 
 NAME = "lakehouse"
 IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
 APPLICATION = "00f1abcdexample"
+EMR = {"Application": APPLICATION, "EmrCluster": EMR_CLUSTER, "VirtualCluster": VIRTUAL_CLUSTER, "EksJobRole": ROLE}
+"""All of EMR's computes, as parameters of the roles."""
 GIVEN = {
-    "roles": {"Application": APPLICATION},
+    "roles": EMR,
     "compute": {"Image": IMAGE},
     "dagster": {"Image": IMAGE, "Application": APPLICATION},
     "alarms": {"Email": "nobody@example.com"},
