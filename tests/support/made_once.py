@@ -1,4 +1,4 @@
-"""What the tests' process makes once where the libraries make it anew each time, and how rarely it collects garbage.
+"""Keeps in the tests' process what its libraries would make anew each time: models of services, compiled statements.
 Nothing here changes what a test finds, only how long it takes."""
 
 from __future__ import annotations
