@@ -26,6 +26,7 @@ LIGHT, ENDLESS = ("demo", "light"), ("demo", "endless")
 LIMIT = 2
 # Promised by the issue: an ended run's worker, JVM and all, and a killed run's slots.
 TERMINATED_SECONDS, FREED_SECONDS = 10, 15
+WITH_A_DAEMON = "Starts UI and daemon; test_faults.py ends runs as they do, test_faults_spark.py a worker's JVM."
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_r
     assert table.current_snapshot().summary["lakehouse.run-id"] == again
 
 
+@pytest.mark.long(WITH_A_DAEMON)
 @pytest.mark.server
 def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, workers: Workers) -> None:
     workers.release()
@@ -175,7 +177,7 @@ def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, work
     assert PROCESS_TAG not in shown
 
 
-@pytest.mark.slow("What a person's click ends, by Dagster's own daemon.")
+@pytest.mark.long(WITH_A_DAEMON)
 @pytest.mark.server
 @pytest.mark.spark
 def test_terminating_a_run_ends_its_worker_and_its_jvm_and_publishes_nothing(

@@ -145,20 +145,22 @@ def test_nothing_of_the_policies_could_be_left_out(policies: Policies, calls: se
     documents, questions, whose = list(policies.documents), list[Question](), list[tuple[str, bool]]()
     for role, numbers in policies.of.items():
         for number in numbers:
-            for what, changed, should_allow in mutants(policies.documents[number]):
+            for what, changed, should_allow, actions in mutants(policies.documents[number]):
                 documents.append(changed)
                 of = tuple(len(documents) - 1 if n == number else n for n in numbers)
                 for call in calls if should_allow else wrong:
-                    if call.role == role:
+                    if call.role == role and call.action in actions:
                         questions.append(Question(of, call.action, call.resource, dict(call.keys)))
                         whose.append((f"{role}: {what}", should_allow))
     noticed = {of for of, answer in zip(whose, allowed(documents, questions), strict=True) if answer is not of[1]}
     assert "\n".join(sorted({what for what, _ in set(whose) - noticed})) == ""
 
 
-def mutants(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """What was changed, the changed document, and whether it is one that allows less: then it must refuse a call."""
+def mutants(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool, list[str]]]:
+    """What was changed, the changed document, whether it is one that allows less (then it must refuse a call), and the
+    actions of the changed statement: no other call can be answered otherwise."""
     for n, statement in enumerate(document["Statement"]):
+        actions = _listed(statement["Action"])
         for field in ("Action", "Resource"):
             values = _listed(statement[field])
             for value in values:
@@ -166,16 +168,16 @@ def mutants(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], boo
                 less["Statement"][n][field] = [v for v in values if v != value]
                 if len(values) == 1:
                     del less["Statement"][n]
-                yield f"{statement['Sid']} without {value}", less, True
+                yield f"{statement['Sid']} without {value}", less, True, actions
         for resource in _listed(statement["Resource"]):
             for wider in _wider(resource):
                 more = deepcopy(document)
                 more["Statement"][n]["Resource"] = [*_listed(statement["Resource"]), wider]
-                yield f"{statement['Sid']} on {wider}", more, False
+                yield f"{statement['Sid']} on {wider}", more, False, actions
         if "Condition" in statement:
             more = deepcopy(document)
             del more["Statement"][n]["Condition"]
-            yield f"{statement['Sid']} without its condition", more, False
+            yield f"{statement['Sid']} without its condition", more, False, actions
 
 
 def _wider(resource: str) -> Iterator[str]:
