@@ -36,7 +36,7 @@ class OnSQLite(LakeModel):
 
 @pytest.mark.slow("The judge of all maintenance, as few orders as come to each event.")
 def test_no_maintenance_changes_a_row_in_any_order_of_events() -> None:
-    run(OnSQLite, HAPPENS, examples=10, steps=50, always_the_same=True)  # so few might by chance never compact anything
+    run(OnSQLite, HAPPENS, examples=6, steps=50, always_the_same=True)  # so few might by chance never compact anything
 
 
 @pytest.mark.long("As many orders of events as there is time for; a few of them are in `make test`.")

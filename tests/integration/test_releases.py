@@ -362,7 +362,7 @@ def test_spark_reads_the_released_snapshot(demo: ReleasedLake, jvm: SparkSession
 # killed
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", twins(reversed(STEPS), "Deaths on either side of the move stay.", keep=2))
 def test_killed_before_a_step_readers_have_a_whole_release_and_the_next_run_goes_on(
     demo: ReleasedLake, step: str, tmp_path: Path
 ) -> None:
