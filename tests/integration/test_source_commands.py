@@ -1,14 +1,14 @@
-"""`lakehouse source sql` and `lakehouse warm` in this project: what they print, and what they do."""
+"""`lakehouse source sql` and `lakehouse warm`, typed in this project as a person would."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 from psycopg2.extensions import connection as Connection
 
-from lakehouse_assets.cli.__main__ import main
 from lakehouse_assets.domains.live.tables import flight_state
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
@@ -30,16 +30,9 @@ def flights(database: Connection, settings: Settings, monkeypatch: pytest.Monkey
         cursor.execute("DROP TABLE IF EXISTS flight_state CASCADE")
 
 
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Runs a command in the project's folder, and gives what it printed as ``out`` and ``err``."""
-    monkeypatch.chdir(ROOT)
-
-    def run(*arguments: str) -> Any:
-        main(arguments)
-        return capfd.readouterr()
-
-    return run
+def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lakehouse_assets.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_a_table_that_is_there_already_becomes_a_source(database: Connection) -> None:
@@ -55,13 +48,9 @@ def test_a_table_that_is_there_already_becomes_a_source(database: Connection) ->
         cursor.execute(UPSERT, (1, "a", False))
 
 
-def test_a_source_is_set_up_and_rows_are_put_back(
-    flights: Connection, settings: Settings, typed: Callable[..., Any]
-) -> None:
-    assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").out
-    assert "known are flight_state" in typed("source", "sql", "flights").err
+def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings: Settings) -> None:
     for _ in range(2):  # it may be executed again
-        assert typed("source", "sql", "flight_state", "--apply").out == "flight_state is set up as a source\n"
+        assert typed("source", "sql", "flight_state", "--apply").stdout == "flight_state is set up as a source\n"
     with flights.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO flight_state (flight_date, carrier, flight, origin, sched_dep_time, status) VALUES {ROW}"
@@ -71,7 +60,18 @@ def test_a_source_is_set_up_and_rows_are_put_back(
     for _ in moving(catalog, flight_state):
         pass
     told = typed("warm", "live.flight_state", "--where", "flight_date = '2013-01-01'")
-    assert "1 rows of live.flight_state are in its source again" in told.out, told
+    assert "1 rows of live.flight_state are in its source again" in told.stdout, told
+
+
+@pytest.mark.long("A process for each; what the commands do is held by the other tests of this file.")
+def test_what_they_print_and_refuse(flights: Connection, settings: Settings) -> None:
+    assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").stdout
+    assert "known are flight_state" in typed("source", "sql", "flights").stderr
+    typed("source", "sql", "flight_state", "--apply")
+    catalog = load_lake(settings)
+    made(catalog, flight_state)
+    for _ in moving(catalog, flight_state):
+        pass
     for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read from")):
         told = typed("warm", "live.flight_state", "--where", condition)
-        assert f"the condition {condition!r} {says}" in told.err, told
+        assert f"the condition {condition!r} {says}" in told.stderr, told
