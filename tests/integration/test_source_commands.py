@@ -35,6 +35,14 @@ def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+def move(settings: Settings) -> None:
+    """What the source has goes to the table, which is made first."""
+    catalog = load_lake(settings)
+    made(catalog, flight_state)
+    for _ in moving(catalog, flight_state):
+        pass
+
+
 def test_a_table_that_is_there_already_becomes_a_source(database: Connection) -> None:
     with database.cursor() as cursor:
         cursor.execute("DROP TABLE state; CREATE TABLE state (n bigint PRIMARY KEY); INSERT INTO state VALUES (1)")
@@ -55,10 +63,7 @@ def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings:
         cursor.execute(
             f"INSERT INTO flight_state (flight_date, carrier, flight, origin, sched_dep_time, status) VALUES {ROW}"
         )
-    catalog = load_lake(settings)
-    made(catalog, flight_state)
-    for _ in moving(catalog, flight_state):
-        pass
+    move(settings)
     told = typed("warm", "live.flight_state", "--where", "flight_date = '2013-01-01'")
     assert "1 rows of live.flight_state are in its source again" in told.stdout, told
 
@@ -68,10 +73,7 @@ def test_what_they_print_and_refuse(flights: Connection, settings: Settings) -> 
     assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").stdout
     assert "known are flight_state" in typed("source", "sql", "flights").stderr
     typed("source", "sql", "flight_state", "--apply")
-    catalog = load_lake(settings)
-    made(catalog, flight_state)
-    for _ in moving(catalog, flight_state):
-        pass
+    move(settings)
     for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read from")):
         told = typed("warm", "live.flight_state", "--where", condition)
         assert f"the condition {condition!r} {says}" in told.stderr, told

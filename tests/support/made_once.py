@@ -4,17 +4,16 @@ Nothing here changes what a test finds, only how long it takes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from threading import RLock
 
 import pytest
 from botocore.loaders import JSONFileLoader
-from cachetools import LRUCache
+from cachetools import LRUCache, cached
 from dagster._core.storage.event_log.sqlite import consolidated_sqlite_event_log, sqlite_event_log
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 from dagster._core.storage.sql import create_engine
-from sqlalchemy import Engine
 
 DAGSTERS_SQLITE = (consolidated_sqlite_event_log, sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage)
 
@@ -32,13 +31,8 @@ def service_models_are_read_once() -> Iterator[None]:
 def statements_are_compiled_once() -> Iterator[None]:
     """Dagster's SQLite storages make an engine for each connection, which compiles each statement anew: a fifth of what
     a test's run takes. The connections stay what they were, as no pool keeps them."""
+    engine_of = cached(LRUCache(maxsize=64), key=lambda address, **options: address, lock=RLock())(create_engine)
     with pytest.MonkeyPatch.context() as patch:
         for module in DAGSTERS_SQLITE:
-            patch.setattr(module, "create_engine", partial(_kept_engine, LRUCache(maxsize=16)))
+            patch.setattr(module, "create_engine", engine_of)
         yield
-
-
-def _kept_engine(engines: LRUCache[str, Engine], address: str, **options: Any) -> Engine:
-    if (engine := engines.get(address)) is None:
-        engine = engines[address] = create_engine(address, **options)
-    return engine

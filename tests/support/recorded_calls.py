@@ -43,17 +43,15 @@ class Call:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-EMR_CLUSTER = "j-0"
-CLUSTERS = re.compile(r"(?<=:cluster/)j-\w+")
 # What follows is another one each time.
-ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:table/[^/]+)/)[^/]+$")
+ONE_OF_MANY = re.compile(r"((?::task/[^/]+|/jobruns|:log-stream:\w+/\w+|:table/[^/]+)/|:cluster/j-)[^/]+$")
 
 
 def essential(call: Call) -> Call:
     """The call without what differs from one run to the next: which task or job it is, and of an object all but the
     area of the lake that it lies in."""
     if not call.action.startswith("s3:"):
-        return replace(call, resource=ONE_OF_MANY.sub(r"\g<1>0", CLUSTERS.sub(EMR_CLUSTER, call.resource)))
+        return replace(call, resource=ONE_OF_MANY.sub(r"\g<1>0", call.resource))
     bucket, _, key = call.resource.partition("/")
     area = f"{bucket}/{key.partition('/')[0]}/0" if key else bucket
     return replace(call, resource=area, keys=())  # a missing object is looked for without a prefix: none decides

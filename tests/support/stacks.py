@@ -23,13 +23,13 @@ from tests.support.fakes.task_metadata import task_metadata
 from tests.support.fakes.wire import Service, serving
 from tests.support.ministack import ministack
 from tests.support.proxy import proxy
-from tests.support.recorded_calls import EMR_CLUSTER, Recorder
+from tests.support.recorded_calls import Recorder
 from tests.support.servers import REGION
 
 NAME = "lakehouse"
 IMAGE = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/lakehouse-assets@sha256:{'0' * 64}"
 APPLICATION = "00f1abcdexample"
-EMR = {"Application": APPLICATION, "EmrCluster": EMR_CLUSTER, "VirtualCluster": VIRTUAL_CLUSTER, "EksJobRole": ROLE}
+EMR = {"Application": APPLICATION, "EmrCluster": "j-0", "VirtualCluster": VIRTUAL_CLUSTER, "EksJobRole": ROLE}
 """All of EMR's computes, as parameters of the roles."""
 GIVEN = {
     "roles": EMR,
