@@ -62,6 +62,8 @@ class Drive:
         first: the first attempt at each chunk, by ordinal. keep_on: whether further chunks start after a failure. If
         not, the running workers still go on: a retry need not do again what they have done.
         """
+        # Where chunks are staged again, a worker of before would free at its end the slot that its successor has.
+        self._workers.settle()
         pending = self._pending(chunks, first)
         while self._workers.running or pending:
             self._workers.run.raise_if_ended()

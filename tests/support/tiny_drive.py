@@ -5,7 +5,7 @@ No services: those are driven.py's."""
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -53,33 +53,25 @@ class Workers:
         self.unreadable = 0
         self.launcher: Launcher = LocalLauncher(TINY)
 
-    def drive(self, *steps: str, keep_on: bool = True, timeout: timedelta | None = None) -> Results:
-        """One chunk and one worker for each step."""
+    def drive(
+        self, *steps: str, again: Sequence[str] = (), keep_on: bool = True, timeout: timedelta | None = None
+    ) -> Results:
+        """One chunk and one worker for each step. again: the steps of the same chunks where they are staged again."""
         chunks = [Chunk(i, (f"key-{i}",)) for i in range(len(steps))]
         journal = UnreadableAtTimes(PyArrowFileIO(), f"{self.folder}/token", self)
-        first = {
-            c.ordinal: attempt_at(
-                Assignment(
-                    table="demo.tiny",
-                    step=step,
-                    token="token",
-                    chunk=c.ordinal,
-                    window=Window(keys=c.keys),
-                    fork_base="base",
-                    receipt=journal.receipt_location(c.ordinal),
-                    code_version="1",
-                    code="1",
-                ),
-                timeout=timeout,
-            )
-            for c, step in zip(chunks, steps, strict=True)
-        }
+
+        def first(steps: Sequence[str]) -> dict[int, Attempt]:
+            pairs = zip(chunks, steps, strict=True)
+            return {c.ordinal: attempt_at(_assignment(c, step, journal), timeout=timeout) for c, step in pairs}
 
         @dg.asset
         def tiny(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             with driving(context, self.launcher, journal, self._report) as drive:
                 self.progress = drive.results
-                drive.run(chunks, first, keep_on=keep_on)
+                drive.run(chunks, first(steps), keep_on=keep_on)
+                if again:
+                    drive.results.forget_chunks()
+                    drive.run(chunks, first(again), keep_on=keep_on)
             return dg.MaterializeResult()
 
         self.result = dg.materialize([tiny], instance=self.instance)
@@ -98,3 +90,17 @@ class Workers:
         while time.monotonic() < deadline and start_time(pid) is not None:
             time.sleep(0.05)
         return start_time(pid) is None
+
+
+def _assignment(chunk: Chunk, step: str, journal: Journal) -> Assignment:
+    return Assignment(
+        table="demo.tiny",
+        step=step,
+        token="token",
+        chunk=chunk.ordinal,
+        window=Window(keys=chunk.keys),
+        fork_base="base",
+        receipt=journal.receipt_location(chunk.ordinal),
+        code_version="1",
+        code="1",
+    )

@@ -12,8 +12,10 @@ import pytest
 
 from lakehouse_assets.drive import chunk
 from lakehouse_assets.drive import slots as slots_module
+from lakehouse_assets.drive import workers as workers_module
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.drive.this_run import start_time
 from tests.support.tiny_drive import Workers
 
 
@@ -107,3 +109,25 @@ def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers
     monkeypatch.setattr(workers, "_report", look)
     progress = workers.drive("lose_s3_together", "lose_s3_together")
     assert sorted(progress.receipts) == [0, 1]
+
+
+def test_a_chunk_that_is_staged_again_has_a_slot_though_its_first_worker_ends_late(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "ENDING_SECONDS", 1.0)
+    monkeypatch.setattr(workers_module, "ENDING_POLLS", 0)
+    pids: list[int] = []
+    taken: list[int] = []
+
+    def look(state: Results) -> None:
+        if state.receipts and not pids:
+            pids.append(int(state.receipts[0].worker))
+        elif pids and start_time(pids[0]) is None and state.running:
+            taken.append(workers.instance.event_log_storage.get_concurrency_info(POOL).active_slot_count)
+            if len(taken) == 30:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_report", look)
+    with pytest.raises(KeyboardInterrupt):
+        workers.drive("linger", again=["hang"])
+    assert taken == [1] * 30
