@@ -169,7 +169,6 @@ def pinned_snapshots(
     leavings: Iterable[Leavings],
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]],
     now_ms: int,
-    periods: Periods | None = None,
 ) -> set[int]:
     """Returns the snapshots of a table that runs which are alive, or may be resumed, have pinned to read them.
 
@@ -179,12 +178,13 @@ def pinned_snapshots(
     pins: dict[str, set[int]] = defaultdict(set)
     newest: dict[str, int] = {}
     for of_reader in leavings:
-        newest |= of_reader.newest_ms
+        for token, ms in of_reader.newest_ms.items():
+            newest[token] = max(ms, newest.get(token, 0))
         for token, files in of_reader.receipts.items():
             found = (PIN.search(file.place.key) for file in files)
             pins[token] |= {int(pin["snapshot"]) for pin in found if pin and pin["table"] == table}
     known = chains_of(pins.keys())
-    held = (one for one in pins if state_of(known.get(one), newest[one], now_ms, periods or Periods()) in HELD)
+    held = (one for one in pins if state_of(known.get(one), newest[one], now_ms, Periods()) in HELD)
     return set[int]().union(*(pins[token] for token in held))
 
 

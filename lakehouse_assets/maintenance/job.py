@@ -79,7 +79,7 @@ def maintenance_job(
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
             policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)
-            run = MaintenanceRun(context, lakehouse, chosen, known, policy, config.allow_large)
+            run = MaintenanceRun(context, lakehouse, tables, chosen, known, policy, config.allow_large)
             shown, faults = run.run(round(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error

@@ -139,7 +139,7 @@ class Means:
     lakehouse: Lakehouse
     catalog: Catalog
     tables: Mapping[str, Table]
-    """The tables by identifier."""
+    """All declared tables by identifier, those that the run leaves alone too."""
     run: RunToken
     """The id and the time of the run that carries out the actions."""
     site: Site

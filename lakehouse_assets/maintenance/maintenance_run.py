@@ -39,6 +39,8 @@ class MaintenanceRun:
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
+    declared: Sequence[Table]
+    """All tables of the code location: runs of any may read a chosen one."""
     tables: Sequence[Table]
     """The chosen tables."""
     known: Sequence[MaintenanceLevel]
@@ -90,7 +92,7 @@ class MaintenanceRun:
             self.context,
             self.lakehouse,
             self.reader.catalog,
-            {table.identifier: table for table in self.tables},
+            {table.identifier: table for table in self.declared},
             RunToken(self.context.run.run_id, record.create_timestamp),
             site_of(self.lakehouse, self.context.instance),
             self.allow_large,
