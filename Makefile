@@ -54,7 +54,7 @@ events: setup ## Fill the drop zone, and send the arrivals to the queue of `make
 verify-trade: setup ## Load the original customs files (DIR=folder) into a lake of their own, compare with what is published
 	@$(PYTHON) -m scripts.verify_trade "$(DIR)"
 
-deploy: .venv/.synced ## Create or update a stack of deploy/stacks/, its changes shown first (STACK=lake NAME=lakehouse PARAMETERS="Name=value …")
+deploy: .venv/.synced ## Create or update a stack of deploy/stacks/, its changes shown first (STACK=lake NAME=lakehouse PARAMETERS="Parameter=value …")
 	@$(PYTHON) -m scripts.deploy "$(STACK)" --name "$(NAME)" $(PARAMETERS)
 
 deploy-values: .venv/.synced ## Print what the stacks give as variables, or write it into dagster_cloud.yaml (AS=env|cloud, NAME=)

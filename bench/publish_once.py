@@ -54,7 +54,7 @@ def main(home: Path, token: str) -> None:
     from bench.publish_once import CountingFileIO as Counting
 
     Counting.read.clear()
-    change = Change.replacing(region, chunks)
+    change = Change(region, chunks)
     published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
     snapshot = catalog.load_table(TABLE).metadata.snapshot_by_id(published.snapshot_id)
     assert snapshot

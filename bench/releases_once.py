@@ -73,7 +73,7 @@ def publish(catalog: Catalog, count: int, times: int) -> None:
             started = time.perf_counter()
             done = publish_release(catalog, order, Log(instance, graph))
             told = {"release": done.release.number, "is_new": done.is_new, "seconds": time.perf_counter() - started}
-            tidy(catalog, order, lambda _: ())
+            tidy(catalog, order, done.named, lambda _: ())
             print(json.dumps({**told, **calls, "with_tidy": time.perf_counter() - started}), flush=True)
 
 

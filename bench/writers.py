@@ -128,7 +128,7 @@ def _staged(
     chunks = read_all(target.io.properties, receipts)
     published = [key for receipt in receipts for key in receipt.keys]
     run = RunToken(token, datetime.now(UTC))
-    change = Change.replacing(table.alignment.region(published), chunks)
+    change = Change(table.alignment.region(published), chunks)
     publish(catalog, table.identifier, change, run, {})
     return _outcome(started, receipts, errors)
 

@@ -19,12 +19,14 @@ from lakehouse_assets.environment.aws import client
 from lakehouse_assets.errors import LakehouseError
 
 STACKS = Path(__file__).parents[1] / "deploy" / "stacks"
-ORDER = ("network", "queue", "lake", "compute", "roles", "dagster", "alarms")
+ORDER = ("network", "queue", "lake", "compute", "roles", "database", "dagster", "alarms")
 """The stacks, each behind those whose outputs it takes."""
 NAME = "lakehouse"
 POLL_SECONDS = 2.0
 # The first event of a change.
 BEGUN = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS")
+# What a stack is in whose first creation failed, and that could not be deleted again.
+STUCK = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED")
 # What CloudFormation says of a change set that would change nothing.
 NOTHING = ("didn't contain changes", "No updates are to be performed")
 
@@ -93,18 +95,22 @@ def shown(changes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def parameters(
-    stack: str, given: Mapping[str, str], before: Sequence[str], outputs: Mapping[str, str]
+    stack: str, name: str, given: Mapping[str, str], before: Sequence[str], outputs: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Returns a change set's parameters. before: those that the stack has already.
+    """Returns a change set's parameters. name: of the lake. before: those that the stack has already.
 
     Raises NotDeployed for parameters that the template does not have, or that nobody gives.
     """
     declared = read_template(stack)["Parameters"]
+    if "Name" in given:
+        raise NotDeployed("the name is given by NAME=…, which names the stacks as well")
     if strange := given.keys() - declared.keys():
         raise NotDeployed(f"{stack}.yaml has no parameter {', '.join(sorted(strange))}; it has {', '.join(declared)}")
-    chosen: list[dict[str, Any]] = []
+    chosen: list[dict[str, Any]] = [{"ParameterKey": "Name", "ParameterValue": name}]
     missing = []
     for parameter, about in declared.items():
+        if parameter == "Name":
+            continue
         if (value := given.get(parameter, outputs.get(parameter))) is not None:
             chosen.append({"ParameterKey": parameter, "ParameterValue": value})
         elif parameter in before:
@@ -121,9 +127,14 @@ def _propose(cloudformation: Any, stack: str, name: str, given: Mapping[str, str
     full = f"{name}-{stack}"
     described = _described(cloudformation, full)
     is_new = _is_new(described)
+    if described and described["StackStatus"] in STUCK:
+        raise NotDeployed(
+            f"{full} is in {described['StackStatus']}, since its first creation failed, and can't be changed. Delete "
+            f"it, `aws cloudformation delete-stack --stack-name {full}`, and deploy it again"
+        )
     before = [] if is_new else [p["ParameterKey"] for p in (described or {}).get("Parameters", ())]
     others = outputs(cloudformation, name, ORDER[: ORDER.index(stack)])
-    chosen = parameters(stack, {"Name": name, **given}, before, others)
+    chosen = parameters(stack, name, given, before, others)
     which = {"StackName": full, "ChangeSetName": f"change-{time.time_ns()}"}
     made = cloudformation.create_change_set(
         **which,
@@ -163,7 +174,8 @@ def _reason(cloudformation: Any, full: str, stack_id: str) -> str:
     stack_id: by its name a stack that was deleted again is not found.
     """
     first: Mapping[str, Any] = {}
-    for event in cloudformation.describe_stack_events(StackName=stack_id)["StackEvents"]:  # the newest first
+    pages = cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id)
+    for event in pages.search("StackEvents[]"):  # the newest first
         if event["ResourceStatus"].endswith("FAILED"):
             first = event
         if event["LogicalResourceId"] == full and event["ResourceStatus"] in BEGUN:

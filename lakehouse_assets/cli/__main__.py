@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.new_project import make_project
-from lakehouse_assets.cli.project import enter_project
+from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.disk import full_disk
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "doctor":
             from lakehouse_assets.cli.doctor import doctor  # imports boto3
 
+            if project_of(Path.cwd()):  # in an image there may be none
+                enter_project()
             return doctor(read_settings(check=catalog_problems), chosen.tables)
         enter_project()
         settings = read_settings(check=catalog_problems)

@@ -105,8 +105,9 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
         every = pipeline.selections(domain, instance)
         selections = [one for one in every if not names or one.name in names]
         if unknown := {*names} - {one.name for one in selections}:
-            known = ", ".join(sorted(one.name for one in every))
-            raise LakehouseError(f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run; {known}")
+            known = ", ".join(sorted(one.name for one in every)) or "none"
+            text = f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run"
+            raise LakehouseError(f"{text}; those with partitions are {known}")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         before = snapshots(settings, [selection.name for selection in selections])

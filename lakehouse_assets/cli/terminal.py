@@ -130,7 +130,8 @@ def duration(seconds: float) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a text table. Columns of numbers are aligned to the right, the others to the left."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in zip(*rows, strict=True)]
+    columns = [column for _, *column in zip(header, *rows, strict=True)]
+    align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in columns]
     lines = [header, ["─" * width for width in widths], *rows]
     return "\n".join(
         "  ".join(to(cell, width) for to, cell, width in zip(align, line, widths, strict=True)).rstrip()

@@ -29,7 +29,6 @@ from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 
-FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 """The name of a fork base has its run's token."""
 PIN = re.compile("/" + COPY.replace(".", r"\.").format(table=r"(?P<table>[^/]+)", snapshot=r"(?P<snapshot>\d+)") + "$")
@@ -106,7 +105,7 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
     return {
         record.dagster_run.run_id: Chain(
             int(record.create_timestamp.timestamp() * 1000),
-            unfinished=any(run.status not in FINISHED for run in members[record.dagster_run.run_id]),
+            unfinished=any(not run.is_finished for run in members[record.dagster_run.run_id]),
             succeeded=any(run.is_success for run in members[record.dagster_run.run_id]),
         )
         for record in heads

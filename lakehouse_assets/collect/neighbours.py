@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import permutations, product
@@ -134,7 +134,8 @@ class Neighbours:
         """Loads every table and reads what it names, unless that was done a moment ago.
 
         If the last look is less than FRESH_SECONDS old, the same object is returned. A table that can't be read is in
-        the result's ``unknown``. Raises what the catalog raises where it can't be listed.
+        the result's ``unknown``, as are the tables of a namespace that can't be listed: ``namespace.*``. Raises what
+        the catalog raises where its namespaces can't be listed.
         """
         if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
             self._last = time.monotonic(), self._look()
@@ -147,7 +148,7 @@ class Neighbours:
     def _look(self) -> Locations:
         tables: dict[Identifier, Located] = {}
         unknown: dict[Identifier, str] = {}
-        left = list(self._identifiers())
+        left, unlisted = self._identifiers()
         for _ in range(TRIES):
             unknown.clear()
             for identifier in left:
@@ -156,19 +157,27 @@ class Neighbours:
                 except Exception as error:  # catalogs and storages have errors of their own, of one table or of all
                     unknown[identifier] = f"{type(error).__name__}: {error}"
             left = list(unknown)
+        unknown |= unlisted
         return Locations(list(tables.values()), {".".join(name): why for name, why in unknown.items()})
 
-    def _identifiers(self) -> Iterator[Identifier]:
-        """Gives the identifier of every table, in nested namespaces as well."""
-        left = list(self.catalog.list_namespaces())
-        seen: set[Identifier] = set()
+    def _identifiers(self) -> tuple[list[Identifier], dict[Identifier, str]]:
+        """Returns the identifier of every table, in nested namespaces as well; and why namespaces can't be listed."""
+        left, seen = list(self.catalog.list_namespaces()), set[Identifier]()
+        found: list[Identifier] = []
+        unlisted: dict[Identifier, str] = {}
         while left:
             namespace = left.pop()
-            if namespace not in seen:
-                seen.add(namespace)
-                yield from self.catalog.list_tables(namespace)
-                with suppress(NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
-                    left += self.catalog.list_namespaces(namespace)
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            try:
+                found += self.catalog.list_tables(namespace)
+            except Exception as error:  # a role may have no right to list the databases of others
+                unlisted[*namespace, "*"] = f"{type(error).__name__}: {error}"
+                continue
+            with suppress(NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
+                left += self.catalog.list_namespaces(namespace)
+        return found, unlisted
 
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
         """Notes where the table lies, then reads its manifests: they may be what can't be read."""

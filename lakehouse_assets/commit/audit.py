@@ -18,7 +18,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.types import StringType
 
-from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats, repeated_chunks
+from lakehouse_assets.commit.entries import partition_paths
+from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.keys_text import keys_text, parts_of
 
@@ -58,7 +59,7 @@ class AuditFinding:
     """One broken rule."""
 
     rule: str
-    """A Rule, or ``chunks``, ``lake`` or ``text``, which every run keeps."""
+    """A Rule, or ``lake`` or ``text``, which every run keeps."""
     message: str
     evidence: Mapping[str, Any]
     """JSON values: counts, examples, partition keys, chunks."""
@@ -89,9 +90,6 @@ def audit(
     }
     findings = [f for rule, found in by_rule.items() if rule in rules for f in found]
     findings += _malformed(table, chunks)
-    if repeated := repeated_chunks(chunks):
-        message = f"table {table.identifier}: chunks {repeated} came with more than one receipt, expected one each"
-        findings.insert(0, AuditFinding("chunks", message, {"chunks": repeated}))
     return findings
 
 
@@ -278,8 +276,7 @@ def _alone(chunk: StagedChunk) -> tuple[str, ...]:
 
 
 def _path(chunk: StagedChunk, file: DataFile) -> str:
-    spec = chunk.metadata.specs()[file.spec_id]
-    return spec.partition_to_path(file.partition, chunk.schema) or keys_text(())
+    return partition_paths(chunk.metadata)((file.spec_id, file.partition)) or keys_text(())
 
 
 def _examples(counts: Counter[str]) -> str:

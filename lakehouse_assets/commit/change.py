@@ -6,12 +6,12 @@ A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
@@ -19,8 +19,10 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit import conditions
 from lakehouse_assets.commit.bounds import ManifestsWithin
+from lakehouse_assets.commit.entries import partition_paths
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.manifest_plan import ManifestPlan, Removals, plan_manifests
+from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
+from lakehouse_assets.commit.manifest_reader import live_entries
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.declare.terms import spec_text
@@ -75,11 +77,6 @@ class RunChange(Publishable):
         "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
     )
 
-    @property
-    @abstractmethod
-    def partitions(self) -> str:
-        """The run's partitions, for messages."""
-
     @cached_property
     def files(self) -> list[DataFile]:
         """The data and delete files to add, each path once."""
@@ -92,64 +89,57 @@ class RunChange(Publishable):
 
     def refused(self, table: str, problem: str) -> PublishRefused:
         """Makes the error for a problem. It names the partitions and says to materialize them anew."""
-        return super().refused(f"{table}, {self.partitions}", problem)
+        keys = [key for chunk in self.staged for key in chunk.receipt.keys]
+        return super().refused(f"{table}, {keys_text(keys)}", problem)
 
+    def refuse_unfit(self, table: IcebergTable, missing: Collection[str]) -> None:
+        """Raises PublishRefused where the table has a format version other than 2, or what was staged doesn't fit it.
 
-@dataclass(frozen=True)
-class Change(RunChange):
-    """Files to add, files to remove, and what must not have happened to the table meanwhile."""
-
-    region: Region
-    """The run's partitions. Whether the added files are in them is the audit's question."""
-    staged: tuple[StagedChunk, ...]
-    removals: Callable[[IcebergTable, Schema], Removals]
-    """Returns what chooses the files to remove. It is called at each attempt to commit, with the table as it was loaded
-    and the schema that conditions.schema_of() finds."""
-    operation: Operation
-
-    @classmethod
-    def appending(cls, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """Makes the change that adds these chunks, staged for ``region``, and removes nothing."""
-        return cls(region, tuple(staged), NoFiles, Operation.APPEND)
-
-    @classmethod
-    def replacing(cls, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """Makes the change that removes all files in ``region`` and adds these chunks, staged for it."""
-        return cls(region, tuple(staged), partial(FilesInRegion, region), Operation.OVERWRITE)
-
-    @property
-    def partitions(self) -> str:
-        """Names the partitions of the region."""
-        return keys_text(self.region.keys)
-
-    def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
-        """Plans to add the files and to remove those that ``removals`` chooses.
-
-        Raises PublishRefused if the table has a format version other than 2, or if the change doesn't fit it.
+        missing: the same as for plan().
         """
         refuse_other_versions(table)
         for problem in conditions.broken(table, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
-        return plan_manifests(table, self.files, self.removals(table, conditions.schema_of(table, self.staged)))
 
 
 @dataclass(frozen=True)
-class NoFiles:
-    """Chooses no file to remove: an append removes none."""
+class Change(RunChange):
+    """Files to add, in place of those in a region or beside them."""
 
-    table: IcebergTable
-    schema: Schema
+    region: Region
+    """The run's partitions. Whether the added files are in them is the audit's question."""
+    staged: Sequence[StagedChunk]
+    operation: Operation = Operation.OVERWRITE
+    """OVERWRITE removes all files in the region, APPEND none."""
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Returns False: no manifest has to be read."""
-        return False
+    def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
+        """Plans to add the files, and to remove those in the region where the change overwrites.
 
-    def include(self, file: DataFile) -> bool:
-        """Returns False: every file stays."""
-        return False
+        Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of
+        its run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
+        Raises as refuse_unfit() and FilesInRegion.check().
+        """
+        self.refuse_unfit(table, missing)
+        if self.operation is Operation.APPEND:
+            return ManifestPlan(added=[*map(arrival, self.files)], untouched=live_manifests(table))
+        # The staged schema has the names that the region uses: a column may have been renamed since.
+        removed = FilesInRegion(self.region, table, self.staged[0].schema if self.staged else table.schema())
+        plan, arriving = ManifestPlan(), {file.file_path for file in self.files}
 
-    def check(self) -> None:
-        """Does nothing: no file can forbid the change."""
+        def goes(entry: ManifestEntry) -> bool:
+            path = entry.data_file.file_path
+            stays = path in arriving or not removed.include(entry.data_file)
+            arriving.discard(path)
+            return not stays
+
+        for manifest in live_manifests(table):
+            if manifest.content is not ManifestContent.DATA or not removed.may_be_in(manifest):
+                plan.untouched.append(manifest)
+            else:
+                plan.split(manifest, live_entries(table.io, manifest), goes)
+        removed.check()
+        plan.added = [arrival(file) for file in self.files if file.file_path in arriving]
+        return plan
 
 
 @dataclass
@@ -188,11 +178,12 @@ class FilesInRegion:
             return
         example, schema = self.overlapping[0], self.table.schema()
         old = self._specs[example.spec_id]
+        path = partition_paths(self.table.metadata)((example.spec_id, example.partition))
         raise PublishRefused(
             f"table {'.'.join(self.table.name())}: {len(self.overlapping)} files written under an older partition spec "
             f"lie only partly inside the partitions {keys_text(self.region.keys)}, such as those of "
-            f"{old.partition_to_path(example.partition, schema)}, by {spec_text(old, schema)}. Replacing "
-            "them would lose the rows of other partitions. The table is now partitioned by "
+            f"{path}, by {spec_text(old, schema)}. Replacing them would lose the "
+            "rows of other partitions. The table is now partitioned by "
             f"{spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
             "(rewrite_data_files), or materialize every partition they hold in one run"
         )

@@ -33,11 +33,6 @@ def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]
             yield from _new_nulls(table.schema(), chunk)
 
 
-def schema_of(table: Table, staged: Sequence[StagedChunk]) -> Schema:
-    """Returns the schema whose column names the region uses: the staged one, since a column may have been renamed."""
-    return staged[0].schema if staged else table.schema()
-
-
 def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator[str]:
     """Yields why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
     for chunk in staged:

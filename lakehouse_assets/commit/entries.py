@@ -6,13 +6,15 @@ Manifests never change; which of them are listed now is the caller's question.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, PartitionFieldSummary
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
@@ -56,6 +58,31 @@ def _slim(entry: ManifestEntry) -> ManifestEntry:
 def values_of(record: Record) -> tuple[Any, ...]:
     """Returns the values of a partition, which a Record does not iterate over."""
     return tuple(record[at] for at in range(len(record)))
+
+
+def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
+    """Returns a function that gives a partition's path: its values where it has none, "" without partitions."""
+    specs = {spec_id: (spec, _schema_with_sources(metadata, spec)) for spec_id, spec in metadata.specs().items()}
+
+    def path_of(partition: Partition) -> str:
+        (spec, schema), values = specs[partition[0]], partition[1]
+        try:
+            return spec.partition_to_path(values, schema)
+        except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
+            return str(values_of(values))
+
+    return path_of
+
+
+def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """Returns the newest schema that has a spec's columns: a column of an old spec may have been dropped since.
+
+    If no schema has them all, it is the current one.
+    """
+    schemas = [metadata.schema(), *reversed(metadata.schemas)]
+    sources = [field.source_id for field in spec.fields]
+    complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
+    return next(complete, metadata.schema())
 
 
 class Partitions:

@@ -12,6 +12,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -61,9 +62,7 @@ class Evolution:
 
         Raises PublishRefused for those that the declared policies don't allow.
         """
-        found = verdicts(table, target.metadata)
-        if any(verdict.action is PolicyAction.REFUSE for verdict in found):
-            raise PublishRefused(refusal_text(table, found))
+        found = allowed(table, target.metadata)
         applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
         _apply(transaction, table, applied)
@@ -91,9 +90,7 @@ class Evolution:
         """
         if not self.applied:
             return
-        table, found = self.table, verdicts(self.table, transaction.table_metadata)
-        if any(verdict.action is PolicyAction.REFUSE for verdict in found):
-            raise PublishRefused(refusal_text(table, found))
+        table, found = self.table, allowed(self.table, transaction.table_metadata)
         now = of_action(found, PolicyAction.APPLY)
         if set(now) <= set(self.applied):
             _apply(transaction, table, now)
@@ -145,14 +142,15 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
         return (), (AssertLastAssignedFieldId.model_validate(last),)
 
 
-def refusal_text(table: Table, found: Sequence[PolicyVerdict]) -> str:
-    """Returns the message that refuses a table for what may not be changed."""
-    refused = [verdict for verdict in found if verdict.action is PolicyAction.REFUSE]
-    return (
-        f"table {table.identifier}: the declaration and the table in the catalog differ: "
-        f"{'; '.join(map(str, refused))}. Or evolve the table yourself (ALTER TABLE in any engine), then materialize "
-        "again"
-    )
+def allowed(table: Table, metadata: TableMetadata) -> Sequence[PolicyVerdict]:
+    """Returns what becomes of each difference. Raises PublishRefused for those that the policies don't allow."""
+    found = verdicts(table, metadata)
+    if refused := [str(verdict) for verdict in found if verdict.action is PolicyAction.REFUSE]:
+        raise PublishRefused(
+            f"table {table.identifier}: the declaration and the table in the catalog differ: {'; '.join(refused)}. Or "
+            "evolve the table yourself (ALTER TABLE in any engine), then materialize again"
+        )
+    return found
 
 
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:

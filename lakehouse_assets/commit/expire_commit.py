@@ -187,27 +187,13 @@ def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, afte
 
 
 @dataclass(frozen=True)
-class HistorySize:
-    """The amount of history that every commit to the table has to read and write."""
-
-    snapshots: int
-    metadata_bytes: int
-    """The length of the metadata as uncompressed JSON, in characters; it is the number of bytes where all are ASCII."""
-
-    @classmethod
-    def of(cls, metadata: TableMetadata) -> HistorySize:
-        """Measures the history in the metadata of a table."""
-        return cls(len(metadata.snapshots), len(metadata.model_dump_json()))
-
-
-@dataclass(frozen=True)
 class Expired:
     """The result of an expiry. Nothing was committed where ``expiry.is_empty``."""
 
     expiry: Expiry
-    before: HistorySize
-    after: HistorySize
-    """That of the table as it was found then: where an answer was lost, others may have committed since."""
+    before: TableMetadata
+    after: TableMetadata
+    """The table's metadata as it was found then: where an answer was lost, others may have committed since."""
     faults: tuple[str, ...] = ()
     """What the catalog lost, to be shown red."""
 
@@ -249,8 +235,7 @@ class _Expiration:
             return landed
         expiry = self.plan(table.metadata)
         if expiry.is_empty:
-            same = HistorySize.of(table.metadata)
-            return Expired(expiry, same, same)
+            return Expired(expiry, table.metadata, table.metadata)
         self.tried = (table, expiry)
         # A transaction is not used: it deletes old metadata files where the table's properties ask for it.
         response = self.catalog.commit_table(table, unchanged(table.metadata), expiry.updates())
@@ -277,7 +262,7 @@ class _Expiration:
     def _expired(self, planned: Table, expiry: Expiry, after: TableMetadata) -> Expired:
         base, before = made_on(expiry, planned, after)
         faults = lost_refs(self.identifier, expiry, base, before, after)
-        return Expired(expiry, HistorySize.of(before), HistorySize.of(after), tuple(faults))
+        return Expired(expiry, before, after, tuple(faults))
 
     def _contended(self, problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - self.started

@@ -66,17 +66,17 @@ def write_fork_base(
         "schemas": [_all_optional(schema) for schema in table.metadata.schemas],
     }
     base = with_only(table.metadata.model_copy(update=own), snapshot)
-    identity = _identity(base)
+    identity = identity_of(base)
     name = fork_name(table, token, (*identity, *sorted(properties.items())))
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
     location = table.location_provider().new_metadata_location(f"00000{name}.metadata.json")
     there = written_base(table.io, location)
-    if there is None or _identity(there) != identity:
+    if there is None or identity_of(there) != identity:
         ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.current_snapshot_id)
 
 
-def _identity(metadata: TableMetadata) -> tuple[str | int, ...]:
+def identity_of(metadata: TableMetadata) -> tuple[str | int, ...]:
     """Returns all that a staged file depends on in the target, including how the file is written.
 
     The fields are in it as well as their schema's id: while a run evolves a schema, others may take its id and field

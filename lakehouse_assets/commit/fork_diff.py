@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition, partition_of
+from lakehouse_assets.commit.entries import Entries, Partition, partition_of, partition_paths
 from lakehouse_assets.commit.landing_rules import Base, Digest, Proof, Unit
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import RowSums
@@ -121,17 +121,9 @@ def _digest(sums: Mapping[str, RowSums], files: Iterable[DataFile]) -> Digest:
 
 def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:
     places = sorted({partition_of(entry) for entry in removed}, key=repr)
-    paths = [_path(metadata, place) for place in places]
+    paths = [*map(partition_paths(metadata), places)]
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(paths[:NAMED]) + more
-
-
-def _path(metadata: TableMetadata, place: Partition) -> str:
-    spec_id, values = place
-    try:
-        return metadata.specs()[spec_id].partition_to_path(values, metadata.schema())
-    except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
-        return str(values)
 
 
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:

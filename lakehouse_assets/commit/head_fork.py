@@ -18,7 +18,7 @@ from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 
-from lakehouse_assets.commit.fork import FORMAT_VERSION, ForkBase, fork_name, shape_text, with_only, written_base
+from lakehouse_assets.commit.fork import FORMAT_VERSION, ForkBase, fork_name, identity_of, with_only, written_base
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.manifest_writer import by_kind, existing, write_manifest
 
@@ -34,7 +34,8 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
 
     Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
     """
-    name = fork_name(table, token, _identity(base, entries))
+    paths = sorted(entry.data_file.file_path for entry in entries)
+    name = fork_name(table, token, (*identity_of(with_only(base.metadata, base.snapshot)), *paths))
     # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
@@ -60,13 +61,6 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
         metadata = with_only(base.metadata, cut)
         ToOutputFile.table_metadata(metadata, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.snapshot.snapshot_id)
-
-
-def _identity(base: Base, entries: Sequence[ManifestEntry]) -> tuple[object, ...]:
-    metadata = base.metadata
-    ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
-    paths = sorted(entry.data_file.file_path for entry in entries)
-    return str(metadata.table_uuid), ids, sorted(metadata.properties.items()), base.snapshot.snapshot_id, paths
 
 
 def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -> str:

@@ -5,14 +5,13 @@ How it is written is in snapshot.py; how a rewrite's files are chosen in land.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files, live_entries
+from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files
 
 
 @dataclass
@@ -46,45 +45,6 @@ class ManifestPlan:
             self.untouched.append(manifest)
         elif kept:
             self.kept.append((manifest, kept))
-
-
-class Removals(Protocol):
-    """Chooses the files to remove among the live data files of a table, for one attempt."""
-
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Tells whether the manifest must be read. If not, it lists no file to remove, by its partition summaries."""
-
-    def include(self, file: DataFile) -> bool:
-        """Tells whether the file is removed."""
-
-    def check(self) -> None:
-        """Raises PublishRefused if the files forbid the change. It is called after the last file."""
-
-
-def plan_manifests(table: Table, files: Sequence[DataFile], removals: Removals) -> ManifestPlan:
-    """Plans to add these files to the current snapshot and to remove those that ``removals`` includes.
-
-    Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of its
-    run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
-    Raises PublishRefused as ``removals.check()`` does.
-    """
-    plan = ManifestPlan()
-    arriving = {file.file_path for file in files}
-
-    def goes(entry: ManifestEntry) -> bool:
-        path = entry.data_file.file_path
-        stays = path in arriving or not removals.include(entry.data_file)
-        arriving.discard(path)
-        return not stays
-
-    for manifest in live_manifests(table):
-        if manifest.content is not ManifestContent.DATA or not removals.may_be_in(manifest):
-            plan.untouched.append(manifest)
-        else:
-            plan.split(manifest, live_entries(table.io, manifest), goes)
-    removals.check()
-    plan.added = [arrival(file) for file in files if file.file_path in arriving]
-    return plan
 
 
 def live_manifests(table: Table) -> list[ManifestFile]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
@@ -42,10 +43,14 @@ def pin_inputs(
     is meant. io, folder: of the run's journal. Raises PublishRefused for a table, branch or tag of reads that there is
     not, and what catalogs and storages raise.
     """
+    names = list(dict.fromkeys([*deps, *reads]))
+    identifiers = list(dict.fromkeys(table_and_ref(name)[0] for name in names))
+    # Each is loaded once: its branches and tags are pinned as they were at one time.
+    tables = dict(zip(identifiers, at_once(partial(find_table, catalog), identifiers), strict=True))
 
     def pinned(name: str) -> Pin | None:
         identifier, ref = table_and_ref(name)
-        table = find_table(catalog, identifier)
+        table = tables[identifier]
         if table is not None and (ref == MAIN or ref in table.metadata.refs):
             return _write(table, name, io, folder)
         if name not in reads:
@@ -53,7 +58,7 @@ def pin_inputs(
         missing = f"the table has no branch or tag {ref}" if table else f"the catalog has no table {identifier}"
         raise PublishRefused(f"table {reader}: reads names {name}, but {missing}. Nothing was staged or published")
 
-    found = at_once(pinned, list(dict.fromkeys([*deps, *reads])))
+    found = at_once(pinned, names)
     return tuple(pin for pin in found if pin is not None)
 
 

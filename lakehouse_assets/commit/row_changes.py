@@ -13,11 +13,10 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit import conditions, deletes
+from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.bounds import Within, predicate
 from lakehouse_assets.commit.change import RunChange
 from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
-from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
@@ -32,8 +31,6 @@ Identity = tuple[str, int]
 class RowChanges(RunChange):
     """The change of a run that merges."""
 
-    keys: Sequence[str]
-    """The keys of the run's partitions, for messages."""
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
@@ -41,21 +38,14 @@ class RowChanges(RunChange):
     out."""
     entries: Entries = field(default_factory=Entries)
 
-    @property
-    def partitions(self) -> str:
-        """Names the partitions of the run's keys."""
-        return keys_text(self.keys)
-
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
 
         Raises HeadMoved where others changed what the changes could meet, PublishRefused where the changes don't fit
         the table.
         """
-        refuse_other_versions(table)
+        self.refuse_unfit(table, missing)
         name = ".".join(table.name())
-        for problem in conditions.broken(table, self.staged, missing):
-            raise self.refused(name, problem)
         removed = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
         if twice := sorted(path for path, count in removed.items() if count > 1):
             raise self.refused(

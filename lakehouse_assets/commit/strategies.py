@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import singledispatch
-from typing import Protocol
 
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import Table as IcebergTable
@@ -18,7 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.audit import Rule
-from lakehouse_assets.commit.change import Change, Publishable
+from lakehouse_assets.commit.change import Change, RunChange
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
@@ -32,33 +31,30 @@ from lakehouse_assets.protocol.assignment import MergeWork
 EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
 
 
-class WriteStrategy(Protocol):
-    """The way in which runs change their table."""
+class WriteStrategy:
+    """The way in which runs change their table: this one adds their rows, and removes nothing."""
 
-    @property
-    def rules(self) -> Collection[Rule]:
-        """The rules that the audit checks, beside those of every run."""
-
-    @property
-    def at_most_changed(self) -> float | None:
-        """The share of the table's rows that a run may update and delete, by Rule.CHANGED; None for any share."""
-
-    @property
-    def merge(self) -> MergeWork | None:
-        """How a worker merges the step's rows into its fork; None: it appends them."""
+    rules: Collection[Rule] = EVERY_MODE
+    """The rules that the audit checks, beside those of every run."""
+    at_most_changed: float | None = None
+    """The share of the table's rows that a run may update and delete, by Rule.CHANGED; None for any share."""
+    merge: MergeWork | None = None
+    """How a worker merges the step's rows into its fork; None: it appends them."""
 
     def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
-        """Writes the fork base of a run's workers.
+        """Writes the fork base of a run's workers: here one without rows.
 
         planned_ms: when the run was planned, in epoch ms. staged_on: the snapshot on which an earlier attempt has
             staged chunks; where they depend on it, it is taken again if it can be. Raises as write_fork_base() does.
         """
+        return write_fork_base(table, token)
 
-    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Publishable:
-        """Makes the change that a run publishes after it staged these chunks.
+    def change(self, region: Region, staged: Sequence[StagedChunk]) -> RunChange:
+        """Makes the change that a run publishes after it staged these chunks: here it adds their files.
 
-        keys: those of its partitions. region: where its rows may be.
+        region: where its rows may be.
         """
+        return Change(region, staged, Operation.APPEND)
 
 
 @singledispatch
@@ -67,33 +63,18 @@ def strategy_of(mode: object) -> WriteStrategy:
     raise TypeError(f"no strategy is registered for the write mode {mode!r}")
 
 
-class AddRows:
-    """A run adds its rows to the table, and removes nothing."""
-
-    rules = EVERY_MODE
-    at_most_changed = merge = None
-
-    def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
-        """Writes a fork base without rows."""
-        return write_fork_base(table, token)
-
-    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """Adds the staged files."""
-        return Change.appending(region, staged)
-
-
-class ReplacePartitions(AddRows):
+class ReplacePartitions(WriteStrategy):
     """A run adds its rows to the table in place of all that are in its partitions."""
 
     rules = frozenset(Rule) - {Rule.CHANGED}
 
-    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
+    def change(self, region: Region, staged: Sequence[StagedChunk]) -> Change:
         """Removes the files in the region, and adds the staged ones."""
-        return Change.replacing(region, staged)
+        return Change(region, staged)
 
 
 @dataclass(frozen=True)
-class MergeRows:
+class MergeRows(WriteStrategy):
     """A run merges its rows into the table as it is, and lands only if nobody changed the same part meanwhile."""
 
     merge: MergeWork
@@ -111,8 +92,8 @@ class MergeRows:
         still fits unless others have changed the same part, which is looked at when it lands.
         """
         history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
-        found = [snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id)]
-        base = found[0] if found else table.metadata.current_snapshot()
+        found = (snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id))
+        base = next(found, table.metadata.current_snapshot())
         if base is None:
             return write_fork_base(table, token)
         if self.reads is None:
@@ -121,10 +102,10 @@ class MergeRows:
         since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
         return write_head_fork(table, Base(table.metadata, base), token, recent(table, base, since))
 
-    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
+    def change(self, region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
         """Does to the table what the workers have done to their forks."""
         inserts = self.merge.only_inserts
-        return RowChanges(keys, staged, Operation.APPEND if inserts else Operation.OVERWRITE, only_inserts=inserts)
+        return RowChanges(staged, Operation.APPEND if inserts else Operation.OVERWRITE, only_inserts=inserts)
 
 
 @strategy_of.register
@@ -135,7 +116,7 @@ def _(mode: Overwrite) -> WriteStrategy:  # FullRefresh too
 @strategy_of.register
 def _(mode: Append) -> WriteStrategy:
     if not mode.dedup_on:
-        return AddRows()
+        return WriteStrategy()
     return MergeRows(MergeWork(tuple(mode.dedup_on), only_inserts=True), reads=mode.within)
 
 

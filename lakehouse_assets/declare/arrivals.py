@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import cached_property
 
 FIELD = re.compile(r"\{([^{}]*)\}")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Arrivals:
     def _regex(self) -> re.Pattern[str]:
         literals = FIELD.split(self.pattern)[::2]  # every other one is a field's name
         parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
-        groups = [f"(?P<{name}>[^/]+)" for name in self.fields]
+        groups = ["([^/]+)"] * len(self.fields)
         return re.compile("".join(part + group for part, group in zip(parts, [*groups, ""], strict=True)), re.DOTALL)
 
     def partition_key(self, key: str, dimensions: Sequence[str]) -> str | None:
@@ -77,7 +76,10 @@ class Arrivals:
         dimensions: the names of the table's dimensions, in the order of a multi-partition key.
         """
         found = self._regex.fullmatch(key)
-        return None if found is None else "|".join(found[name] for name in dimensions)
+        if found is None:
+            return None
+        of_field = dict(zip(self.fields, found.groups(), strict=True))
+        return "|".join(of_field[name] for name in dimensions)
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:

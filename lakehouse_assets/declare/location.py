@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from types import ModuleType
 
@@ -16,6 +16,7 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.sources.postgres import PostgresTable
 
 
 def tables_of(module: ModuleType) -> list[Table]:
@@ -39,7 +40,7 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each identifier that several tables have, and for each dep that is no asset's key.
+    """Returns a sentence for each identifier or PostgreSQL source that several tables have, and each dep without asset.
 
     known: the keys of all assets of the code location; None where they are not known, and deps are not looked at.
     Dagster takes any other key for an asset of another location: the order of the tables and their automation would be
@@ -49,6 +50,16 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
         for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
+    ]
+    readers: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        if isinstance(table.source, PostgresTable):
+            readers[table.source.name].append(table.identifier)
+    problems += [
+        f"tables {', '.join(names)}: several have the source {source}, of which each purges what the others have not "
+        "moved; let one of them have it, and the others read that one"
+        for source, names in readers.items()
+        if len(names) > 1
     ]
     if known is None:
         return problems

@@ -66,7 +66,7 @@ class Slots:
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also where the storage can't be reached
         self._free_pending()
         self._claims.add(chunk)
-        with _no_other_claims(self._storage):
+        with no_other_claims(self._storage):
             claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
             claimed = not self._bounded() or claim(POOL, self._run_id, name).is_claimed
         if claimed:
@@ -113,7 +113,7 @@ class Slots:
 
 
 @contextmanager
-def _no_other_claims(storage: EventLogStorage) -> Iterator[None]:
+def no_other_claims(storage: EventLogStorage) -> Iterator[None]:
     """Keeps other processes from claiming meanwhile, which Dagster (1.13.27) does not do on PostgreSQL.
 
     It locks the row of a free slot and takes it in two statements, each of which commits by itself: two claims at once

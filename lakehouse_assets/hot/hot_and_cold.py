@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.commit.positions import read_on
-from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
@@ -149,8 +148,6 @@ def hot_and_cold(
         raise DeclarationError(
             f"table {table.identifier} has no column {', '.join(unknown)}; it has {', '.join(names)}"
         )
-    if where and (problem := condition_problem(where, names)):
-        raise DeclarationError(f"table {table.identifier} can't be read where {where!r}: {problem}")
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
     return _read(table, tuple(columns) or names, where, limit_hot, opened, HotRows())
 

@@ -25,8 +25,8 @@ SNAPSHOTS = Limit(1_001, 10_000)
 """Snapshots of the table: a commit takes 0.3 s longer for each 1,000 (measured with PyIceberg), so 10,000 cost it
 three seconds."""
 METADATA = Limit(8 * MIB, 80 * MIB)
-"""The bytes of metadata.json, which each commit writes and each load reads. A snapshot takes about 1 KiB, so the
-warning comes at more than 1,000 of them explain."""
+"""The bytes of metadata.json, which each commit writes and each load reads. A snapshot takes about 1 KiB: as many as
+SNAPSHOTS allows take an eighth of the limit."""
 
 
 class ExpireLevel(MaintenanceLevel):
@@ -79,12 +79,12 @@ class ExpireLevel(MaintenanceLevel):
             return plans[-1].expiry
 
         expired = expire(means.catalog, action.table, expiry)
-        before, after = expired.before, expired.after
-        sizes = f"metadata.json {size_text(before.metadata_bytes)} → {size_text(after.metadata_bytes)}"
+        before, after = len(expired.before.snapshots), len(expired.after.snapshots)
+        sizes = " → ".join(size_text(len(one.model_dump_json())) for one in (expired.before, expired.after))
         kept = Counter(reasons[0].value for reasons in plans[-1].kept.values())
         why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
         return Result(
-            Gain(snapshots=before.snapshots - after.snapshots),
-            summary=f"{before.snapshots:,} snapshots → {after.snapshots:,} ({why}), {sizes}",
+            Gain(snapshots=before - after),
+            summary=f"{before:,} snapshots → {after:,} ({why}), metadata.json {sizes}",
             faults=expired.faults,
         )

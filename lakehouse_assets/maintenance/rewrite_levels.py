@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from lakehouse_assets.commit.entries import Partition
+    from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.health.health import TableHealth
     from lakehouse_assets.health.partition_health import PartitionHealth
     from lakehouse_assets.rewrite.compact import CompactionReport, PartitionReport
@@ -64,14 +65,15 @@ class RewriteLevel(MaintenanceLevel):
 
     def carry_out(self, means: Means, action: Action) -> Result:
         """Rewrites files without a JVM or by workers; by workers also where only now a part turns out to need Spark."""
+        token = means.token(action)
         if action.engine is Engine.SPARK:
-            return self._by_spark(means, action)
+            return self._by_spark(means, action, token)
         from lakehouse_assets.rewrite.compact import compact
 
         report = compact(
             means.catalog,
             action.table,
-            means.token(action),
+            token,
             _keys(action),
             summary=means.properties,
             min_input_files=_min_input_files(means),
@@ -79,10 +81,11 @@ class RewriteLevel(MaintenanceLevel):
         )
         if report.needs_spark:
             means.context.log.info(f"{action.table}, {self.name}, by Spark: {'; '.join(report.needs_spark)}")
-            return self._by_spark(means, replace(action, engine=Engine.SPARK))
+            # A token of its own: the run may have an action by Spark beside this one.
+            return self._by_spark(means, action, replace(token, text=f"{token.text}.{Engine.SPARK}"))
         return self._landed(means, action, report)
 
-    def _by_spark(self, means: Means, action: Action) -> Result:
+    def _by_spark(self, means: Means, action: Action, token: RunToken) -> Result:
         from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 
         table, sorts = means.tables[action.table], self.name == Level.SORT
@@ -90,7 +93,7 @@ class RewriteLevel(MaintenanceLevel):
             means.context,
             means.lakehouse,
             table,
-            means.token(action),
+            token,
             _keys(action),
             everything=sorts,
             zorder=tuple(table.maintenance.zorder) if sorts else (),

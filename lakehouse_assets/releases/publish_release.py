@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -76,6 +77,8 @@ class ReleaseOutcome:
     """Whether this call has made it: not where nothing had changed, or an earlier try of the run has made it."""
     misfits: tuple[str, ...] = ()
     """Why its tables don't fit together, a sentence each; only of one that was ordered anyway."""
+    named: frozenset[str] = frozenset()
+    """The tables that kept releases named until the pointer moved, also those that the domain has no more."""
 
 
 class MemberMoved(LakehouseError):
@@ -123,7 +126,8 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
             raise ReleaseRefused(f"{moved}. Nothing was released") from moved
         raise CommitFailedException(str(moved)) from moved  # as any conflict: planned anew
     pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))
-    return ReleaseOutcome(release, pointer.newest, is_new=True, misfits=misfits)
+    named = frozenset(member.table for one in pointer.releases for member in one.members)
+    return ReleaseOutcome(release, pointer.newest, is_new=True, misfits=misfits, named=named)
 
 
 def _of_run(pointer: Pointer, order: Order) -> ReleaseOutcome | None:
@@ -260,22 +264,29 @@ def _check(member: Member, found: TableMetadata | None) -> None:
 # tidy
 
 
-def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]], Collection[str]]) -> None:
+def tidy(
+    catalog: Catalog,
+    order: Order,
+    named: Collection[str],
+    unfinished: Callable[[Collection[str]], Collection[str]],
+) -> None:
     """Puts the members' tags right: each kept release has its own, and none is left of others.
 
-    Runs that are not finished keep theirs. Old snapshots of the pointer expire. unfinished: returns those of these runs
-    that are not finished. Raises what catalogs raise, and LakehouseError; the release is made whatever happens here.
+    Runs that are not finished keep theirs. Old snapshots of the pointer expire. named: as in ReleaseOutcome.
+    unfinished: returns those of these runs that are not finished. Raises what catalogs raise, and LakehouseError; the
+    release is made whatever happens here.
     """
     prefix = TAG.format(name=order.name)
-    identifiers = [table.identifier for table in order.tables]
-    tables = at_once(catalog.load_table, identifiers)
-    runs = {tag.removeprefix(prefix) for one in tables for tag in one.metadata.refs if tag.startswith(prefix)}
+    loaded = at_once(partial(find_table, catalog), sorted({*named, *(table.identifier for table in order.tables)}))
+    tables = {".".join(one.name()): one for one in loaded if one is not None}
+    tags = {tag for one in tables.values() for tag in one.metadata.refs if tag.startswith(prefix)}
+    runs = {tag.removeprefix(prefix) for tag in tags}
     alive = unfinished(runs)
     # Behind that question: a run that is finished has moved it, or never will.
     pointer = open_pointer(catalog, order.name)
     releases = {release.run_id: release for release in pointer.releases}
     over: dict[str, int | None] = {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
-    of_table = {name: dict(over) for name in identifiers}
+    of_table = {name: dict(over) for name in tables}
     for release in pointer.releases:
         for member in release.members:
             of_table.setdefault(member.table, {})[prefix + release.run_id] = member.snapshot_id
@@ -287,7 +298,7 @@ def tidy(catalog: Catalog, order: Order, unfinished: Callable[[Collection[str]],
 
         set_tags(catalog, identifier, wanted)
 
-    at_once(put_right, identifiers)
+    at_once(put_right, list(tables))
     expire(catalog, pointer_identifier(order.name), _old_history)
 
 

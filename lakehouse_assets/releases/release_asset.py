@@ -113,7 +113,7 @@ class Release:
         number = outcome.release.number
         context.log.info(f"{self.name}: {'made' if outcome.is_new else 'nothing has changed since'} release {number}")
         try:
-            tidy(catalog, order, lambda run_ids: _unfinished(context.instance, run_ids))
+            tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
         except Exception as error:  # whatever catalogs raise: readers have the release already
             context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
         metadata = shown(outcome) | ({"released_again": order.again} if order.again else {})
@@ -135,10 +135,8 @@ class Release:
 
 def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:
     """Returns those of the runs that are not finished; what Dagster does not know is."""
-    from lakehouse_assets.collect.leases import FINISHED  # it imports PyIceberg's tables
-
     runs = instance.get_runs(dg.RunsFilter(run_ids=[*run_ids])) if run_ids else []
-    return {run.run_id for run in runs if run.status not in FINISHED}
+    return {run.run_id for run in runs if not run.is_finished}
 
 
 def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:

@@ -17,11 +17,10 @@ from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, values_of
+from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, partition_paths
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.health.health import UNDERSIZED, target_size
 from lakehouse_assets.health.needs_spark import reasons_of_partition
-from lakehouse_assets.health.partition_names import partition_paths
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
 """The numbers of undersized files that are rewritten although they don't make a full one (Spark's min-input-files): by
@@ -72,7 +71,7 @@ def plan_rewrites(
     applying, path_of = DeleteFiles(deleting, metadata.specs()), partition_paths(metadata)
     found = []
     for (spec_id, values), files in data.items():
-        name = path_of((spec_id, values_of(values)))
+        name = path_of((spec_id, values))
         if everything:
             applied = tuple(applying.applying_to_any(files))
             found.append(RewriteTask(name, (spec_id, values), (tuple(files),), applied, ()))

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.positions import READER, Moves, read_on
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.protocol.pin import MAIN, table_and_ref
 from lakehouse_assets.protocol.read_on import Position, ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.run.resource import Lakehouse
 
 READ_ALL = "lakehouse/read_all"
 """The run tag by which a step reads its inputs from their beginning, whatever was read before."""
@@ -46,13 +47,19 @@ def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:
     return Moves(to, read_on(staged_on)) if to else Moves()
 
 
-def keep_unread(catalog: Catalog, table: str) -> None:
-    """Has each input keep what the table has not read yet, by a tag at the snapshot up to which it has.
+def keep_unread(lakehouse: Lakehouse, table: str) -> None:
+    """Has each input keep what the table has not read yet, by a tag at the snapshot up to which it has. Raises nothing.
 
     It follows the commit, so that a run that dies in between leaves an older tag, which keeps more. What can't be
     tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
     """
-    for name, text in read_on(catalog.load_table(table).metadata).positions.items():
+    try:
+        catalog = lakehouse.catalog()
+        positions = read_on(with_retries(lambda: catalog.load_table(table)).metadata).positions
+    except Exception as error:  # of catalogs and storages; the rows are published
+        logger.warning("%s: what it has not read yet of its inputs may expire, as it can't be read: %r", table, error)
+        return
+    for name, text in positions.items():
         if ":" in name:  # a source, which is purged only behind what is moved
             continue
         position, (identifier, ref) = Position.parse(text), table_and_ref(name)

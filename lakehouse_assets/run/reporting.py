@@ -28,7 +28,7 @@ from lakehouse_assets.run.metadata import places
 if TYPE_CHECKING:
     from lakehouse_assets.run.plan import RunPlan
 
-RULES_OF_EVERY_RUN = ("chunks", LAKE, TEXT)
+RULES_OF_EVERY_RUN = (LAKE, TEXT)
 """What the audit checks beside the rules of a write mode."""
 
 

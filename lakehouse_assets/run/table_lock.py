@@ -9,6 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from lakehouse_assets.drive.slots import no_other_claims
 from lakehouse_assets.drive.this_run import Context, ThisRun
 
 WAIT_SECONDS = 1.0
@@ -38,10 +39,14 @@ class TableLock:
         self._is_asked = True
         self._storage.set_concurrency_slots(self._pool, 1)
         self.context.log.info(f"{self.table}: waits until no other merge of the table lands")
-        while not self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed:
+        while not self._claim():
             self._run.raise_if_ended()
             time.sleep(WAIT_SECONDS)
         self.is_taken = True
+
+    def _claim(self) -> bool:
+        with no_other_claims(self._storage):
+            return bool(self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed)
 
     def wait_for_others(self) -> None:
         """Waits until no other run holds the lock. Raises what *Terminate* raises."""

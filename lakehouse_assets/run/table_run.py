@@ -225,7 +225,7 @@ class TableRun:
             earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in staging.earlier]
             self.queue.published(self.context, [key for chunk in (*staged.chunks, *earlier) for key in chunk.keys])
             if staged.moves.to or not staged.chunks:  # these an earlier process has published
-                keep_unread(self.lakehouse.catalog(), self.table.identifier)
+                keep_unread(self.lakehouse, self.table.identifier)
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
             forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
@@ -398,7 +398,7 @@ class TableRun:
         published = publish(
             self.lakehouse.catalog(),
             self.table.identifier,
-            self.strategy.change(keys, self._region_of(staged.chunks), staged.forks),
+            self.strategy.change(self._region_of(staged.chunks), staged.forks),
             replace(self.token, text=publish_token(self.plan, staged.chunks)),
             summary,
             evolve=staging.evolution.apply,

@@ -234,10 +234,10 @@ class PostgresTable(RowSource):
 def connected(name: str) -> Iterator[Cursor]:
     """Yields a cursor in one transaction, which is committed at the end. name: of the source, for messages.
 
-    Raises SourceUnreachable where there is no server or no connection left, and SourceLost where tables are missing.
+    Raises SourceUnreachable where there is no server or no connection left, and SourceLost where tables, columns or
+    rights are missing.
     """
     import psycopg2
-    from psycopg2 import errors
 
     try:
         connection = psycopg2.connect("", application_name="lakehouse", connect_timeout=10, options=OPTIONS)
@@ -246,7 +246,7 @@ def connected(name: str) -> Iterator[Cursor]:
                 yield cursor
         finally:
             connection.close()
-    except errors.UndefinedTable as error:
+    except psycopg2.ProgrammingError as error:
         raise SourceLost(
             f"{name}: {error.diag.message_primary}; `lakehouse source sql` prints what the database needs"
         ) from error

@@ -12,35 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from lakehouse_assets.storage.place import Place, StorageKind
 from lakehouse_assets.storage.raw_s3 import LARGEST_DELETE, keys_below, pages, raw_client
-
-
-class Objects(Protocol):
-    """The objects below one folder, by their relative names.
-
-    They are hashable, with the same hash for the same folder. Every method raises what its storage raises.
-    """
-
-    def __hash__(self) -> int: ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Writes the object; when this returns, it outlives a crash of the machine."""
-
-    def read(self, name: str) -> bytes:
-        """Returns the object's content. Raises FileNotFoundError if there is no such object."""
-
-    def names(self) -> list[str]:
-        """Returns the names of all objects, in order."""
-
-    def delete(self, folder: str) -> None:
-        """Deletes all objects below that folder; it is no error if there are none."""
-
-    def remove(self, names: Sequence[str]) -> None:
-        """Deletes exactly these objects; one that is not there is no error."""
 
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
@@ -73,11 +49,15 @@ class LocalObjects:
         path = os.path.join(self.folder, name)
         make_folder(os.path.dirname(path))
         part = f"{path}.{uuid4().hex}.part"
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        try:
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:  # on a full disk, what was written of it would stay
+            with suppress(FileNotFoundError):
+                os.unlink(part)
         sync(os.path.dirname(path))
 
     def read(self, name: str) -> bytes:
@@ -135,6 +115,10 @@ class S3Objects:
     def remove(self, names: Sequence[str]) -> None:
         """Deletes these objects by their keys. Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, [self.folder.child(name).key for name in names])
+
+
+Objects = LocalObjects | S3Objects
+"""The objects below one folder, by their relative names. Every method raises what its storage raises."""
 
 
 def delete_all(client: Any, bucket: str, keys: list[str]) -> None:

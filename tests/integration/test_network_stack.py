@@ -40,9 +40,16 @@ def test_tasks_reach_their_services_by_endpoints_without_a_way_to_the_internet()
 
 @mock_aws
 def test_what_another_catalog_and_another_place_for_workers_call_has_endpoints_too() -> None:
-    given = {"Catalog": "s3tables", "EmrServerless": "true"}
+    given = {"Catalog": "s3tables", "EmrServerless": "true", "Exec": "true"}
     deploy(boto3.client("cloudformation"), "network", "lakehouse", given, lambda changes: True)
-    assert services() == {"s3", *SERVICES, "s3tables", "emr-serverless"} - {"glue"}
+    assert services() == {"s3", *SERVICES, "s3tables", "emr-serverless", "ssmmessages"} - {"glue"}
+
+
+@mock_aws
+def test_hand_offs_are_registered_in_glue_whatever_the_catalog_is() -> None:
+    given = {"Catalog": "s3tables", "HandOffs": "true"}
+    deploy(boto3.client("cloudformation"), "network", "lakehouse", given, lambda changes: True)
+    assert services() == {"s3", *SERVICES, "s3tables"}
 
 
 @mock_aws

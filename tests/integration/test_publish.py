@@ -4,7 +4,7 @@ Commits that collide or get lost are in test_publish_commit.py, Spark's part in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -23,7 +23,7 @@ from pyiceberg.expressions import (
     GreaterThanOrEqual,
     LessThan,
 )
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, snapshots
 from pyiceberg.table.metadata import TableMetadataV3
@@ -130,51 +130,12 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     whole.append(daily_rows(*DAYS, each=5))
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
-    change = Change.replacing(everything, [staged])
+    change = Change(everything, [staged])
     publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert whole.last_change("records") == (3, 15)
     assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"
     assert partition_stats(everything, [staged])[""][:2] == (3, 1)
-
-
-# Changes that no run made
-
-
-@dataclass
-class NamedFiles:
-    """Removes files that were named beforehand, as compaction and merges will."""
-
-    paths: set[str]
-
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        return True
-
-    def include(self, file: DataFile) -> bool:
-        named = file.file_path in self.paths
-        self.paths.discard(file.file_path)
-        return named
-
-    def check(self) -> None:
-        if self.paths:
-            raise PublishRefused(f"{len(self.paths)} files are no longer on the table")
-
-
-def test_a_change_may_name_the_files_that_it_removes(daily: Daily) -> None:
-    daily.append(daily_rows(*DAYS, each=2))
-    (path,) = (t.file.file_path for t in daily.table.scan(EqualTo("day", DAYS[0])).plan_files())
-    staged = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0], each=5))
-    change = Change(region(DAYS[0]), (staged,), lambda table, schema: NamedFiles({path}), Operation.OVERWRITE)
-    run = RunToken("run", datetime.now(UTC))
-    daily.append(daily_rows(DAYS[0]))  # stays: it was not named
-
-    publish(daily.catalog, daily.identifier, change, run, {})
-
-    assert daily.last_change("data-files") == (1, 1)
-    assert daily.counts() == {**dict.fromkeys(DAYS, 2), DAYS[0]: 6}
-    assert publish(daily.catalog, daily.identifier, change, run, {}).repeated
-    with pytest.raises(PublishRefused, match="no longer on the table"):
-        publish(daily.catalog, daily.identifier, change, RunToken("other", datetime.now(UTC)), {})
 
 
 # Row 2: all live entries of a fork without history

@@ -24,6 +24,7 @@ from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
 from lakehouse_assets.releases.publish_release import ReleaseOutcome
+from lakehouse_assets.releases.release_asset import Release
 from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.live_lake import live_catalogs
@@ -309,6 +310,15 @@ def test_the_last_ones_are_kept_and_their_tags_and_no_others(demo: ReleasedLake)
     assert demo.numbers() == [3, 4, 5]
     with pytest.raises(NoSuchRelease, match="release 3 of demo is the oldest that is kept"):
         _ = demo.read(number=3).previous
+
+
+def test_a_table_that_is_a_member_no_more_keeps_the_tags_of_kept_releases_alone(demo: ReleasedLake) -> None:
+    before = demo.read().pointer.newest.run_id
+    demo.release = Release("demo", [SUMS], keep=2, keep_for=timedelta())
+    demo.published(2)
+    assert {*demo.tags(RAW)} == tag_names([before])
+    demo.published(3)
+    assert demo.tags(RAW) == {}
 
 
 def test_a_released_snapshot_does_not_expire_although_its_tag_is_gone(demo: ReleasedLake) -> None:

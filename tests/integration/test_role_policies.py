@@ -24,6 +24,8 @@ ROLES = ("worker", "run", "maintenance", "code", "webserver", "execution", "job"
 HERE = f"{REGION}:123456789012"
 SECRET = f"arn:aws:secretsmanager:{HERE}:secret:lakehouse/0"
 
+AGENT = "dagster-plus-agent"
+
 HAND_OFFS = {
     "HandOffPlace": PLACE.removeprefix("s3://").rpartition("/")[0],
     "HandOffReplica": REPLICA.removeprefix("s3://").rpartition("/")[0],
@@ -37,7 +39,7 @@ WORDS = {"", "/", ":", "task", "task-definition", "database", "table", "catalog"
 WORDS |= {"bucket", "applications", "virtualclusters", "cluster", "jobruns", "repository", "secret", "0", "1"}
 
 
-def implied() -> Iterator[Call]:
+def implied(catalog: str) -> Iterator[Call]:
     """What AWS calls in a role's name, of which nothing is seen on the wire."""
     # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task_execution_IAM_role.html
     repository = f"arn:aws:ecr:{HERE}:repository/lakehouse-assets"
@@ -49,6 +51,13 @@ def implied() -> Iterator[Call]:
         for action in ("CreateLogStream", "PutLogEvents"):
             yield Call("execution", f"logs:{action}", f"{group}:log-stream:{kind}/{kind}/0")
     yield Call("execution", "secretsmanager:GetSecretValue", SECRET)
+    # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
+    for role in ("code", "webserver"):
+        for channel in ("CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel"):
+            yield Call(role, f"ssmmessages:{channel}", "*")
+    if catalog == "s3tables":  # with Dagster+, whose agent names the streams of its tasks
+        for action in ("CreateLogStream", "PutLogEvents"):
+            yield Call("execution", f"logs:{action}", f"arn:aws:logs:{HERE}:log-group:{AGENT}:log-stream:0/0/0")
 
 
 def recorded(catalog: str) -> set[Call]:
@@ -61,7 +70,7 @@ def recorded(catalog: str) -> set[Call]:
     jobs = {replace(call, role="job") for call in read if call.role == "worker"}
     (bucket,) = {call.resource for call in read if call.action == "s3:ListBucket"}
     own_code = Call("job", "s3:GetObject", f"{bucket}/code/0")
-    return read | jobs | {*read_calls("hand_off.json"), *implied(), own_code}
+    return read | jobs | {*read_calls("hand_off.json"), *implied(catalog), own_code}
 
 
 def others(call: Call) -> Iterator[Call]:
@@ -106,9 +115,9 @@ def policies(catalog: str) -> Policies:
     """As CloudFormation makes them of the template."""
     documents: list[dict[str, Any]] = []
     of: dict[str, tuple[int, ...]] = {}
-    of_roles = {**EMR, "Domains": "nyc", **HAND_OFFS}
+    of_roles = {**EMR, "Domains": "nyc", "Exec": "true", **HAND_OFFS}
     if catalog == "s3tables":  # MiniStack does not know the bucket itself
-        of_roles |= {"TableBucket": TABLE_BUCKET, "DagsterPlus": "true"}
+        of_roles |= {"TableBucket": TABLE_BUCKET, "DagsterPlus": "true", "AgentLogGroup": AGENT}
     given = {**GIVEN, "roles": of_roles}
     with stacks("queue", "lake", "compute", "roles", given=given) as made:
         iam = made.client("iam")

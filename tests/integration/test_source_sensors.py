@@ -295,6 +295,18 @@ def test_a_rollback_behind_a_purge_is_told_and_before_it_reads_on(catalog: Catal
         rows(catalog, table)
 
 
+def test_a_source_without_what_its_helper_made_is_told_and_the_others_are_moved(
+    lake: Lake, catalog: Catalog, database: Connection
+) -> None:
+    table = state_table()
+    made(catalog, table)
+    with database.cursor() as cursor:
+        cursor.execute("ALTER TABLE state RENAME COLUMN pos TO position")
+    with pytest.raises(SourceLost, match=r'postgres:state: column .*"pos".* does not exist; `lakehouse source sql`'):
+        rows(catalog, table)
+    assert not Ticks(lake, table).tick().run_requests
+
+
 def test_a_table_that_was_dropped_behind_a_purge_is_told(lake: Lake, catalog: Catalog, database: Connection) -> None:
     table = state_table(source=SOON)
     upsert(database, (1, "a"))

@@ -135,7 +135,7 @@ class Daily:
     ) -> Published:
         """created: of the run; now where it does not matter."""
         run = RunToken(token, created or datetime.now(UTC))
-        change = Change.replacing(region(*days), chunks)
+        change = Change(region(*days), chunks)
         return publish(self.catalog, self.identifier, change, run, {})
 
     def last_change(self, what: str) -> tuple[int, int]:

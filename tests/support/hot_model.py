@@ -66,7 +66,7 @@ class HotModel(HotMovers):
         policy, known = ExpiryPolicy(minimum=minimum), self._known
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
         expired = expire(self.site.catalog, self.table.identifier, plan)
-        self.figures["snapshots expired"] += expired.before.snapshots - expired.after.snapshots
+        self.figures["snapshots expired"] += len(expired.before.snapshots) - len(expired.after.snapshots)
         assert not expired.faults
         assert self._known == known, "it is not known any more how far the source was moved"
 

@@ -134,7 +134,7 @@ class LakeModel(LakeWriters):
         policy = ExpiryPolicy(minimum=minimum)
         plan = lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry  # noqa: E731
         expired = self._unchanged(lambda: expire(self.daily.catalog, self.daily.identifier, plan))
-        self.figures["snapshots expired"] += expired.before.snapshots - expired.after.snapshots
+        self.figures["snapshots expired"] += len(expired.before.snapshots) - len(expired.after.snapshots)
         assert not expired.faults
         assert self._fates() == runs
 

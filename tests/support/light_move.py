@@ -77,7 +77,7 @@ class LightMove:
 
     def publish(self, catalog: Catalog) -> Published:
         """Raises HeadMoved where it is to be staged again, RolledBack where it was published and rolled back."""
-        change = strategy_of(self.table.write_mode).change((), self.table.alignment.region(()), [self.chunk])
+        change = strategy_of(self.table.write_mode).change(self.table.alignment.region(()), [self.chunk])
         token = RunToken(self.name, self.created)
         return publish(catalog, self.table.identifier, change, token, {}, moves=self.moves)
 

@@ -115,7 +115,7 @@ class Run:
         return receipt
 
     def publish(self, daily: Daily) -> Published:
-        change = strategy_of(MODES[self.kind]).change([self.day], self.region, [self.chunk])
+        change = strategy_of(MODES[self.kind]).change(self.region, [self.chunk])
         token = RunToken(self.name, self.created)
         return publish(daily.catalog, daily.identifier, change, token, {}, evolve=self.evolution.apply)
 

@@ -34,7 +34,7 @@ EMR = {"Application": APPLICATION, "EmrCluster": "j-0", "VirtualCluster": VIRTUA
 GIVEN = {
     "roles": EMR,
     "compute": {"Image": IMAGE},
-    "dagster": {"Image": IMAGE, "Application": APPLICATION},
+    "dagster": {"Application": APPLICATION, "EksRelease": "emr-7.12.0-latest"},
     "alarms": {"Email": "nobody@example.com"},
 }
 """Parameters that no other stack gives."""
@@ -107,7 +107,8 @@ def stacks(*names: str, given: Mapping[str, Mapping[str, str]] = GIVEN) -> Itera
     # Loopback has no TLS, without which the stacks' policies deny everything: the header says that it had.
     with ministack(asks_iam=True) as url, proxy(url, heard=recorder.hear, adds={"X-Forwarded-Proto": "https"}) as front:
         made = Stacks(front.uri, recorder)
-        own = {"dagster": own_network(made)}
+        network = own_network(made)
+        own = {"database": network, "dagster": network}
         for stack in ORDER:
             if stack in names or (not names and stack not in UNKNOWN):
                 chosen = {**own.get(stack, {}), **given.get(stack, {})}

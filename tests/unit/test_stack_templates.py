@@ -16,24 +16,24 @@ from dagster._core.instance.config import dagster_instance_config
 
 from lakehouse_assets.environment.settings import unknown_names
 from scripts.deploy import ORDER, STACKS, NotDeployed, environment, parameters
-from scripts.deploy_values import CLOUD, cloud, exports
+from scripts.deploy_values import CLOUD, cloud, exports, kept
 
 # What people choose; all else has a default, or is an output of a stack before it.
 OF_PEOPLE = {"Image", "Email"}
-# Of a network that somebody has, where the stack network is not made.
+# Resources that hold what nothing else knows.
 STATEFUL = {
     "AWS::S3::Bucket",
     "AWS::SQS::Queue",
     "AWS::RDS::DBInstance",
     "AWS::SecretsManager::Secret",
     "AWS::Logs::LogGroup",
-    "AWS::Glue::Database",
     "AWS::S3Tables::TableBucket",
 }
 # Actions without resources of their own, by the Service Authorization Reference.
 ON_ANYTHING = {
     *("ecs:DescribeTaskDefinition", "ecs:ListTasks", "ecr:GetAuthorizationToken", "logs:DescribeLogGroups"),
     "ec2:DescribeNetworkInterfaces",
+    *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
 }
 
 
@@ -158,17 +158,23 @@ def test_the_services_have_all_that_the_stacks_and_the_instance_name() -> None:
 
 def test_parameters_that_the_template_does_not_have_are_named() -> None:
     with pytest.raises(NotDeployed, match=r"Nmae.*NoncurrentDays"):
-        parameters("lake", {"Nmae": "x"}, [], {})
+        parameters("lake", "lakehouse", {"Nmae": "x"}, [], {})
+
+
+def test_the_name_is_not_given_beside_that_of_the_stacks() -> None:
+    with pytest.raises(NotDeployed, match="NAME="):
+        parameters("lake", "lakehouse", {"Name": "other"}, [], {})
 
 
 def test_parameters_that_nobody_gives_are_named_with_what_they_are() -> None:
     with pytest.raises(NotDeployed, match=r"Image \(The image by its digest"):
-        parameters("compute", {}, [], {})
+        parameters("compute", "lakehouse", {}, [], {})
 
 
 def test_a_parameter_stays_as_it_was_unless_somebody_or_another_stack_says_otherwise() -> None:
-    found = parameters("lake", {"LogDays": "7"}, ["LogDays", "NoncurrentDays", "Queue"], {"Queue": "arn"})
+    found = parameters("lake", "ours", {"LogDays": "7"}, ["LogDays", "NoncurrentDays", "Queue"], {"Queue": "arn"})
     assert {p["ParameterKey"]: p.get("ParameterValue") for p in found} == {
+        "Name": "ours",
         "LogDays": "7",
         "NoncurrentDays": None,
         "Queue": "arn",
@@ -183,6 +189,7 @@ def test_exports_are_read_by_a_shell_as_they_were_meant() -> None:
 
 def test_dagster_cloud_yaml_takes_what_the_stacks_give_and_keeps_all_else() -> None:
     made = {
+        "Image": "registry/lakehouse-assets@sha256:0",
         "Staging": "s3://ours/staging",
         "CatalogType": "glue",
         "Warehouse": "s3://ours/warehouse",
@@ -196,10 +203,25 @@ def test_dagster_cloud_yaml_takes_what_the_stacks_give_and_keeps_all_else() -> N
     assert "LAKEHOUSE_COMPUTE=ecs" in ecs["env_vars"]
     assert "AWS_REGION=eu-west-1" in ecs["env_vars"]
     assert [v for v in ecs["env_vars"] if "CATALOG__LAKE__URI" in v] == []
-    assert "secrets" not in ecs
+    assert ecs["secrets"] == []
     assert ecs["task_role_arn"] == made["RunRole"]
-    assert after["build"] == before["build"]
+    assert "build" not in after
+    assert after["image"] == made["Image"]
     assert ecs["run_resources"] == before["container_context"]["ecs"]["run_resources"]
+
+
+def test_what_no_stack_gives_stays_in_dagster_cloud_yaml_and_is_named() -> None:
+    content, made = CLOUD.read_text(), {"RunRole": "arn:run", "ExecutionRole": "arn:execution", "Cluster": "ours"}
+    (before, after) = (
+        yaml.safe_load(text)["locations"][0]["container_context"]["ecs"]
+        for text in (content, cloud(content, made, "eu-central-1"))
+    )
+    assert [v for v in after["env_vars"] if v.startswith("PYICEBERG_")] == [
+        v for v in before["env_vars"] if v.startswith("PYICEBERG_")
+    ]
+    assert after["secrets"] == before["secrets"]
+    assert {"LAKEHOUSE_ECS_SUBNETS", "LAKEHOUSE_STAGING", "PYICEBERG_CATALOG__LAKE__URI"} <= {*kept(content, made)}
+    assert "LAKEHOUSE_ECS_CLUSTER" not in kept(content, made)
 
 
 def test_dagster_cloud_yaml_is_left_alone_where_there_are_no_roles_yet() -> None:

@@ -114,5 +114,9 @@ def test_numbers_line_up_to_the_right() -> None:
     ]
 
 
+def test_a_table_may_have_no_rows() -> None:
+    assert table(("table", "rows"), []).splitlines() == ["table  rows", "─────  ────"]
+
+
 def test_durations_are_minutes_and_seconds() -> None:
     assert [duration(seconds) for seconds in (0.4, 59.9, 60, 3600)] == ["0:00", "0:59", "1:00", "60:00"]

@@ -71,6 +71,27 @@ def test_two_tables_at_one_place_or_within_another(catalog: Catalog, tmp_path: P
     assert not conflicts(catalog, "a.third")
 
 
+def test_the_databases_of_others_that_may_not_be_listed_keep_only_shared_folders(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create(catalog, "a.t")
+    listed = catalog.list_tables
+
+    def forbidden(namespace: object) -> object:
+        if namespace == ("b",):
+            raise ForbiddenError("not authorized to perform glue:GetTables")
+        return listed(namespace)
+
+    monkeypatch.setattr(catalog, "list_tables", forbidden)
+    found = look(catalog)
+    assert [table.identifier for table in found.tables] == ["a.t"]
+    table = Located.of("a.t", catalog.load_table("a.t"))
+    (text,) = found.conflicts(table, ELSEWHERE, None)
+    assert "b.* can't be read" in text
+    assert "LAKEHOUSE_UNSHARED" in text
+    assert not found.conflicts(table, ELSEWHERE, place_of(f"{tmp_path}/warehouse"))
+
+
 @pytest.mark.parametrize("path", ["write_data_path", "write_metadata_path"])
 def test_paths_of_data_and_metadata_count(catalog: Catalog, tmp_path: Path, path: str) -> None:
     create(catalog, "a.one", f"{tmp_path}/one")
@@ -132,17 +153,21 @@ def test_so_is_a_storage_that_cannot_be_read(catalog: Catalog) -> None:
     assert "OSError" in text
 
 
+@pytest.mark.parametrize("listing", ["list_namespaces", "list_tables"])
 def test_a_catalog_that_cannot_be_listed_is_no_verdict_about_tables(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, listing: str
 ) -> None:
     create(catalog, "a.one")
 
     def refuse(*_: object) -> None:
         raise ServerError("500")
 
-    monkeypatch.setattr(catalog, "list_tables", refuse)
-    with pytest.raises(ServerError):
-        look(catalog)
+    monkeypatch.setattr(catalog, listing, refuse)
+    if listing == "list_namespaces":
+        with pytest.raises(ServerError):
+            look(catalog)
+    else:
+        assert {text.partition(" can't be read")[0] for text in conflicts(catalog, "a.one")} == {"a.*", "b.*"}
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, table: str, error: Exception) -> None:

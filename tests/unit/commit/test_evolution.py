@@ -60,7 +60,7 @@ def stage(
 
 
 def land(catalog: Catalog, table: Table, evolution: Evolution, staged: StagedChunk) -> Published:
-    change = Change.replacing(table.alignment.region(staged.receipt.keys), [staged])
+    change = Change(table.alignment.region(staged.receipt.keys), [staged])
     token = RunToken(staged.receipt.token, datetime.now(UTC))
     return publish(catalog, table.identifier, change, token, {}, evolve=evolution.apply)
 
@@ -241,7 +241,7 @@ def test_rows_are_written_under_new_partitions_and_order(catalog: Catalog) -> No
 
 def write_whole(catalog: Catalog, table: Table, token: str, **values: Any) -> IcebergTable:
     evolution, staged = stage(catalog, table, token, **values)
-    change = strategy_of(table.write_mode).change((), table.alignment.region(()), [staged])
+    change = strategy_of(table.write_mode).change(table.alignment.region(()), [staged])
     publish(catalog, table.identifier, change, RunToken(token, datetime.now(UTC)), {}, evolve=evolution.apply)
     return catalog.load_table(table.identifier)
 

@@ -65,7 +65,7 @@ def staged(
 
 
 def land(daily: Daily, chunk: StagedChunk, *, only_inserts: bool = False) -> Published:
-    changes = RowChanges([ONE], [chunk], Operation.OVERWRITE, only_inserts=only_inserts)
+    changes = RowChanges([chunk], Operation.OVERWRITE, only_inserts=only_inserts)
     return publish(daily.catalog, daily.identifier, changes, RUN, {})
 
 
@@ -234,6 +234,6 @@ def test_a_bound_that_python_has_no_value_for_excludes_nothing(table: Daily) -> 
 def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
     chunk = staged(table, deletes="AA")
     other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))
-    changes = RowChanges([ONE], [chunk, other], Operation.OVERWRITE)
+    changes = RowChanges([chunk, other], Operation.OVERWRITE)
     with pytest.raises(PublishRefused, match="rewritten by more than one worker"):
         publish(table.catalog, table.identifier, changes, RUN, {})

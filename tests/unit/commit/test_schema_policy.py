@@ -10,13 +10,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.types import ListType, MapType, StructType
 
-from lakehouse_assets.commit.evolution import refusal_text
+from lakehouse_assets.commit.evolution import allowed
 from lakehouse_assets.commit.schema_policy import PolicyAction, verdicts
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.tuning import Tuning
-from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.errors import DeclarationError, PublishRefused
 from tests.support.tables import numbers
 
 DAY, N, TEXT = column("day", "date", required=True), column("n", "long"), column("text", "string")
@@ -77,7 +77,9 @@ def test_each_policy_on_each_difference(
 def test_every_refusal_names_the_column_both_types_and_what_allows_it() -> None:
     there = metadata(numbers(columns=[DAY, column("n", "int"), column("old", "string")], **PLAIN))
     declared = numbers(columns=[DAY, N, TEXT], **PLAIN)
-    message = refusal_text(declared, verdicts(declared, there))
+    with pytest.raises(PublishRefused) as refused:
+        allowed(declared, there)
+    message = str(refused.value)
     assert message.startswith("table demo.numbers: the declaration and the table in the catalog differ: ")
     both = 'declare on_schema_change="append_new_columns" or declare on_schema_change="sync_all_columns"'
     assert f"column n: declared long, found int (to widen it, {both})" in message

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from pyiceberg.manifest import DataFile, ManifestFile
-from pyiceberg.table.snapshots import Operation
 
 import lakehouse_assets
-from lakehouse_assets.commit.change import Change, NoFiles
+from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.commit.strategies import AddRows, strategy_of
+from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
 from lakehouse_assets.declare.modes import Append, Declared, Merge, WriteMode
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.environment.settings import Settings
@@ -39,17 +37,9 @@ class Latest:
             yield "Latest can't keep columns unique"
 
 
-class AllFiles(NoFiles):
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        return True
-
-    def include(self, file: DataFile) -> bool:
-        return True
-
-
-class KeepLatest(AddRows):
-    def change(self, keys: Sequence[str], region: Region, staged: Sequence[StagedChunk]) -> Change:
-        return Change(region, tuple(staged), AllFiles, Operation.OVERWRITE)
+class KeepLatest(WriteStrategy):
+    def change(self, region: Region, staged: Sequence[StagedChunk]) -> Change:
+        return Change(region, staged)
 
 
 strategy_of.register(Latest)(lambda mode: KeepLatest())

@@ -23,6 +23,7 @@ from lakehouse_assets.declare.arrivals import Arrivals, Pace, arrivals_problem
         ("{origin}/{day}/part-*.parquet", "EWR/2013-01-05/part-7.parquet", ["day", "origin"], "2013-01-05|EWR"),
         ("{origin}/{day}/part-*.parquet", "EWR/2013-01-05/part-7/8.parquet", ["day", "origin"], None),
         ("{name}/*", "a b+c%20é/1", ["name"], "a b+c%20é"),
+        ("{store-id}/{day}.csv", "7/2013-01-05.csv", ["day", "store-id"], "2013-01-05|7"),
         ("planes.csv", "planes.csv", [], ""),
         ("planes.csv", "planes.csv\n", [], None),
     ],

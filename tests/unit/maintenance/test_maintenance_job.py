@@ -18,11 +18,12 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.commit.target import open_target
+from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.level import Action, Engine, Means, Result
+from lakehouse_assets.maintenance.level import Action, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
@@ -447,12 +448,12 @@ def test_what_turns_out_to_need_spark_goes_there_with_all_that_was_to_be_rewritt
         commit_deletes(table.refresh(), equality_deletes(table, "n", [10], day))
         return really(level, means, action)
 
-    def by_spark(level: FragmentsLevel, means: Means, action: Action) -> Result:
-        left.append(action)
+    def by_spark(level: FragmentsLevel, means: Means, action: Action, token: RunToken) -> Result:
+        left.append((token.text.partition(".")[2], len(action.partitions)))
         return Result()
 
     monkeypatch.setattr(FragmentsLevel, "carry_out", late)
     monkeypatch.setattr(FragmentsLevel, "_by_spark", by_spark)
     assert run(settings, instance, dry_run=False).success
-    assert [(action.engine, len(action.partitions)) for action in left] == [(Engine.SPARK, 2)]
+    assert left == [("fragments.Python.Spark", 2)], "an action by Spark of the same run has another token"
     assert table.refresh().current_snapshot().summary.operation is not Operation.REPLACE

@@ -24,7 +24,7 @@ FINDINGS = [
     AuditFinding("unique", "n is not unique", {"chunk": 0}),
     AuditFinding("unique", "n is not unique either", {"chunk": 1}),
 ]
-RULES = {"chunks", "lake", "text", *ReplacePartitions.rules}
+RULES = {"lake", "text", *ReplacePartitions.rules}
 
 
 @pytest.fixture
