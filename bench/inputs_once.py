@@ -33,6 +33,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     pinned = time.monotonic() - start
 
     os.environ.update(environment())
+    from lakehouse_assets.worker.credentials import TableCredentials
     from lakehouse_assets.worker.pinned_lake import reading
     from lakehouse_assets.worker.session import build_session, configure
 
@@ -40,7 +41,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     spark = configure(build_session(spark_conf(settings, {})), (live_catalogs if live else spark_catalogs)(properties))
     spark.range(1).collect()
     start = time.monotonic()
-    with reading(spark, () if live else pins, properties, None):
+    with reading(spark, () if live else pins, TableCredentials(properties, names[0])):
         for name in names:
             spark.table(f"lake.{name}").schema  # noqa: B018  it loads the table
     print(json.dumps({"pinned": pinned, "read": time.monotonic() - start}))

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 # From top to bottom. A room imports rooms of lower floors only, none of its own floor.
@@ -43,12 +44,11 @@ def room_of(module: str) -> str:
 
 @dataclass(frozen=True)
 class Import:
-    """One module names another. by_name: in a string, as a command or a reference that is loaded later."""
+    """One module names another."""
 
     source: str
     target: str
     place: str
-    by_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,14 @@ class Checkout:
     def _imports(self, module: str, path: Path) -> Iterator[Import]:
         package = module if path.stem == "__init__" else module.rpartition(".")[0]
         for node in ast.walk(ast.parse(path.read_text())):
-            by_name = isinstance(node, ast.Constant)
-            targets = {self._existing(name, exact=by_name) for name in _names(node, package)} - {None, module}
+            targets = {self._existing(name) for name in _names(node, package)} - {None, module}
             for target in sorted(filter(None, targets)):
-                yield Import(module, target, f"{path.relative_to(self.root)}:{getattr(node, 'lineno', 0)}", by_name)
+                yield Import(module, target, f"{path.relative_to(self.root)}:{getattr(node, 'lineno', 0)}")
 
-    def _existing(self, name: str, exact: bool) -> str | None:
+    def _existing(self, name: str) -> str | None:
         """The module that a dotted name means: itself, or what it is an attribute of."""
-        if name in self.files or exact:
-            return name if name in self.files and "." in name else None
+        if name in self.files:
+            return name
         parent = name.rpartition(".")[0]
         return parent if parent in self.files else None
 
@@ -91,8 +90,7 @@ class Checkout:
         """Which module imports which."""
         graph: dict[str, set[str]] = defaultdict(set)
         for found in self.imports:
-            if not found.by_name:
-                graph[found.source].add(found.target)
+            graph[found.source].add(found.target)
         return graph
 
     @cached_property
@@ -101,7 +99,7 @@ class Checkout:
         graph: dict[str, Counter[str]] = defaultdict(Counter)
         for found in self.imports:
             source, target = room_of(found.source), room_of(found.target)
-            if source != target and not found.by_name:
+            if source != target:
                 graph[source][target] += 1
         return graph
 
@@ -116,15 +114,7 @@ class Checkout:
         return [
             f"{found.place}: {room_of(found.source)} imports {found.target}"
             for found in self.imports
-            if not found.by_name and not _is_downwards(room_of(found.source), room_of(found.target))
-        ]
-
-    def by_name(self) -> list[str]:
-        """The strings in environment that name a module of another room."""
-        return [
-            f"{found.place}: environment names {found.target}"
-            for found in self.imports
-            if found.by_name and room_of(found.source) == "environment" != room_of(found.target)
+            if not _is_downwards(room_of(found.source), room_of(found.target))
         ]
 
     def same_names(self) -> list[str]:
@@ -143,7 +133,7 @@ class Checkout:
 
 
 def _names(node: ast.AST, package: str) -> Iterable[str]:
-    """The dotted names that a statement imports, or that a string may mean."""
+    """The dotted names that a statement imports."""
     match node:
         case ast.Import():
             return [alias.name for alias in node.names]
@@ -151,8 +141,6 @@ def _names(node: ast.AST, package: str) -> Iterable[str]:
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             return [f"{base}.{alias.name}" for alias in node.names]
-        case ast.Constant(value=str(text)):
-            return [text.partition(":")[0]]
         case _:
             return []
 
@@ -163,22 +151,13 @@ def _is_downwards(source: str, target: str) -> bool:
     return FLOOR_OF[source] < FLOOR_OF[target]
 
 
-def circles(graph: Edges) -> list[list[str]]:
-    """The groups whose members all reach each other."""
-    reached = {node: _reached(graph, node) for node in graph}
-    groups = {frozenset(other for other in reached[node] if node in reached.get(other, ())) for node in graph}
-    return sorted(sorted(group) for group in groups if group)
-
-
-def _reached(graph: Edges, start: str) -> set[str]:
-    seen: set[str] = set()
-    open_nodes = [start]
-    while open_nodes:
-        for target in graph.get(open_nodes.pop(), ()):
-            if target not in seen:
-                seen.add(target)
-                open_nodes.append(target)
-    return seen
+def circle(graph: Edges) -> list[str]:
+    """The modules of a circle, from one of them around to itself; none where there is no circle."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
 def drawing(checkout: Checkout) -> str:
@@ -192,10 +171,8 @@ def drawing(checkout: Checkout) -> str:
     files, count, words = (sum(column) for column in zip(*sizes.values(), strict=True))
     lines.append(f"{'all':16}{files:6}{count:7}{words:7}")
     problems = {
-        "circles of rooms": [" ↔ ".join(circle) for circle in circles(checkout.rooms_graph)],
-        "circles of files": [" ↔ ".join(circle) for circle in circles(checkout.files_graph)],
+        "modules in a circle": circle(checkout.files_graph),
         "imports that do not lead downwards": checkout.not_downwards(),
-        "modules that environment names in strings": checkout.by_name(),
         "files of one name": checkout.same_names(),
     }
     for problem, found in problems.items():

@@ -25,9 +25,6 @@ from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 
-TABLE_NAME = "dagster/table_name"
-"""The metadata that assets of declared tables have (run/asset.py)."""
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -97,12 +94,6 @@ class Pipeline:
                 f"choose a domain by --domain, one of {', '.join(domains)}; --tables chooses some of its tables"
             )
         return domains[0]
-
-    def tables(self, domain: str) -> list[str]:
-        """Returns the identifiers of the domain's declared tables, in topological order."""
-        keys = [key for key in self._graph.toposorted_asset_keys if key in self._keys_of(domain)]
-        declared = (self._graph.get(key).metadata.get(TABLE_NAME) for key in keys)
-        return [str(identifier) for identifier in declared if identifier is not None]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
         """Returns the names of assets of other domains that assets of this one depend on, in order."""

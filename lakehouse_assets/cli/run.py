@@ -8,9 +8,7 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
-
-from pyiceberg.table import Table
+from collections.abc import Iterable, Sequence
 
 from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
@@ -30,40 +28,25 @@ from lakehouse_assets.run.resource import Lakehouse
 HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
 
 
-def snapshots(settings: Settings, names: Iterable[str]) -> dict[str, set[int]]:
-    """Returns the ids of the snapshots that each table has now, by the table's name."""
-    return {name: _snapshots(table) for name, table in _tables(settings, names).items()}
-
-
-def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], before: Mapping[str, set[int]]) -> str:
+def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], began: float) -> str:
     """Returns a text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
 
-    An asset that is not an Iceberg table has neither rows, files nor snapshots. before: the snapshots before the run.
+    An asset that is not an Iceberg table has neither rows, files nor snapshots. began: when, in seconds since 1970.
     """
-    tables = _tables(settings, [name for name, _, _ in assets])
-    lines = []
+    catalog, lines = with_retries(lambda: load_lake(settings)), []
     for name, partitions, seconds in assets:
         totals = ["", "", "", ""]
-        if (table := tables.get(name)) is not None:
+        if "." in name and (table := find_table(catalog, name)):
             snapshot = table.current_snapshot()
             found = snapshot.summary if snapshot and snapshot.summary else {}
             totals = [f"{int(found.get(f'total-{what}', 0)):,}" for what in ("records", "data-files", "files-size")]
-            totals.append(str(len(_snapshots(table) - before.get(name, set()))))
+            totals.append(str(sum(one.timestamp_ms >= began * 1000 for one in table.metadata.snapshots)))
         lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
     return text_table(HEADER, lines)
 
 
-def _tables(settings: Settings, names: Iterable[str]) -> dict[str, Table]:
-    catalog = with_retries(lambda: load_lake(settings))
-    return {name: catalog.load_table(name) for name in names if "." in name and catalog.table_exists(name)}
-
-
-def _snapshots(table: Table) -> set[int]:
-    return {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-
-
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """Returns the health of declared tables, in one line.
+    """Returns the health of tables, in one line; names of what is no table are passed over.
 
     It says what could not be read, and never raises: the tables are filled already.
     """
@@ -71,7 +54,7 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
         lakehouse = Lakehouse(settings)
         catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()
         for identifier in identifiers:
-            if table := find_table(catalog, identifier):  # else no run has created it yet
+            if table := find_table(catalog, identifier):
                 found.append(look(table, cache))
     except Exception as error:
         return f"health of the lake: unknown, {type(error).__name__}: {error}"
@@ -110,7 +93,7 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
             raise LakehouseError(f"{text}; those with partitions are {known}")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
-        before = snapshots(settings, [selection.name for selection in selections])
+        began = time.time()
         done: list[tuple[str, int | None, float]] = []
         charts: list[str] = []
         for number, selection in enumerate(selections, start=1):
@@ -135,11 +118,11 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
             done.append((selection.name, selection.count, time.time() - started))
             charts += shown_charts(result)
         succeeded = (
-            f"\n{summary(settings, done, before)}\n",
+            f"\n{summary(settings, done, began)}\n",
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in charts),
             f"the UI, with every run: {_ui(settings)}",
-            health_line(settings, pipeline.tables(domain)),
+            health_line(settings, [name for name, _, _ in done if "." in name]),
         )
         print(*succeeded, sep="\n", file=terminal)
     return 0

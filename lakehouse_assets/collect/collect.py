@@ -186,7 +186,7 @@ class _Pass:
                 heappushpop(first, -row[MODIFIED])
         oldest = islice((row for row in self.unneeded if row[MODIFIED] <= -first[0]), MOST)
         marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(UnneededFile.of, oldest) if wanted(c))
-        self.seen.mark_store.write(self.seen.table.metadata.table_uuid, marks, newest)
+        self.seen.mark_store.write(marks, newest)
 
     def _trash(self) -> None:
         if self.report.is_large or not self.report.due.files:

@@ -5,20 +5,17 @@ Losing them costs a grace's time only, so whatever is wrong with them, they coun
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
-from uuid import UUID
 
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
-
-logger = logging.getLogger(__name__)
 
 MOST = 250_000
 """The number of marks that one pass keeps, of the files that were modified first; each takes 150 bytes of memory."""
@@ -47,8 +44,6 @@ class MarkedFiles:
 class MarksOfTable(Durable):
     """The marks of one table, as they are written down."""
 
-    table: str
-    """The table's UUID."""
     newest_ms: tuple[tuple[str, int], ...]
     """The time when the last file of a run was written, by token."""
     groups: tuple[MarkedFiles, ...]
@@ -74,34 +69,25 @@ class MarkStore:
     io: FileIO
     location: str
 
-    def read(self, uuid: UUID) -> Marks:
-        """Reads the marks; there are none where the file is missing, torn, another version's or another table's.
+    def read(self) -> Marks:
+        """Reads the marks; there are none where the file is missing, torn or another version's.
 
         Raises OSError where the storage can't be read: without marks, everything would wait for another grace.
         """
-        try:
-            with self.io.new_input(self.location).open() as stream:
-                found = MarksOfTable.from_json(stream.read().decode())
-            if found.table != str(uuid):
-                raise ValueError(f"they are of the table {found.table}")
-        except FileNotFoundError:
-            return Marks()
-        except ValueError as error:
-            logger.warning("%s can't be used, the grace of the table's files begins anew: %s", self.location, error)
+        found = read_json(self.io, self.location, MarksOfTable.from_json)
+        if found is None:
             return Marks()
         return Marks(
             dict(found.newest_ms), {digest: group.mark for group in found.groups for digest in _split(group.files)}
         )
 
-    def write(self, uuid: UUID, marks: Iterable[tuple[Listed, Mark]], newest_ms: Mapping[str, int]) -> None:
+    def write(self, marks: Iterable[tuple[Listed, Mark]], newest_ms: Mapping[str, int]) -> None:
         """Replaces the marks. Raises OSError."""
         files: dict[Mark, bytearray] = defaultdict(bytearray)
         for file, mark in marks:
             files[mark] += _digest(file)
         groups = tuple(MarkedFiles(mark, digests.hex()) for mark, digests in files.items())
-        document = MarksOfTable(str(uuid), tuple(newest_ms.items()), groups)
-        with self.io.new_output(self.location).create(overwrite=True) as stream:
-            stream.write(document.to_json().encode())
+        MarksOfTable(tuple(newest_ms.items()), groups).write(self.io, self.location)
 
 
 def _split(digests: str) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from uuid import UUID
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.refusals import Kept
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
 
 EXAMPLES = 20
@@ -106,19 +107,10 @@ class LastLook(Durable):
         files, size, due = found.files - gone.files, found.size - gone.size, report.due.files - gone.files
         return LastLook(report.judged_ms, files, size, due, problems)
 
-    def write(self, io: FileIO, location: str) -> None:
-        """Writes it to the location. Raises OSError."""
-        with io.new_output(location).create(overwrite=True) as stream:
-            stream.write(self.to_json().encode())
-
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
         """Reads what the last passes left; None where there was no pass, or the file is torn or another version's.
 
         Raises OSError.
         """
-        try:
-            with io.new_input(location).open() as stream:
-                return cls.from_json(stream.read().decode())
-        except (FileNotFoundError, ValueError):
-            return None
+        return read_json(io, location, cls.from_json)

@@ -93,7 +93,7 @@ class TableListing:
         Runs come before metadata: what a run publishes in between is live by then. Raises NotJudged,
         UnreadableMetadata, OSError and whatever Dagster's storage and the catalog raise.
         """
-        self.marks = self.mark_store.read(self.table.metadata.table_uuid)
+        self.marks = self.mark_store.read()
         self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
         states = self.states(self.newest_ms)
         staged = read_staged(self.table.io, self.site.staging_io, self.leavings, states)

@@ -20,9 +20,9 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of, partition_paths
-from lakehouse_assets.commit.landing_rules import Base, Digest, Proof, Unit
+from lakehouse_assets.commit.landing_rules import Base, Proof, Unit
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import RowSums
+from lakehouse_assets.protocol.assignment import Digest
 from lakehouse_assets.protocol.receipts import Receipt
 
 NAMED = 3
@@ -110,13 +110,12 @@ def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added
     return Unit(_name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof)
 
 
-def _digest(sums: Mapping[str, RowSums], files: Iterable[DataFile]) -> Digest:
+def _digest(sums: Mapping[str, Digest], files: Iterable[DataFile]) -> Digest:
     """Adds up the digest of all rows that were counted in these files.
 
     A file in which none was left has no sums.
     """
-    found = (sums[file.file_path] for file in files if file.file_path in sums)
-    return reduce(add, (Digest(*of_file) for of_file in found), Digest())
+    return reduce(add, (sums[file.file_path] for file in files if file.file_path in sums), Digest())
 
 
 def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:

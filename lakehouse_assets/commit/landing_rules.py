@@ -20,27 +20,7 @@ from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Partition, partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifest_plan import arrival
-
-
-@dataclass(frozen=True)
-class Digest:
-    """A multiset of rows, by the 64-bit hashes of its rows. Digests of parts add up to that of the whole.
-
-    The xor alone is blind to pairs of equal rows; a count and a sum are blind to few changes that make up for each
-    other.
-    """
-
-    rows: int = 0
-    """The number of rows."""
-    low: int = 0
-    """The sum of the lower 32 bits of the hashes."""
-    high: int = 0
-    """The sum of the upper 32 bits of the hashes."""
-    xor: int = 0
-    """The xor of the hashes."""
-
-    def __add__(self, other: Digest) -> Digest:
-        return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)
+from lakehouse_assets.protocol.assignment import Digest
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.catalog_translation import catalog_type
+from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
@@ -24,7 +25,7 @@ FOLDER = "metadata"
 """The folder below the table's location, wherever its properties put its metadata: whoever has the table finds it
 there. Readers of the folder look for ``*.metadata.json`` only."""
 TAKE_OVER = "lakehouse_take_over"
-"""The job by which a person says that this catalog has a table (maintenance/take_over_job.py)."""
+"""The job by which a person says that this catalog has a table (maintenance/table_jobs.py)."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,8 @@ def read_mark(table: Table) -> OwnerMark | None:
 
     Raises OSError where the storage can't be read.
     """
-    try:
-        with table.io.new_input(mark_location(table.location())).open() as stream:
-            found = OwnerMark.from_json(stream.read().decode())
-    except (FileNotFoundError, ValueError):
-        return None
-    return found if found.uuid == str(table.metadata.table_uuid) else None
+    found = read_json(table.io, mark_location(table.location()), OwnerMark.from_json)
+    return found if found and found.uuid == str(table.metadata.table_uuid) else None
 
 
 def write_mark(table: Table, mark: OwnerMark) -> None:

@@ -7,7 +7,6 @@ Durable, below LAKEHOUSE_STAGING, so that another process can go on. A worker wr
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.receipts import Receipt, read_json
 from lakehouse_assets.protocol.versions import VERSION, Durable
 from lakehouse_assets.storage.raw_s3 import at_once
-
-logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
@@ -117,9 +114,14 @@ class Journal:
         return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
-        try:
-            with self.io.new_input(location).open() as stream:
-                fields = json.loads(stream.read())
+        """Reads a record; None for half of one.
+
+        It is safe to leave that out: the first file is complete before a worker is requested, and without the second
+        one the worker is found by its attempt's key.
+        """
+
+        def parse(text: str) -> AttemptRecord:
+            fields = json.loads(text)
             if (version := fields["version"]) != VERSION:
                 raise ForeignVersion(
                     f"{location} records an attempt in version {version}, this code reads version {VERSION}. A worker "
@@ -127,10 +129,5 @@ class Journal:
                     "(a new run, not a re-execution from failure), or resume the run with the code that wrote the file"
                 )
             return AttemptRecord.from_json(fields)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError) as error:
-            # Safe to leave out: the first file is complete before a worker is requested, and without the second one
-            # the worker is found by its attempt's key.
-            logger.warning("%s is an incomplete record of an attempt and is left out: %s", location, error)
-            return None
+
+        return read_json(self.io, location, parse)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import subprocess
 import time
 from pathlib import Path
 from typing import TypeAlias
@@ -84,18 +83,14 @@ def process_tag() -> dict[str, str]:
 
 
 def start_time(pid: int) -> str | None:
-    """Returns the start time of a process of this host, in the system's own format; None if it is gone or a zombie."""
-    if Path("/proc/self/stat").is_file():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else fields[19]
-    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-    fields = subprocess.run(command, capture_output=True, text=True).stdout.split()
-    return None if not fields or fields[0].startswith("Z") else "-".join(fields[1:]).replace(":", ".")
+    """Returns the start time of a process of this host, in ticks since its boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def is_dead(tag: str) -> bool:

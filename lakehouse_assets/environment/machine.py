@@ -106,8 +106,7 @@ def memory_bytes() -> int:
 
 def cores() -> int:
     """Returns the number of processors this process may run on, at most as many as its ECS task has."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    available = len(affinity(0)) if affinity else os.cpu_count() or 1
+    available = len(os.sched_getaffinity(0))
     return min(available, task_cores() or available)
 
 

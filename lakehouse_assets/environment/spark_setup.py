@@ -33,6 +33,8 @@ from lakehouse_assets.environment.machine import (
 from lakehouse_assets.environment.secrets import SENSITIVE
 from lakehouse_assets.environment.settings import Settings
 
+LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
+"""The jar by which Spark writes local files without a process for each (machine_conf)."""
 DRIVERS = ("org.xerial:sqlite-jdbc:3.50.3.0", "org.postgresql:postgresql:42.7.7")
 COORDINATES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
@@ -42,7 +44,7 @@ COORDINATES = (
     "org.apache.hadoop:hadoop-aws:3.4.2",
     "software.amazon.awssdk:s3-transfer-manager:2.54.17",
     "software.amazon.awssdk:apache-client:2.54.17",
-    "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",
+    LOCAL_FILES,
     *DRIVERS,
 )
 """The Maven coordinates of the jars for the Spark that this package is installed with. EMR brings its own."""

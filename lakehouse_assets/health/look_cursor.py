@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import dagster as dg
-from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.run.jobs import SensorCursor
 
 HOUR = 3600.0
 """Seconds until a table without a new materialization in Dagster's log is looked at again. Other engines leave no
@@ -32,24 +32,12 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class LookCursor:
+class LookCursor(SensorCursor):
     """The place where the sensor goes on, and the state in which it saw each table."""
 
     last: str = ""
     """The identifier of the table that was looked at last."""
     seen: dict[str, Seen] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str | None) -> LookCursor:
-        """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
-        try:
-            return TypeAdapter(cls).validate_json(text or "{}")
-        except ValueError:
-            return cls()
-
-    def text(self) -> str:
-        """Returns the cursor as text, for Dagster to keep."""
-        return TypeAdapter(LookCursor).dump_json(self).decode()
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
         """Returns the tables that are to be looked at, in turn: by name, beginning after the last one.

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable
-from lakehouse_assets.hot.hot_rows import HotRows, hot_schema, read_hot
-from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.hot.hot_rows import HotRows, hot_schema, moved_to, read_hot
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import DELETED
 from lakehouse_assets.step.move import MOVE
@@ -161,7 +159,7 @@ def _read(
     for tried in range(TRIES):
         cold = with_retries(lambda: find_table(catalog, table.identifier))
         try:
-            position = _position(table, cold)
+            position = moved_to(table, cold)
             rows = read_hot(table, table.source, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
             # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
@@ -191,18 +189,6 @@ def _check(table: Table) -> None:
 
 def _snapshot(cold: IcebergTable | None) -> int | None:
     return cold.metadata.current_snapshot_id if cold is not None else None
-
-
-def _position(table: Table, cold: IcebergTable | None) -> Offsets | None:
-    """Returns how far the source was moved into the loaded snapshot. Raises SourceLost where that can't be known."""
-    assert table.source is not None
-    known = read_on(cold.metadata) if cold is not None else ReadOn()
-    if why := known.unknown.get(table.source.name):
-        raise SourceLost(
-            f"table {table.identifier}: how far {table.source.name} was moved can't be known: {why}. Read the table "
-            "without its source, or roll it to a snapshot that says"
-        )
-    return known.offsets(table.source.name)
 
 
 def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]:

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import SourceLost, TooMuchHot
+from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import DELETED, RowSource, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.table import Table as IcebergTable
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,18 @@ class HotRows:
         import pyarrow as pa
 
         return pa.concat_tables([schema.empty_table(), *self.by_split.values()])
+
+
+def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
+    """Returns how far a table's source was moved into the loaded table; None where nothing was.
+
+    cold: None where there is no such table yet. Raises SourceLost where it can't be known.
+    """
+    assert table.source is not None
+    known = read_on(cold.metadata) if cold is not None else ReadOn()
+    if why := known.unknown.get(table.source.name):
+        raise SourceLost(_advised(table, f"how far {table.source.name} was moved can't be known: {why}"))
+    return known.offsets(table.source.name)
 
 
 def read_hot(table: Table, source: RowSource, position: Offsets | None, limit: int, before: HotRows) -> HotRows:

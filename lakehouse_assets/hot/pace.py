@@ -58,16 +58,7 @@ class SourceLook:
         }
 
 
-@dataclass(frozen=True)
-class SourceVerdict:
-    """Holds what the check of a table's source says."""
-
-    passed: bool
-    text: str
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
-
-
-def verdict(source: RowSource, look: SourceLook, now: datetime) -> SourceVerdict:
+def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheckResult:
     """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
 
     The text has no number that grows from tick to tick, as the sensor tells what changed in it: how long something
@@ -76,21 +67,23 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> SourceVerdict
     state, lag = look.state, look.lag
     age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
     if state.retention and age > NEAR * state.retention.total_seconds():
-        return SourceVerdict(
-            False,
+        return warning(
             f"{source.name} keeps records for {state.retention.total_seconds():,.0f} s, and the oldest one that is not "
             f"moved is older than {NEAR:.0%} of that: materialize the table, or raise retention.ms",
         )
     if state.held_back and look.writing > LONG_WRITER_SECONDS:
-        return SourceVerdict(
-            False,
+        return warning(
             f"a transaction of the database has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
             "came after it from being moved: see pg_stat_activity",
         )
     if look.lacking:
-        return SourceVerdict(
-            False,
+        return warning(
             f"{source.name} has no column {', '.join(look.lacking)}, which are read as null: execute what `lakehouse "
             "source sql` prints, or correct the declaration",
         )
-    return SourceVerdict(True, f"{source.name} has all rows that are not moved")
+    return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved")
+
+
+def warning(text: str) -> dg.AssetCheckResult:
+    """Returns the result of a check that failed, and that needs nobody at once."""
+    return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)

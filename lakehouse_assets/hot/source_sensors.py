@@ -12,16 +12,15 @@ from datetime import UTC, datetime
 from itertools import takewhile
 
 import dagster as dg
-from pydantic import TypeAdapter
 
-from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
-from lakehouse_assets.hot.pace import SourceLook, SourceVerdict, is_due, verdict, wait_after
+from lakehouse_assets.hot.hot_rows import moved_to
+from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after, warning
 from lakehouse_assets.hot.purge import PURGE, purgeable
-from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run.in_flight import flights, location_of_sensor
+from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
 
@@ -40,10 +39,7 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     source = table.source
     assert source is not None
     cold = with_retries(lambda: find_table(lakehouse.catalog(), table.identifier))
-    known = read_on(cold.metadata) if cold else ReadOn()
-    if why := known.unknown.get(source.name):
-        raise SourceLost(f"how far {source.name} was moved can't be known: {why}")
-    position, state = known.offsets(source.name), source.state()
+    position, state = moved_to(table, cold), source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(problem)
     writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
@@ -51,38 +47,26 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     return SourceLook(state, source.lag(state, state.begin(position)), writing, lacking)
 
 
-def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[SourceVerdict, SourceLook | None]:
+def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetCheckResult, SourceLook | None]:
     """Returns what the check of a table's source says, and what was seen of the source; None where nothing was."""
     assert table.source is not None
     try:
         look = look_at_source(lakehouse, table)
     except SourceLost as lost:
-        return SourceVerdict(False, str(lost), dg.AssetCheckSeverity.ERROR), None
+        return dg.AssetCheckResult(passed=False, description=str(lost)), None
     except (LakehouseError, OSError) as error:  # it may answer the next time
-        return SourceVerdict(False, str(error)), None
+        return warning(str(error)), None
     return verdict(table.source, look, now), look
 
 
 @dataclass(frozen=True)
-class SourceCursor:
+class SourceCursor(SensorCursor):
     """The cursor of the sensor, as the next tick reads it. Losing it loses nothing."""
 
     shown_at: float = 0.0
     """When the sources were observed last, seconds since 1970."""
     said: dict[str, str] = field(default_factory=dict)
     """What the check of each table said last, by identifier."""
-
-    @classmethod
-    def parse(cls, text: str | None) -> "SourceCursor":
-        """Reads a cursor. None, and text that is not ours, gives a new one."""
-        try:
-            return TypeAdapter(cls).validate_json(text or "{}")
-        except ValueError:
-            return cls()
-
-    def text(self) -> str:
-        """Returns the cursor as text, for Dagster to keep."""
-        return TypeAdapter(SourceCursor).dump_json(self).decode()
 
 
 def movers_sensor(
@@ -99,7 +83,7 @@ def movers_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, cursor = clock(), SourceCursor.parse(context.cursor)
-        at, shows = datetime.fromtimestamp(now, UTC), now - cursor.shown_at >= SHOWN_EVERY_SECONDS
+        at, shows = datetime.fromtimestamp(now, UTC), not 0 <= now - cursor.shown_at < SHOWN_EVERY_SECONDS
         busy = flights(context.instance, tables, location_of_sensor(context))
         requests, sentences, said = list[dg.RunRequest](), list[str](), dict[str, str]()
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
@@ -108,7 +92,7 @@ def movers_sensor(
             assert source is not None
             found, look = judged(lakehouse, table, at)
             if look is None:
-                sentences.append(f"{name}: {found.text}")
+                sentences.append(f"{name}: {found.description}")
             else:
                 if shows:
                     events.append(dg.AssetObservation(source_key(table), metadata=look.metadata(at)))
@@ -119,15 +103,26 @@ def movers_sensor(
                     "is being moved" if name in busy else f"waits {waits:.0f} s after a failure" if waits else ""
                 )
                 sentences.append(f"{name}: {look.lag.rows:,} rows to move {under_way}".strip())
-            said[name] = found.text
-            if cursor.said.get(name) != found.text:
-                events.append(check_evaluation(table, found))
+            said[name] = found.description or ""
+            if cursor.said.get(name) != said[name]:
+                events.append(_evaluation(table, found))
         cursor = replace(cursor, shown_at=now if shows else cursor.shown_at, said={**cursor.said, **said})
         skipped = None if requests else "; ".join(sentences)
         context.log.info("; ".join(sentences))
         return dg.SensorResult(run_requests=requests, asset_events=events, skip_reason=skipped, cursor=cursor.text())
 
     return ask
+
+
+def _evaluation(table: Table, found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=table.key,
+        check_name=CHECK,
+        passed=found.passed,
+        severity=found.severity,
+        description=found.description,
+        metadata={},
+    )
 
 
 def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
@@ -171,22 +166,9 @@ def source_check(table: Table) -> dg.AssetChecksDefinition:
 
     @dg.asset_check(asset=table.key, name=CHECK, description=DESCRIPTION)
     def look(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
-        found, _ = judged(lakehouse, table, datetime.now(UTC))
-        return dg.AssetCheckResult(passed=found.passed, severity=found.severity, description=found.text)
+        return judged(lakehouse, table, datetime.now(UTC))[0]
 
     return look
-
-
-def check_evaluation(table: Table, found: SourceVerdict) -> dg.AssetCheckEvaluation:
-    """Returns what the sensor says of a table's source."""
-    return dg.AssetCheckEvaluation(
-        asset_key=table.key,
-        check_name=CHECK,
-        passed=found.passed,
-        severity=found.severity,
-        description=found.text,
-        metadata={},
-    )
 
 
 def source_key(table: Table) -> dg.AssetKey:

@@ -12,10 +12,10 @@ from pydantic import Field
 from pyiceberg.catalog import Catalog
 from pyparsing import ParseException
 
-from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
+from lakehouse_assets.hot.hot_rows import moved_to
 from lakehouse_assets.run.jobs import job_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
@@ -36,10 +36,8 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
     for _ in range(TRIES):
         if (cold := with_retries(lambda: find_table(catalog, table.identifier))) is None:
             raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows")
-        known = read_on(cold.metadata)
-        position, why = known.offsets(source.name), known.unknown.get(source.name, "no run has moved rows of it")
-        if position is None:
-            raise SourceLost(f"table {table.identifier}: how far {source.name} was moved can't be known: {why}")
+        if (position := moved_to(table, cold)) is None:
+            raise SourceLost(f"table {table.identifier}: no run has moved rows of {source.name}")
         state = source.state()
         if position.identity != state.identity:
             raise SourceLost(f"table {table.identifier}: {state.problem(source.name, position)}")

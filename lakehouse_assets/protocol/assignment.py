@@ -90,17 +90,6 @@ def truncates_in_order(width: int, number: int) -> bool:
     return width <= WIDEST and LEAST + width <= number
 
 
-class Strategy(StrEnum):
-    """The way in which rows are laid out in the new files (Iceberg's rewrite_data_files)."""
-
-    BINPACK = "binpack"
-    """Rows stay in the order in which they are read."""
-    SORT = "sort"
-    """Rows are sorted by the table's own sort order."""
-    ZORDER = "zorder"
-    """Rows are sorted by the bits of several columns in turn."""
-
-
 class OtherLibrary(ValueError):
     """A run and its worker have two versions of this library."""
 
@@ -142,9 +131,10 @@ class RewriteAssignment(Work):
     of the table's current partition spec."""
     receipt: str
     """Location that the receipt is written to."""
-    strategy: Strategy = Strategy.BINPACK
+    sorts: bool = False
+    """Whether rows are sorted by the table's sort order; else they stay in the order in which they are read."""
     zorder: tuple[str, ...] = ()
-    """The columns of Strategy.ZORDER."""
+    """The columns by whose bits, in turn, rows are sorted in place of that; empty for none."""
     counts_only: bool = False
     """Whether the rows on both sides are counted, and not hashed."""
     compute: str = "local"
@@ -159,33 +149,38 @@ class RewriteAssignment(Work):
 
         The worker's code is no part of it: whoever lands what it wrote trusts its proof, not its code.
         """
-        how = (str(self.strategy), self.zorder, self.counts_only, sorted(self.spark_conf.items()))
-        identity = (self.table, self.token, self.chunk, self.fork_base, how)
-        return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
+        how = (self.sorts, self.zorder, self.counts_only, sorted(self.spark_conf.items()))
+        return _digest((self.table, self.token, self.chunk, self.fork_base, how))
 
 
-class RowSums(NamedTuple):
-    """A multiset of rows, by their 64-bit hashes; commit/landing_rules.py's Digest says what the numbers are."""
+class Digest(NamedTuple):
+    """A multiset of rows, by the 64-bit hashes of its rows. Digests of parts add up to that of the whole.
 
-    rows: int
-    low: int
-    high: int
-    xor: int
+    The xor alone is blind to pairs of equal rows; a count and a sum are blind to few changes that make up for each
+    other.
+    """
+
+    rows: int = 0
+    """The number of rows."""
+    low: int = 0
+    """The sum of the lower 32 bits of the hashes."""
+    high: int = 0
+    """The sum of the upper 32 bits of the hashes."""
+    xor: int = 0
+    """The xor of the hashes."""
+
+    def __add__(self, other: Digest) -> Digest:  # type: ignore[override]  # no tuples one behind the other
+        return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The proof that the rows of rewritten files are the same, and the rewrite's numbers; a part of its Receipt."""
+    """The proof that the rows of rewritten files are the same; a part of its Receipt."""
 
-    before: Mapping[str, RowSums]
+    before: Mapping[str, Digest]
     """By file path, the rows that were read of the fork's data files before; a file without rows may be missing."""
-    after: Mapping[str, RowSums]
+    after: Mapping[str, Digest]
     """The same of the data files after."""
-    said: Mapping[str, int]
-    """The numbers that Iceberg's procedure returned, for a person to read."""
-    seconds: Mapping[str, float]
-    """``rewrite``: of the procedure and of the count of the rows before, which runs beside it. ``count again``: of the
-    count of the rows after."""
 
 
 OUT_OF_REACH = "out_of_reach"

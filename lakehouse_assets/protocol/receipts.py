@@ -1,4 +1,4 @@
-"""Receipts: what one says, and how it is written and read, as is other durable JSON. Where it lies: drive/journal.py.
+"""Receipts: what one says, and how it is read, as other durable JSON is. Where it lies: drive/journal.py.
 
 No Dagster and no Spark: both sides of the process border import this.
 """
@@ -6,18 +6,18 @@ No Dagster and no Spark: both sides of the process border import this.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_assets.protocol.assignment import Merged, Rewritten
+from lakehouse_assets.protocol.assignment import Assignment, Merged, RewriteAssignment, Rewritten
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.opened import OpenedFile
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
-
-    from lakehouse_assets.protocol.assignment import Assignment
 
 logger = logging.getLogger(__name__)
 
@@ -79,26 +79,26 @@ class Receipt(Durable):
     """How far the step has read the changes of inputs, a Position as text by input."""
 
     @classmethod
-    def of(cls, assignment: Assignment, **staged: Any) -> Receipt:
-        """Returns the receipt of an assignment. staged: the other fields."""
+    def of(cls, assignment: Assignment | RewriteAssignment, **done: Any) -> Receipt:
+        """Returns the receipt of this machine for an assignment. done: the fields that the assignment does not give."""
+        if isinstance(assignment, Assignment):
+            done |= {"keys": assignment.window.keys, "parts": assignment.parts}
+            done |= {"base_snapshot_id": assignment.base_snapshot_id}
         return cls(
             table=assignment.table,
             token=assignment.token,
             chunk=assignment.chunk,
-            keys=assignment.window.keys,
             work=assignment.work,
-            parts=assignment.parts,
             fork_base=assignment.fork_base,
-            base_snapshot_id=assignment.base_snapshot_id,
-            **staged,
+            **{"created_at": datetime.now(UTC).isoformat(), "worker": socket.gethostname(), **done},
         )
 
 
 def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
-    """Reads a receipt of any kind; None if it is missing.
+    """Reads a durable file; None if it is missing.
 
-    It also counts as missing, with a warning, if it is torn, foreign or of another version. Raises OSError when the
-    storage can't be read.
+    It also counts as missing, with a warning, if it is torn, foreign or of another version, which ``parse`` tells by a
+    ValueError, TypeError, KeyError or AttributeError. Raises OSError when the storage can't be read.
     """
     try:
         with io.new_input(location).open() as stream:
@@ -108,5 +108,5 @@ def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     try:
         return parse(text.decode())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("%s can't be used and counts as missing; what it proves is staged again: %s", location, error)
+        logger.warning("%s can't be used and counts as missing: %s", location, error)
         return None

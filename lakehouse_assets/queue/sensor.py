@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import dagster as dg
-from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import QueueSettings
@@ -25,6 +24,7 @@ from lakehouse_assets.queue.sqs import sqs_queue
 from lakehouse_assets.queue.strikes import memory_store
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
+from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.queue_part import inbox_of, notes_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
@@ -41,7 +41,7 @@ LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
-class Cursor:
+class Cursor(SensorCursor):
     """The sensor's cursor, as the next tick reads it. Losing it loses nothing else: what waits is in the inbox."""
 
     failures: int = 0
@@ -53,18 +53,6 @@ class Cursor:
     parked: dict[str, str] = field(default_factory=dict)
     """A hash of what a table's check said last, by the table's identifier; tables without parked partitions are left
     out."""
-
-    @classmethod
-    def parse(cls, text: str | None) -> "Cursor":
-        """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
-        try:
-            return TypeAdapter(cls).validate_json(text or "{}")
-        except ValueError:
-            return cls()
-
-    def text(self) -> str:
-        """Returns the cursor as text, for Dagster to keep."""
-        return TypeAdapter(Cursor).dump_json(self).decode()
 
 
 class QueueTroubled(RuntimeError):

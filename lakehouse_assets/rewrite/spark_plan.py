@@ -11,21 +11,12 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
 
 WORKER_BYTES = 4 * 2**30
 """The most bytes that one worker rewrites, unless a single partition has more: minutes of work, which a lost worker
 costs."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The way in which rows are laid out; see RewriteAssignment."""
-
-    strategy: Strategy
-    zorder: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,9 @@ class RewritePlan(Durable):
     what is done.
     """
 
-    layout: Layout
+    sorts: bool
+    zorder: tuple[str, ...]
+    """This and ``sorts`` are as in RewriteAssignment."""
     chunks: tuple[PlannedChunk, ...]
 
 

@@ -28,13 +28,12 @@ from lakehouse_assets.environment.catalog import with_retries, worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
+from lakehouse_assets.protocol.assignment import RewriteAssignment
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     WORKER_BYTES,
-    Layout,
     PlannedChunk,
     RewritePlan,
     cut,
@@ -63,8 +62,8 @@ def first_attempts(
             chunk=n,
             fork_base=chunk.fork_base,
             receipt=journal.receipt_location(n),
-            strategy=plan.layout.strategy,
-            zorder=plan.layout.zorder,
+            sorts=plan.sorts,
+            zorder=plan.zorder,
             counts_only=table.maintenance.proof == RowProof.COUNTS,
             compute=table.compute or settings.compute,
             catalog=catalog,
@@ -134,9 +133,7 @@ class SparkRewrite:
         io, location = self._journal.io, f"{self._journal.folder}/plan.json"
         if found := read_json(io, location, RewritePlan.from_json):
             return found
-        strategy = Strategy.BINPACK if self._target.sort_order().is_unsorted else Strategy.SORT
-        layout = Layout(Strategy.ZORDER if self.zorder else strategy, self.zorder)
-        plan = RewritePlan(layout, tuple(self._forks()))
+        plan = RewritePlan(not self._target.sort_order().is_unsorted, self.zorder, tuple(self._forks()))
         plan.write(io, location)
         return plan
 

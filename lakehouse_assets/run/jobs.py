@@ -1,4 +1,4 @@
-"""Shares among the jobs and assets of the code location: chosen tables, the launchpad, tables and names as metadata.
+"""Shares among jobs, sensors and assets: chosen tables, the launchpad, cursors, tables and names as metadata.
 
 What each of them does is in its own file.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
+from pydantic import TypeAdapter
 
 from lakehouse_assets.declare.table import Table
 
@@ -26,6 +27,23 @@ def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list
         text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
         raise dg.Failure(text, allow_retries=False)
     return [table for name, table in known.items() if name in identifiers or not identifiers]
+
+
+class SensorCursor:
+    """The base of dataclasses that a sensor keeps from tick to tick, as its cursor. Losing one loses nothing else."""
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """Reads a cursor. None, and text that is not ours (such as what a person set in the UI), gives a new one."""
+        try:
+            found: Self = TypeAdapter(cls).validate_json(text or "{}")
+        except ValueError:
+            return cls()
+        return found
+
+    def text(self) -> str:
+        """Returns the cursor as text, for Dagster to keep."""
+        return TypeAdapter(type(self)).dump_json(self).decode()
 
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})

@@ -31,21 +31,21 @@ class TableCredentials:
     """
 
     def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
-        self._catalog, self._identifier = catalog, identifier
+        self.catalog, self._identifier = catalog, identifier
         self._given_at = time.monotonic()
         self.properties: Mapping[str, Any] = table_io(catalog, identifier)
 
     @property
     def vended(self) -> bool:
         """Whether the catalog gave other keys than those in its configuration."""
-        return any(self.properties.get(f"s3.{key}") != self._catalog.get(f"s3.{key}") for key in KEYS)
+        return any(self.properties.get(f"s3.{key}") != self.catalog.get(f"s3.{key}") for key in KEYS)
 
     def renewed(self) -> Mapping[str, Any]:
         """Returns the properties as the catalog gives them now, or, while it is out of reach, as it gave them first."""
         if not self.vended:
             return self.properties
         try:
-            return with_retries(lambda: table_io(self._catalog, self._identifier))
+            return with_retries(lambda: table_io(self.catalog, self._identifier))
         except OSError:  # requests' errors as well
             return self.properties
 

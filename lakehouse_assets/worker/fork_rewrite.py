@@ -9,18 +9,14 @@ and maps are lists of entries, in their order. It does not tell 0.0 from -0.0, n
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from datetime import UTC, datetime
 
 from pyiceberg.io import load_file_io
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakehouse_assets.protocol.assignment import RewriteAssignment, Rewritten, RowSums, Strategy
+from lakehouse_assets.protocol.assignment import Digest, RewriteAssignment, Rewritten
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.session import committed_metadata, literal, register
@@ -37,54 +33,37 @@ class RewriteError(RuntimeError):
     """Iceberg's procedure did not rewrite everything."""
 
 
-def rewrite(
-    spark: SparkSession,
-    assignment: RewriteAssignment,
-    io_properties: Mapping[str, str],
-    credentials: TableCredentials | None = None,
-) -> Receipt:
+def rewrite(spark: SparkSession, assignment: RewriteAssignment, credentials: TableCredentials) -> Receipt:
     """Rewrites all files of the assignment's fork, and writes the receipt.
 
-    spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
-    properties. credentials: if the catalog may vend them with a table. Raises RewriteError, ForkError,
+    spark: one session for all, as each has its own catalog ``stage`` in memory. Raises RewriteError, ForkError,
     CredentialsExpired, and what Spark raises.
     """
-    with credentials.expiry_explained() if credentials else nullcontext():
+    with credentials.expiry_explained():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
-        begun = time.monotonic()
         before = row_sums(spark.table(fork), counts_only=assignment.counts_only)
-        said = _call(spark, fork, assignment)
-        rewritten = time.monotonic()
+        _call(spark, fork, assignment)
         after = row_sums(spark.table(fork), counts_only=assignment.counts_only)
-        seconds = {"rewrite": round(rewritten - begun, 3), "count again": round(time.monotonic() - rewritten, 3)}
-        receipt = Receipt(
-            table=assignment.table,
-            token=assignment.token,
-            chunk=assignment.chunk,
-            work=assignment.work,
-            fork_base=assignment.fork_base,
+        receipt = Receipt.of(
+            assignment,
             metadata_location=committed_metadata(spark, fork, assignment.fork_base, assignment.table),
-            created_at=datetime.now(UTC).isoformat(),
-            worker=socket.gethostname(),
-            rewritten=Rewritten(before, after, said, seconds),
+            rewritten=Rewritten(before, after),
         )
-        receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
+        receipt.write(load_file_io(dict(credentials.catalog), assignment.receipt), assignment.receipt)
         return receipt
 
 
-def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> dict[str, int]:
-    """Calls the procedure and returns its numbers. Raises RewriteError if it says that something failed."""
+def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None:
+    """Calls the procedure. Raises RewriteError if it says that something failed."""
     options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
-    strategy = "binpack" if assignment.strategy is Strategy.BINPACK else "sort"
     columns = ", ".join(f"`{name}`" for name in assignment.zorder)
-    order = f"sort_order => {literal(f'zorder({columns})')}, " if assignment.strategy is Strategy.ZORDER else ""
+    order = f"sort_order => {literal(f'zorder({columns})')}, " if assignment.zorder else ""
+    strategy = "sort" if assignment.zorder or assignment.sorts else "binpack"
     (row,) = spark.sql(
         f"CALL stage.system.rewrite_data_files(table => {literal(fork.removeprefix('stage.'))}, "
         f"strategy => '{strategy}', {order}options => map({options}))"
     ).collect()
-    said: dict[str, int] = row.asDict()
-    refuse_failures(said, assignment.table)
-    return said
+    refuse_failures(row.asDict(), assignment.table)
 
 
 def refuse_failures(said: Mapping[str, int], table: str) -> None:
@@ -96,14 +75,14 @@ def refuse_failures(said: Mapping[str, int], table: str) -> None:
 LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
 
 
-def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, RowSums]:
+def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, Digest]:
     """Returns the sums of the live rows of an Iceberg table by data file; files without such rows are missing.
 
     counts_only: whether all but the number of rows is 0.
     """
     if counts_only:
         counted = rows.groupBy(F.col("_file")).agg(F.count(F.lit(1))).collect()
-        return {file: RowSums(count, 0, 0, 0) for file, count in counted}
+        return {file: Digest(count, 0, 0, 0) for file, count in counted}
     hashed = rows.select(F.col("_file").alias("file"), row_hash(rows).alias("h"))
     sums = hashed.groupBy("file").agg(
         F.count(F.lit(1)),
@@ -111,7 +90,7 @@ def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, RowSums
         F.sum(F.shiftright("h", HIGH_SHIFT)),
         F.bit_xor("h"),
     )
-    return {file: RowSums(*numbers) for file, *numbers in sums.collect()}
+    return {file: Digest(*numbers) for file, *numbers in sums.collect()}
 
 
 def row_hash(rows: DataFrame) -> Column:

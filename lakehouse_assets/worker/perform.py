@@ -58,22 +58,21 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
     """Stages the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
     assignment = Assignment.from_json(payload)
     check_code(assignment)
-    spark, properties, credentials = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
+    spark, credentials = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
 
     from lakehouse_assets.worker.stage import stage
 
-    return stage(spark, assignment, properties, started, credentials).to_json()
+    return stage(spark, assignment, credentials, started).to_json()
 
 
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
     """Rewrites the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
     assignment = RewriteAssignment.from_json(payload)
-    prepared = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
+    spark, credentials = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 
     from lakehouse_assets.worker.fork_rewrite import rewrite
 
-    spark, properties, credentials = prepared
-    return rewrite(spark, assignment, properties, credentials).to_json()
+    return rewrite(spark, assignment, credentials).to_json()
 
 
 KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
@@ -81,10 +80,10 @@ KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 
 def _prepare(
     assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
-) -> tuple[SparkSession, Mapping[str, str], TableCredentials]:
+) -> tuple[SparkSession, TableCredentials]:
     """Prepares the session for an assignment, which gets both catalogs. module: the one that will do the work.
 
-    Returns the session, PyIceberg's properties of the catalog, and the credentials for the table's files.
+    Returns the session, and the credentials for the table's files.
     What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
     """
     from lakehouse_assets.environment.computes import find_compute
@@ -113,4 +112,4 @@ def _prepare(
     credentials = TableCredentials(properties, assignment.table)
     catalogs = spark_catalogs(properties, credentials.properties, derby=compute.brings_spark, live=credentials.vended)
     configure(spark, secrets | catalogs | hadoop_s3(properties))
-    return spark, properties, credentials
+    return spark, credentials

@@ -20,24 +20,22 @@ from lakehouse_assets.worker.session import literal
 
 
 @contextmanager
-def reading(
-    spark: SparkSession, pins: Sequence[Pin], properties: Mapping[str, str], credentials: TableCredentials | None
-) -> Iterator[None]:
+def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
     """Has the pinned tables as ``lake`` within the context.
 
     Where the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give what reads these
-    files: then it is compared before and after. properties: PyIceberg's. Raises InputMoved.
+    files: then it is compared before and after. Raises InputMoved.
     """
-    if credentials is None or not credentials.vended:
+    if not credentials.vended:
         for table, location in {pin.table: pin.metadata for pin in pins}.items():
             called = f"table => {literal(table)}, metadata_file => {literal(location)}"
             spark.sql(f"CALL {LAKE}.system.register_table({called})")
         yield
         _refuse_dropped(spark, dict.fromkeys(pin.table for pin in pins))
         return
-    _refuse_moved(pins, properties)
+    _refuse_moved(pins, credentials.catalog)
     yield
-    _refuse_moved(pins, properties)
+    _refuse_moved(pins, credentials.catalog)
 
 
 def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:

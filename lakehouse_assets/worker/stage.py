@@ -5,12 +5,8 @@ Nothing here touches the target table or publishes; only the step reads the cata
 
 from __future__ import annotations
 
-import socket
 import time
 from asyncio import CancelledError
-from collections.abc import Mapping
-from contextlib import nullcontext
-from datetime import UTC, datetime
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
@@ -41,29 +37,22 @@ class StageError(RuntimeError):
     """The step did not return what it should."""
 
 
-def stage(
-    spark: SparkSession,
-    assignment: Assignment,
-    io_properties: Mapping[str, str],
-    started: float,
-    credentials: TableCredentials | None = None,
-) -> Receipt:
+def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredentials, started: float) -> Receipt:
     """Stages the assignment's chunk and writes its receipt.
 
-    spark: one session for all, as each has its own catalog ``stage`` in memory. io_properties: PyIceberg's FileIO
-    properties. started: time.monotonic() at the worker's start. credentials: if the catalog may vend them with a table.
-    Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
+    spark: one session for all, as each has its own catalog ``stage`` in memory. started: time.monotonic() at the
+    worker's start. Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
     ForkError, OtherCode, InputMoved and CredentialsExpired.
     """
-    with credentials.expiry_explained() if credentials else nullcontext():
+    with credentials.expiry_explained():
+        io_properties, files = credentials.catalog, dict(credentials.properties)
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
-        files = credentials.properties if credentials else io_properties
-        begun = StaticTable.from_metadata(assignment.fork_base, dict(files)).metadata if assignment.merge else None
+        begun = StaticTable.from_metadata(assignment.fork_base, files).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
         take_opened()  # by a step before, where a process runs several
         changes = InputChanges(spark, assignment, io_properties, spark.table(fork).schema)
-        with reading(spark, assignment.inputs, io_properties, credentials):
+        with reading(spark, assignment.inputs, credentials):
             rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
             refuse_unheeded(rows, assignment, changes)
             merged, failed = _write(spark, rows, fork, begun, assignment)
@@ -72,17 +61,13 @@ def stage(
         idle = merged is not None and merged.is_idle
         metadata_location = base if idle else committed_metadata(spark, fork, base, table)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
-        staged = StaticTable.from_metadata(
-            metadata_location, dict(credentials.renewed() if credentials else io_properties)
-        )
+        staged = StaticTable.from_metadata(metadata_location, dict(credentials.renewed()))
         receipt = Receipt.of(
             assignment,
             metadata_location=metadata_location,
             rows=0 if metadata_location == assignment.fork_base else _staged_rows(staged),
             duplicates=find_duplicates(spark, fork, staged, assignment.unique),
             stage_seconds=round(time.monotonic() - started, 3),
-            created_at=datetime.now(UTC).isoformat(),
-            worker=socket.gethostname(),
             merged=merged,
             failed_checks=failed,
             files=take_opened(),

@@ -197,7 +197,7 @@ def test_spark_stages_for_it_and_reads_it(
         code=worker_code("tests.support.forks:flights"),
         unique=("carrier",),
     )
-    receipt = stage(spark, assignment, catalog_properties, time.monotonic(), credentials)
+    receipt = stage(spark, assignment, credentials, time.monotonic())
     daily.publish("run", DAYS, *read_all(daily.table.io.properties, [receipt]))
 
     assert daily.counts() == dict.fromkeys(DAYS, 2)

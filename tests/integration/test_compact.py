@@ -39,8 +39,8 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from lakehouse_assets.commit.landing_rules import Digest
 from lakehouse_assets.declare.care import RowProof
+from lakehouse_assets.protocol.assignment import Digest
 from lakehouse_assets.rewrite import rewrite as rewriting
 from lakehouse_assets.rewrite.compact import Outcome
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask

@@ -22,6 +22,7 @@ from lakehouse_assets.commit.staged import StagedChunk, nulls_in, read_all
 from lakehouse_assets.protocol.assignment import Assignment, MergeWork
 from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows
 
@@ -49,7 +50,8 @@ def staged_by_spark(
         merge=merge,
     )
     properties = daily.table.io.properties
-    return read_all(properties, [stage(spark, assignment, properties, time.monotonic())])[0]
+    credentials = TableCredentials(properties, daily.identifier)
+    return read_all(properties, [stage(spark, assignment, credentials, time.monotonic())])[0]
 
 
 def spark_counts(spark: SparkSession, daily: Daily) -> dict[str, int]:

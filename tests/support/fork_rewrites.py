@@ -12,10 +12,11 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing_rules import Unit
-from lakehouse_assets.protocol.assignment import RewriteAssignment, Strategy
+from lakehouse_assets.protocol.assignment import RewriteAssignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import cut, listed
+from lakehouse_assets.worker.credentials import TableCredentials
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of
 
@@ -35,7 +36,7 @@ class Forks:
     def rewrite(
         self,
         *partitions: str,
-        strategy: Strategy = Strategy.BINPACK,
+        sorts: bool = False,
         zorder: tuple[str, ...] = (),
         everything: bool = True,
         worker_bytes: int = 2**30,
@@ -57,11 +58,12 @@ class Forks:
                 n,
                 fork.location,
                 receipt,
-                strategy=strategy,
+                sorts=sorts,
                 zorder=zorder,
                 counts_only=counts_only,
             )
-            receipts.append(rewrite(self.spark, assignment, table.io.properties))
+            credentials = TableCredentials(table.io.properties, self.daily.identifier)
+            receipts.append(rewrite(self.spark, assignment, credentials))
         self.receipts += receipts
         return receipts
 

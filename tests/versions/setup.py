@@ -11,6 +11,7 @@ from lakehouse_assets.environment.spark_setup import (
     COORDINATES,
     DRIVERS,
     EXCLUDED,
+    LOCAL_FILES,
     build,
     class_data_archive,
     jar_folder,
@@ -21,6 +22,7 @@ from lakehouse_assets.environment.spark_setup import (
 OF_SPARK_3_5 = (
     "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.10.0",
     "org.apache.iceberg:iceberg-aws-bundle:1.10.0",
+    LOCAL_FILES,
     *DRIVERS,
 )
 

@@ -5,23 +5,14 @@ When each table is updated is in tables.py.
 
 from __future__ import annotations
 
-from lakehouse_assets import Release, when_current
-from lakehouse_assets.domains.nyc.tables import (
-    OWNERS,
-    airlines,
-    airports,
-    flights,
-    flights_enriched,
-    planes,
-    route_delays_monthly,
-    weather,
-)
+from lakehouse_assets import Release, tables_of, when_current
+from lakehouse_assets.domains.nyc import tables
 
-TABLES = (airlines, airports, planes, weather, flights, flights_enriched, route_delays_monthly)
+TABLES = tables_of(tables)
 
 RELEASE = Release(
     "nyc",
     tables=TABLES,
     automation=when_current(*(table.key for table in TABLES)),
-    owners=OWNERS,
+    owners=tables.OWNERS,
 )

@@ -185,9 +185,7 @@ def usage(task: Task) -> Usage | None:
     vcpu_hours, gib_hours = (amount * seconds / 3600 for amount in size(task))
     provider = task.get("capacityProviderName") or task.get("launchType", "")
     source = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
-    # ECS reports it for every task: https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
-    arm = any(a["name"] == "ecs.cpu-architecture" and a.get("value") == "arm64" for a in task.get("attributes", ()))
-    price = FARGATE_PRICES.get((provider, arm))
+    price = FARGATE_PRICES.get(provider)
     if price is None:
         return Usage(vcpu_hours, gib_hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)

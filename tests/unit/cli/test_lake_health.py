@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lakehouse_assets.cli.pipeline import Pipeline
 from lakehouse_assets.cli.run import health_line
-from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from tests.support.manifests import Crafted, Listed
@@ -26,11 +24,6 @@ def test_a_lake_that_is_well(settings: Settings) -> None:
     assert health_line(settings, ["demo.a", "demo.b", "demo.not_yet", "other.not_yet"]) == (
         "health of the lake: 2 tables, 7 data files, 7 MiB; nothing to mend"
     )
-
-
-def test_it_is_of_the_domains_declared_tables_and_of_no_other_asset() -> None:
-    found = Pipeline().tables("nyc")
-    assert sorted(found) == sorted(table.identifier for table in DOMAIN.tables)
 
 
 def test_tables_that_need_care_are_named_with_what_they_need(settings: Settings) -> None:

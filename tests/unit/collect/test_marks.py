@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -15,7 +14,6 @@ from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.collect.marks import Mark, Marks, MarkStore
 from lakehouse_assets.storage.place import Place, StorageKind
 
-UUID = uuid4()
 NAMES = ["a.parquet", "a b#1?%2F", "line\nend", "caf\u00e9", "cafe\u0301", "not utf-8 \udcff"]
 
 
@@ -35,8 +33,8 @@ def path(store: MarkStore) -> Path:
 def test_marks_of_any_name_are_found_again(store: MarkStore) -> None:
     token = os.fsdecode(b"token \xff")
     marks = {listed(name): Mark(100 + n // 4, token if n % 2 else None) for n, name in enumerate(NAMES)}
-    store.write(UUID, marks.items(), {token: 7})
-    found = store.read(UUID)
+    store.write(marks.items(), {token: 7})
+    found = store.read()
     assert {file: found.of(file) for file in marks} == marks
     assert found.newest_ms == {token: 7}
     assert found.of(listed("another")) is None
@@ -44,28 +42,27 @@ def test_marks_of_any_name_are_found_again(store: MarkStore) -> None:
 
 @pytest.mark.parametrize("change", [{"size": 6}, {"modified_ms": 11}, {"etag": "f"}])
 def test_a_file_that_changed_was_not_seen_before(store: MarkStore, change: dict[str, object]) -> None:
-    store.write(UUID, [(listed("a"), Mark(1))], {})
-    assert store.read(UUID).of(replace(listed("a"), **change)) is None
+    store.write([(listed("a"), Mark(1))], {})
+    assert store.read().of(replace(listed("a"), **change)) is None
 
 
 def test_lost_torn_and_foreign_marks_count_as_none(store: MarkStore, caplog: pytest.LogCaptureFixture) -> None:
-    assert store.read(UUID) == Marks()
+    assert store.read() == Marks()
     assert not caplog.records, "the first pass over a table is nothing to warn of"
     files = [listed(str(n)) for n in range(9)]
-    store.write(UUID, [(file, Mark(1)) for file in files], {"token": 1})
-    assert store.read(uuid4()) == Marks()
+    store.write([(file, Mark(1)) for file in files], {"token": 1})
     whole = path(store).read_bytes()
     for torn in (*(whole[:end] for end in range(0, len(whole), 7)), whole[:-4] + b"torn", b"\x1f\x8b\xff", b"null"):
         path(store).write_bytes(torn)
-        assert store.read(UUID) == Marks()
+        assert store.read() == Marks()
     path(store).write_bytes(whole.replace(b'"version": 1', b'"version": 2'))
-    assert store.read(UUID) == Marks()
-    assert "the grace of the table's files begins anew" in caplog.text
+    assert store.read() == Marks()
+    assert "counts as missing" in caplog.text
     path(store).write_bytes(whole)
-    assert all(map(store.read(UUID).of, files))
+    assert all(map(store.read().of, files))
 
 
 def test_a_storage_that_cannot_be_read_is_no_lost_mark(store: MarkStore) -> None:
     path(store).mkdir(parents=True)
     with pytest.raises(OSError):
-        store.read(UUID)
+        store.read()

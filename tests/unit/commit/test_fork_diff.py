@@ -15,11 +15,10 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.landing_rules import Digest
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Rewritten, RowSums
+from lakehouse_assets.protocol.assignment import Digest, Rewritten
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
@@ -68,7 +67,7 @@ def replace(fork: Table, removed: Sequence[ManifestEntry], added: Sequence[DataF
     transaction.commit_transaction()
 
 
-def receipt(daily: Daily, fork: Table, **sums: dict[str, RowSums]) -> Receipt:
+def receipt(daily: Daily, fork: Table, **sums: dict[str, Digest]) -> Receipt:
     (base,) = Path(daily.table.location().removeprefix("file://"), "metadata").glob("*-fork-*.metadata.json")
     return Receipt(
         table=daily.identifier,
@@ -79,15 +78,15 @@ def receipt(daily: Daily, fork: Table, **sums: dict[str, RowSums]) -> Receipt:
         metadata_location=fork.refresh().metadata_location,
         created_at="",
         worker="test",
-        rewritten=Rewritten(sums.get("before", {}), sums.get("after", {}), {}, {}),
+        rewritten=Rewritten(sums.get("before", {}), sums.get("after", {})),
     )
 
 
 def test_each_partition_is_a_unit_with_the_sums_of_its_own_files(daily: Daily, fork: Table) -> None:
     old, new = live(fork), rewritten(daily)
     replace(fork, old, new)
-    before = {entry.data_file.file_path: RowSums(2, n, 10 * n, 1 << n) for n, entry in enumerate(old)}
-    after = {new[0].file_path: RowSums(4, 7, 70, 5)}  # of the other day nothing was read back
+    before = {entry.data_file.file_path: Digest(2, n, 10 * n, 1 << n) for n, entry in enumerate(old)}
+    after = {new[0].file_path: Digest(4, 7, 70, 5)}  # of the other day nothing was read back
     units = rewritten_units(daily.table.io, receipt(daily, fork, before=before, after=after))
     assert [unit.name for unit in sorted(units, key=lambda u: u.name)] == [f"day={day}" for day in DAYS]
     for unit in units:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.environment.launchers import ecs_answers as answers
-from lakehouse_assets.environment.launchers.prices import FARGATE, FARGATE_ARM, FARGATE_SPOT, FARGATE_SPOT_ARM
+from lakehouse_assets.environment.launchers.prices import FARGATE, FARGATE_SPOT
 from tests.support.fakes.ecs_rules import ACCOUNT, CLUSTER, CONTAINER, IMAGE, PREFIX
 
 STARTED = datetime(2024, 1, 1, tzinfo=UTC)
@@ -177,33 +177,15 @@ def test_a_sidecars_exit_code_is_not_the_workers() -> None:
     assert "status 3" in end.reason
 
 
-@pytest.mark.parametrize(
-    ("provider", "architecture", "price"),
-    [
-        ("FARGATE", "x86_64", FARGATE),
-        ("FARGATE", "arm64", FARGATE_ARM),
-        ("FARGATE_SPOT", "x86_64", FARGATE_SPOT),
-        ("FARGATE_SPOT", "arm64", FARGATE_SPOT_ARM),
-        ("FARGATE", None, FARGATE),
-    ],
-)
-def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, architecture: str | None, price: Any) -> None:
+@pytest.mark.parametrize(("provider", "price"), [("FARGATE", FARGATE), ("FARGATE_SPOT", FARGATE_SPOT)])
+def test_usage_is_the_tasks_size_from_its_pull_to_its_stop(provider: str, price: Any) -> None:
     times = {"pullStartedAt": STARTED, "startedAt": STARTED + timedelta(minutes=9)}
     stopped = task(**times, stoppedAt=STARTED + timedelta(minutes=30), capacityProviderName=provider)
-    if architecture:
-        stopped["attributes"] = [{"name": "ecs.cpu-architecture", "value": architecture}]
     used = answers.usage(stopped | {"ephemeralStorage": {"sizeInGiB": 50}})
     assert used is not None
     assert (used.vcpu_hours, used.gib_hours) == (1.0, 4.0)
     assert used.estimated_usd == pytest.approx(price.vcpu + 4 * price.gib + 15 * price.disk_gib)
     assert price.source in used.source
-
-
-def test_arm_costs_a_fifth_less() -> None:
-    for arm, x86 in ((FARGATE_ARM, FARGATE), (FARGATE_SPOT_ARM, FARGATE_SPOT)):
-        assert arm.usd(4, 16) == pytest.approx(0.8 * x86.usd(4, 16), rel=1e-3)
-        assert arm.disk_gib == x86.disk_gib
-        assert "ARM" in arm.source
 
 
 def test_a_minute_is_billed_at_least() -> None:

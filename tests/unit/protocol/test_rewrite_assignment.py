@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakehouse_assets.protocol.assignment import RewriteAssignment, Rewritten, RowSums, Strategy
+from lakehouse_assets.protocol.assignment import Digest, RewriteAssignment, Rewritten
 from lakehouse_assets.protocol.receipts import Receipt
 
 ASSIGNMENT = RewriteAssignment(
-    "demo.numbers", "token", 1, "base", "receipt", Strategy.ZORDER, ("n", "text"), spark_conf={"spark.a": "1"}
+    "demo.numbers", "token", 1, "base", "receipt", False, ("n", "text"), spark_conf={"spark.a": "1"}
 )
 RECEIPT = Receipt(
     table="demo.numbers",
@@ -23,7 +23,7 @@ RECEIPT = Receipt(
     metadata_location="after",
     created_at="2024-01-01T00:00:00+00:00",
     worker="host",
-    rewritten=Rewritten({"a.parquet": RowSums(1, 2, -3, -4)}, {}, {"rewritten_data_files_count": 1}, {"rewrite": 1.5}),
+    rewritten=Rewritten({"a.parquet": Digest(1, 2, -3, -4)}, {}),
 )
 
 
@@ -46,7 +46,7 @@ def test_another_version_is_refused(kind: dict) -> None:
 def test_the_work_is_what_is_rewritten_and_how() -> None:
     others = [
         replace(ASSIGNMENT, fork_base="other"),
-        replace(ASSIGNMENT, strategy=Strategy.SORT),
+        replace(ASSIGNMENT, sorts=True),
         replace(ASSIGNMENT, zorder=("n",)),
         replace(ASSIGNMENT, token="other"),
         replace(ASSIGNMENT, spark_conf={}),
