@@ -224,7 +224,8 @@ class Drive:
         ended = self._workers.poll()
         retries: list[PendingChunk] = []
         readable = True
-        for worker in map(self._with_deadline, tuple(self._workers.running.values())):
+        for worker in tuple(self._workers.running.values()):
+            self._set_deadline(worker)
             if (receipt := self._reported(worker)) is not None:
                 self._let_end(worker, receipt)
             elif worker.handle.id in ended:
@@ -245,7 +246,8 @@ class Drive:
         """Takes the receipt. The worker ends by itself while the run goes on, and keeps its slot until then."""
         self.results.receipts[worker.chunk.ordinal] = receipt
         del self._workers.running[worker.handle.id]
-        self._workers.ending.append(replace(worker, deadline=time.monotonic() + self._workers.ending_seconds()))
+        worker.deadline = time.monotonic() + self._workers.ending_seconds()
+        self._workers.ending.append(worker)
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
         """Judges a worker that ended without reporting a receipt.
@@ -285,15 +287,13 @@ class Drive:
         self._workers.run.log(logging.WARNING, text)
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
 
-    def _with_deadline(self, worker: RunningWorker) -> RunningWorker:
+    def _set_deadline(self, worker: RunningWorker) -> None:
         """Gives the worker its deadline, as soon as it has begun: the time it waits for a machine does not count."""
         limit, began = worker.pending.attempt.timeout, self._workers.launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
-            return worker
+            return
         left = began + limit - datetime.now(UTC)
-        worker = replace(worker, deadline=time.monotonic() + left.total_seconds())
-        self._workers.running[worker.handle.id] = worker
-        return worker
+        worker.deadline = time.monotonic() + left.total_seconds()
 
     def _cancel_overdue(self, worker: RunningWorker) -> None:
         """Cancels a worker whose time is up.
@@ -302,9 +302,8 @@ class Drive:
         """
         if self._workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
-            overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
-            deadline = time.monotonic() + self._workers.ending_seconds()
-            self._workers.running[worker.handle.id] = replace(worker, overdue=overdue, deadline=deadline)
+            worker.overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
+            worker.deadline = time.monotonic() + self._workers.ending_seconds()
 
 
 @contextmanager

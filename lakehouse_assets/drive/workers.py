@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -53,7 +53,7 @@ def _is_no_advice(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(ADVICE)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunningWorker:
     """A worker that was started or found running."""
 
@@ -189,9 +189,10 @@ class Workers:
             self.ending.remove(worker)
             self.close(worker)
         now = time.monotonic()
-        late = [w.handle for w in self.ending if now > w.deadline]
-        if late and self.cancel(late):  # once: the calls of a service may take seconds
-            self.ending = [replace(w, deadline=inf) if now > w.deadline else w for w in self.ending]
+        late = [w for w in self.ending if now > w.deadline]
+        if late and self.cancel([w.handle for w in late]):
+            for worker in late:
+                worker.deadline = inf  # it is cancelled once: the calls of a service may take seconds
 
     def _abandon(self) -> None:
         """Cancels the workers that should have ended by themselves, and waits for them no longer."""

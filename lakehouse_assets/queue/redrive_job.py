@@ -23,7 +23,8 @@ from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.jobs import job_of, shown_table
-from lakehouse_assets.run.queue_part import inbox_of, notes_of
+from lakehouse_assets.run.plan import plans_of
+from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 
 COLUMNS = ("from", "partitions", "reason", "what")
@@ -62,7 +63,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
         if config.parked:
             rows += _parked(lakehouse, tables, config)
         if config.dead_letters:
-            runs = Runs(context.instance, queue.name, tables, partial(notes_of, lakehouse), location_of(context.run))
+            runs = Runs(context.instance, queue.name, tables, partial(plans_of, lakehouse), location_of(context.run))
             routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
             rows += _dead_letters(sqs_queue(queue), routes, config)
         context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))

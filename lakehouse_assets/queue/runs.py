@@ -16,7 +16,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.decide import Lane, Waiting
 from lakehouse_assets.queue.strikes import EndedRun
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
-from lakehouse_assets.run.queue_part import QueueNotes
+from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
@@ -34,8 +34,8 @@ class Runs:
     queue: str
     """The queue's name."""
     tables: Sequence[Table]
-    notes_of: Callable[[str], QueueNotes]
-    """Returns what the runs of a table noted, by the table's identifier."""
+    plans_of: Callable[[str], Plans]
+    """Returns what the runs of a table wrote down, by the table's identifier."""
     location: str | None
     """The name of the code location, if it has one."""
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
@@ -105,8 +105,8 @@ class Runs:
         table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
         if table is None:  # no longer declared
             return
-        notes, token = self.notes_of(table.identifier), chain_head(self.instance, run)
-        covers, failed = notes.covers(token), notes.failed(token)
+        plans, token = self.plans_of(table.identifier), chain_head(self.instance, run)
+        covers, failed = plans.covers(token), plans.failed(token)
         covered = covers.names() if covers else self._asked_for(run, table, waiting)
         if failed and failed.run_id != run.run_id:  # an earlier attempt's
             failed = None

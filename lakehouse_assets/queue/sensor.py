@@ -25,7 +25,8 @@ from lakehouse_assets.queue.strikes import memory_store
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor
-from lakehouse_assets.run.queue_part import inbox_of, notes_of
+from lakehouse_assets.run.plan import plans_of
+from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
 
@@ -81,7 +82,7 @@ def queue_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, earlier = clock(), Cursor.parse(context.cursor)
-        runs = Runs(context.instance, queue.name, tables, partial(notes_of, lakehouse), location_of_sensor(context))
+        runs = Runs(context.instance, queue.name, tables, partial(plans_of, lakehouse), location_of_sensor(context))
         routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
         intake = Intake(sqs_queue(queue), routes, inbox_of(lakehouse))
         owner = owner_name(runs.location or NO_LOCATION, lakehouse.settings.staging)

@@ -12,13 +12,13 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CODE_VERSION_TAG
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.schema_policy import PolicyAction, PolicyVerdict, verdicts
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
+from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import latest_made, outdated
@@ -54,14 +54,13 @@ def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
 
     Raises what catalogs raise, and PublishRefused for a table that is lost.
     """
-    try:
-        return catalog.load_table(table.identifier).metadata
-    except (NoSuchTableError, NoSuchNamespaceError):
-        from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
+    if found := find_table(catalog, table.identifier):
+        return found.metadata
+    from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
 
-        if refused := refusal(catalog, table):
-            raise PublishRefused(refused) from None
-        return None
+    if refused := refusal(catalog, table):
+        raise PublishRefused(refused)
+    return None
 
 
 def _inputs_made_anew(

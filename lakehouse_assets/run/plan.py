@@ -6,7 +6,8 @@ Which run it resumes is resume.py's; what a worker has to do, assignments.py's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -21,7 +22,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.inbox.covers import Covered, Covers
+from lakehouse_assets.inbox.covers import Covered, Covers, Failed
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.receipts import read_json
@@ -29,6 +30,8 @@ from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
+
+logger = logging.getLogger(__name__)
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
@@ -95,8 +98,13 @@ class RunPlan(Durable):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one table's runs: each lies in the folder of the run's journal, and is never changed."""
+    """The plans of one table's runs, and for the queue why runs failed: each in the folder of its run's journal.
 
+    A plan is never changed.
+    """
+
+    table: str
+    """The table's identifier."""
     io: FileIO
     prefix: str
     """The folder that has a folder for each run token."""
@@ -132,10 +140,35 @@ class Plans:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
         plan.write(self.io, self.location(plan.token))
 
+    def covers(self, token: str) -> Covers | None:
+        """Returns the covers of a run; None if it has no plan, or one that this code does not read. Raises OSError."""
+        try:
+            plan = self.find(token)
+        except ForeignVersion as error:
+            logger.warning("%s", error)
+            return None
+        return plan.covered(self.table) if plan else None
+
+    def keys_of(self, token: str) -> Collection[str] | None:
+        """Returns the partitions of a run, under the same conditions as covers()."""
+        covers = self.covers(token)
+        return covers.keys if covers else None
+
+    def failed(self, token: str) -> Failed | None:
+        """Returns why a run failed; None if it did not say so, or what it said can't be read. Raises OSError."""
+        return read_json(self.io, self._failed(token), Failed.from_json)
+
+    def write_failed(self, token: str, failed: Failed) -> None:
+        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
+        failed.write(self.io, self._failed(token))
+
+    def _failed(self, token: str) -> str:
+        return f"{self.prefix}/{token}/failed.json"
+
 
 def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
     """Returns the plans of a table's runs. table: its identifier."""
-    return Plans(lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
+    return Plans(table, lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +17,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.tokens import runs_since
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.errors import ForeignVersion
-from lakehouse_assets.inbox.covers import Covered, Covers, Failed, RunCovers, waiting_for
+from lakehouse_assets.inbox.covers import Covered, Failed, RunCovers, waiting_for
 from lakehouse_assets.inbox.inbox import Inbox, inbox_at
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -36,45 +33,6 @@ MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
 def inbox_of(lakehouse: Lakehouse) -> Inbox:
     """Returns the inbox of a code location."""
     return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
-
-
-@dataclass(frozen=True)
-class QueueNotes:
-    """Reads what the runs of one table have written down for the queue: what they cover, and why they failed."""
-
-    plans: Plans
-    table: str
-    """The table's identifier."""
-
-    def covers(self, token: str) -> Covers | None:
-        """Returns the covers of a run; None if it has no plan, or one that this code does not read. Raises OSError."""
-        try:
-            plan = self.plans.find(token)
-        except ForeignVersion as error:
-            logger.warning("%s", error)
-            return None
-        return plan.covered(self.table) if plan else None
-
-    def keys_of(self, token: str) -> Collection[str] | None:
-        """Returns the partitions of a run, under the same conditions as covers()."""
-        covers = self.covers(token)
-        return covers.keys if covers else None
-
-    def failed(self, token: str) -> Failed | None:
-        """Returns why a run failed; None if it did not say so, or what it said can't be read. Raises OSError."""
-        return read_json(self.plans.io, self._location(token), Failed.from_json)
-
-    def note_failed(self, token: str, failed: Failed) -> None:
-        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
-        failed.write(self.plans.io, self._location(token))
-
-    def _location(self, token: str) -> str:
-        return f"{self.plans.prefix}/{token}/failed.json"
-
-
-def notes_of(lakehouse: Lakehouse, table: str) -> QueueNotes:
-    """Returns what the runs of a table have written down for the queue. table: its identifier."""
-    return QueueNotes(plans_of(lakehouse, table), table)
 
 
 class QueuePart:
@@ -91,8 +49,8 @@ class QueuePart:
         self._run: RunCovers | None = None
 
     @cached_property
-    def _notes(self) -> QueueNotes:
-        return notes_of(self.lakehouse, self.table)
+    def _plans(self) -> Plans:
+        return plans_of(self.lakehouse, self.table)
 
     def waiting(self) -> Mapping[str, Covered]:
         """Returns what waits in the inbox for the run's partitions. Raises what the storage raises."""
@@ -102,7 +60,7 @@ class QueuePart:
         """Takes what the run covers from its plan, and shows it in the run's tags."""
         if not self.is_on:
             return
-        self._run = RunCovers(inbox_of(self.lakehouse), plan.covered(self.table), self._notes.keys_of)
+        self._run = RunCovers(inbox_of(self.lakehouse), plan.covered(self.table), self._plans.keys_of)
         if found := plan.covers.values():
             oldest = (self._run.covers.noted_ms - min(one.sent_ms for one in found)) / 1000
             messages = sum(one.messages for one in found)
@@ -134,7 +92,7 @@ class QueuePart:
             return
         try:
             said = Failed(context.run.run_id, tuple(sorted(keys)), str(error)[:LONGEST_REASON])
-            self._notes.note_failed(self.token, said)
+            self._plans.write_failed(self.token, said)
         except Exception as fault:  # whatever the storage raises
             context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
 

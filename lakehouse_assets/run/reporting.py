@@ -5,14 +5,12 @@ What a materialization shows is metadata.py's; what is checked, commit/audit.py'
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
-from dagster._core.events import DagsterEvent, DagsterEventBatchMetadata
 from dagster._core.execution.context.metadata_logging import AssetMetadataHandle, OutputMetadataAccumulator
 
 from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
@@ -49,17 +47,6 @@ def add_metadata(
     step._metadata_accumulator = OutputMetadataAccumulator(per_output_metadata=outputs)
 
 
-def log_materializations(context: dg.AssetExecutionContext, events: Sequence[dg.AssetMaterialization]) -> None:
-    """Logs the events like ``context.log_event``, but in batches of DAGSTER_EVENT_BATCH_SIZE.
-
-    Dagster stores a result's events in such batches, but logged events one by one (1.13.27), each with transactions of
-    its own.
-    """
-    step, batch, last = context.get_step_execution_context(), str(uuid.uuid4()), len(events) - 1
-    for number, event in enumerate(events):
-        DagsterEvent.asset_materialization(step, event, DagsterEventBatchMetadata(batch, number == last))
-
-
 def materialized(
     context: dg.AssetExecutionContext,
     table: Table,
@@ -86,8 +73,8 @@ def materialized(
     if failed:
         # As Dagster gives to results.
         made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
-        events = [dg.AssetMaterialization(table.key, partition=k, metadata=m, tags=made_by) for k, m in by_key.items()]
-        log_materializations(context, events)
+        for key, metadata in by_key.items():
+            context.log_event(dg.AssetMaterialization(table.key, partition=key, metadata=metadata, tags=made_by))
         published_text = f"The other {len(by_key)} partitions are published"
         advice = advice_after(results.failures, added=table.write_mode.adds_again)
         raise staging_failure(table.identifier, published_text, advice, results)

@@ -6,14 +6,13 @@ table, or decides whether a merge lands. Which changes there are is decided in c
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import TruncateTransform
+from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzType
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
@@ -134,7 +133,7 @@ def merge(
     within = condition(found, schema, "t")
     with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM}):
         if fork.base_id is not None and _may_meet_rows(spark, fork, within, work):
-            same, settings = moving_little(spark, fork.name, changes.schema, facts.rows, work)
+            same, settings = moving_little(fork, changes.schema, facts.rows, work)
             on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), within])
             view = f"changes_{time.time_ns()}"
             # True of each: Spark makes a filter of changes only where they are themselves filtered.
@@ -208,23 +207,22 @@ def merge_sql(
     return f"MERGE INTO {fork} t USING {changes} s ON {on} {' '.join(clauses)}"
 
 
-def moving_little(
-    spark: SparkSession, fork: str, changes: StructType, rows: int, work: MergeWork
-) -> tuple[list[str], dict[str, str]]:
+def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -> tuple[list[str], dict[str, str]]:
     """Returns conditions and settings with which Spark moves few rows of the fork.
 
     The conditions hold where the keys are the same, and are to be named before those of the keys.
     rows: how many changes there are.
     """
-    declared = spark.sql(f"SHOW CREATE TABLE {fork}").collect()[0][0]
-    if {*re.findall(r"bucket\(\d+, `?(\w+)`?\)", declared)} & {*work.keys}:
+    base, names = fork.base, fork.base.schema().find_column_name
+    buckets = {names(one.source_id) for one in base.spec().fields if isinstance(one.transform, BucketTransform)}
+    if buckets & {*work.keys}:
         return [], BUCKETED
     if work.only_inserts or rows > MOST_FILTERED:  # Spark filters no side of the anti join that only inserts
         return [], {}
     hashed = bounded_types(changes, work.keys)
     hashes = (f"xxhash64({', '.join(f'{side}.`{key}`' for key in hashed)})" for side in "ts")
     size = {f"{FILTER}.expectedNumItems": str(rows), f"{FILTER}.numBits": str(rows * BITS_A_CHANGE)}
-    outer = OUTER if "'write.merge.mode' = 'merge-on-read'" in declared else {}
+    outer = OUTER if base.properties.get("write.merge.mode") == "merge-on-read" else {}
     return [" = ".join(hashes)] if hashed else [], {**FILTERED, **size, **outer}
 
 

@@ -28,7 +28,6 @@ from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.plan import Plans
-from lakehouse_assets.run.queue_part import QueueNotes
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.tables import numbers, run_plan
 
@@ -188,8 +187,7 @@ class World:
         self.objects = MemoryObjects(self.calls)
         self.inbox = Inbox(MemoryObjects(self.calls))
         self.state = MemoryObjects(self.calls)
-        self.plans = Plans(MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
-        self.notes = QueueNotes(self.plans, numbers().identifier)
+        self.plans = Plans(numbers().identifier, MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
         self.table: Table = numbers()
         self.keys = [f"2024-01-{day:02d}" for day in range(1, 11)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -294,7 +292,7 @@ class World:
         """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
-        own = RunCovers(self.inbox, Covers(self.table.identifier, token, (), {}, None, 0), self.notes.keys_of)
+        own = RunCovers(self.inbox, Covers(self.table.identifier, token, (), {}, None, 0), self.plans.keys_of)
         own.clock = lambda: self.now
 
         def note() -> None:

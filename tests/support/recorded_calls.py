@@ -67,7 +67,8 @@ def assert_recorded(name: str, calls: Iterable[Call]) -> None:
     """These calls, each once, are those of a file of deploy/proof/. UPDATE_SNAPSHOT=1 writes it, to be reviewed."""
     found = sorted(set(map(essential, calls)))
     if os.environ.get("UPDATE_SNAPSHOT") == "1":
-        (PROOF / name).write_text(json.dumps([asdict(call) for call in found], indent=1) + "\n")
+        lines = ",\n".join(json.dumps(asdict(call)) for call in found)  # one a line, as they are compared
+        (PROOF / name).write_text(f"[\n{lines}\n]\n")
     assert found == read_calls(name)
 
 

@@ -78,9 +78,7 @@ GUARDS = {
         "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
     ),
     "dagster._core.definitions.data_version.CODE_VERSION_TAG": "test_partitions_that_other_code_made_are_shown",
-    "dagster._core.definitions.data_version.DATA_VERSION_TAG": (
-        "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log"
-    ),
+    "dagster._core.definitions.data_version.DATA_VERSION_TAG": (),
     "dagster._core.definitions.data_version.INPUT_DATA_VERSION_TAG_PREFIX": (
         "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
     ),
@@ -101,8 +99,6 @@ GUARDS = {
     ),
     "dagster._core.definitions.reconstruct.ReconstructableRepository": ("test_every_part_of_the_bench_works"),
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
-    "dagster._core.events.DagsterEvent": "test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log",
-    "dagster._core.events.DagsterEventBatchMetadata": "test_what_is_logged_is_stored_in_batches",
     "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
     "dagster._core.execution.backfill.BulkActionStatus": (

@@ -48,7 +48,7 @@ def plan(token: str = "run", size: int = 1, keys: list[str] = KEYS) -> RunPlan:
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Plans:
-    return Plans(PyArrowFileIO(), str(tmp_path))
+    return Plans("demo.numbers", PyArrowFileIO(), str(tmp_path))
 
 
 def test_a_plan_is_read_as_it_was_written(plans: Plans) -> None:

@@ -11,42 +11,41 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.drive.chunk import Chunk
 from lakehouse_assets.inbox.covers import Covered, Failed
 from lakehouse_assets.run.plan import Plans
-from lakehouse_assets.run.queue_part import QueueNotes
 from tests.support.tables import run_plan
 
 COVERED = {"1": Covered(("a", "b"), 3, 5_000)}
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> QueueNotes:
-    return QueueNotes(Plans(PyArrowFileIO(), str(tmp_path)), "demo.numbers")
+def plans(tmp_path: Path) -> Plans:
+    return Plans("demo.numbers", PyArrowFileIO(), str(tmp_path))
 
 
-def test_a_run_covers_what_its_plan_says(notes: QueueNotes) -> None:
-    notes.plans.write(plan := run_plan("r1", [Chunk(0, ("1", "2"))], covers=COVERED, snapshot_id=42))
-    assert notes.plans.find("r1") == plan
-    covers = notes.covers("r1")
+def test_a_run_covers_what_its_plan_says(plans: Plans) -> None:
+    plans.write(plan := run_plan("r1", [Chunk(0, ("1", "2"))], covers=COVERED, snapshot_id=42))
+    assert plans.find("r1") == plan
+    covers = plans.covers("r1")
     assert covers
     assert covers.names() == {"1": frozenset("ab"), "2": frozenset()}
     assert covers.snapshot_id == 42
-    assert notes.keys_of("r1") == ("1", "2")
+    assert plans.keys_of("r1") == ("1", "2")
 
 
-def test_of_a_run_without_a_plan_and_of_one_in_another_version_nothing_is_known(notes: QueueNotes) -> None:
-    notes.plans.write(run_plan("r1", [Chunk(0, ())]))
-    location = Path(notes.plans.location("r1"))
+def test_of_a_run_without_a_plan_and_of_one_in_another_version_nothing_is_known(plans: Plans) -> None:
+    plans.write(run_plan("r1", [Chunk(0, ())]))
+    location = Path(plans.location("r1"))
     location.write_text(json.dumps(json.loads(location.read_text()) | {"version": 99}))
-    assert notes.covers("r1") is None, "a tick must not fail because of it"
-    assert notes.keys_of("r2") is None
+    assert plans.covers("r1") is None, "a tick must not fail because of it"
+    assert plans.keys_of("r2") is None
 
 
-def test_a_table_without_partitions_is_one_key(notes: QueueNotes) -> None:
-    notes.plans.write(run_plan("r1", [Chunk(0, ())]))
-    assert notes.keys_of("r1") == ("",)
+def test_a_table_without_partitions_is_one_key(plans: Plans) -> None:
+    plans.write(run_plan("r1", [Chunk(0, ())]))
+    assert plans.keys_of("r1") == ("",)
 
 
-def test_a_failure_is_read_as_written(notes: QueueNotes) -> None:
-    assert notes.failed("r1") is None
-    (Path(notes.plans.prefix) / "r1").mkdir()
-    notes.note_failed("r1", Failed("r2", ("é",), "why"))
-    assert notes.failed("r1") == Failed("r2", ("é",), "why")
+def test_a_failure_is_read_as_written(plans: Plans) -> None:
+    assert plans.failed("r1") is None
+    (Path(plans.prefix) / "r1").mkdir()
+    plans.write_failed("r1", Failed("r2", ("é",), "why"))
+    assert plans.failed("r1") == Failed("r2", ("é",), "why")

@@ -9,8 +9,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.cli.home import INSTANCE
-from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from lakehouse_assets.run import reporting
 
 KEY = dg.AssetKey("reported")
@@ -70,23 +68,8 @@ def one_by_one(context: dg.AssetExecutionContext):
     yield dg.MaterializeResult(asset_key=KEY)
 
 
-def materializations(context: dg.AssetExecutionContext) -> list[dg.AssetMaterialization]:
-    return [dg.AssetMaterialization(KEY, partition=key, metadata=metadata(key)) for key in context.partition_keys]
-
-
 def test_a_result_reports_of_each_partition_what_dagsters_own_calls_report(instance, partitions) -> None:
     assert run(instance, partitions, 4, at_once) == run(instance, partitions, 4, one_by_one)
-
-
-def test_what_is_logged_of_each_partition_is_what_dagsters_own_calls_log(instance, partitions) -> None:
-    def all_of_them(context: dg.AssetExecutionContext) -> None:
-        reporting.log_materializations(context, materializations(context))
-
-    def each(context: dg.AssetExecutionContext) -> None:
-        for event in materializations(context):
-            context.log_event(event)
-
-    assert run(instance, partitions, 4, all_of_them) == run(instance, partitions, 4, each)
 
 
 def test_metadata_that_was_added_before_is_kept(instance) -> None:
@@ -117,25 +100,3 @@ def test_the_range_s_keys_are_looked_up_as_often_however_many_they_are(instance,
         return len(lookups)
 
     assert count(2) == count(10) > 0
-
-
-def test_what_is_logged_is_stored_in_batches(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", "3")
-    (tmp_path / "dagster.yaml").symlink_to(INSTANCE)
-    batches: list[int] = []
-    store = BatchedSqliteEventLog.store_event_batch
-
-    def stored(self: Any, events: Any) -> None:
-        if events[0].dagster_event.is_step_materialization:
-            batches.append(len(events))
-        store(self, events)
-
-    monkeypatch.setattr(BatchedSqliteEventLog, "store_event_batch", stored)
-
-    def report(context: dg.AssetExecutionContext) -> None:
-        reporting.log_materializations(context, materializations(context))
-
-    with dg.DagsterInstance.get() as instance:
-        run(instance, LETTERS, 8, report)
-    assert batches == [3, 3, 2]

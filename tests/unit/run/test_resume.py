@@ -21,7 +21,7 @@ from lakehouse_assets.run.resume import refuse_repeated_append, run_token
 from tests.support.faults import age, from_failure
 from tests.support.tables import numbers, published_by, run_plan
 
-NO_PLANS = Plans(PyArrowFileIO(), "/nowhere")
+NO_PLANS = Plans("demo.numbers", PyArrowFileIO(), "/nowhere")
 
 
 def test_only_re_executions_from_failure_carry_on() -> None:
@@ -162,7 +162,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
 
     days = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
     table = numbers(write_mode=Append(), unique=[], partitions=days, partitions_per_worker=1, publish_others=True)
-    plans = Plans(PyArrowFileIO(), str(tmp_path))
+    plans = Plans("demo.numbers", PyArrowFileIO(), str(tmp_path))
     with dg.instance_for_test() as instance:
 
         def run(backfill: str, first: int, last: int, **tags: str) -> dg.DagsterRun:
