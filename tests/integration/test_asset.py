@@ -3,6 +3,9 @@ What goes wrong underneath (kills, locks, disks) is in test_faults.py."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import dagster as dg
 import pytest
 
@@ -20,6 +23,16 @@ LOCAL_IS_LONG = pytest.mark.parametrize(
     ["inline", pytest.param("local", marks=pytest.mark.long("A local worker reports all errors in the same way."))],
     indirect=True,
 )
+
+
+@pytest.fixture
+def without_chmod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hadoop's own file system starts it for each file that it writes, and once more for the file of its checksums."""
+    fails = tmp_path / "bin" / "chmod"
+    fails.parent.mkdir()
+    fails.write_text("#!/bin/sh\nexit 1\n")
+    fails.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fails.parent}:{os.environ['PATH']}")
 
 
 @LOCAL_IS_LONG
@@ -46,7 +59,9 @@ def test_one_partition_is_replaced_and_its_neighbours_stay(compute: str, lake: L
 
 
 @pytest.mark.slow("Real workers side by side, as a laptop starts them.")
-def test_chunks_of_a_run_are_workers_of_their_own_and_land_together(compute: str, lake: Lake) -> None:
+def test_chunks_of_a_run_are_workers_of_their_own_and_land_together(
+    compute: str, lake: Lake, without_chmod: None
+) -> None:
     result = lake.run(numbers(partitions_per_worker=2), "2024-01-01", "2024-01-03")
     assert result.success
     assert lake.snapshots(numbers()) == 1
@@ -130,6 +145,7 @@ def test_a_run_terminated_in_its_own_process_gets_no_advice(compute: str, lake: 
     assert advice(lake.instance) == []
 
 
+@LOCAL_IS_LONG
 def test_a_step_that_raises_shows_its_own_lines(compute: str, lake: Lake) -> None:
     result = lake.run(numbers("raising"), "2024-01-01")
     text = failure_text(result)

@@ -37,6 +37,7 @@ from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.run import table_run
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.table_run import Staged, Staging, TableRun
@@ -308,11 +309,12 @@ def test_an_input_that_can_only_be_read_as_it_is_is_pinned_again_where_it_moved(
         partitioned_by=["day"],
         reads=[source],
     )
+    monkeypatch.setattr(table_run, "STAGINGS", 2)
     result = lake.run(table, "2024-01-01")
     if always:
         text = failure_text(result)
         assert all(word in text for word in (table.identifier, source, "the run has pinned")), text
-        assert len(moves) == 5
+        assert len(moves) == 2
         return
     assert result.success, failure_text(result)
     assert lake.rows(table).column("n").to_pylist() == [2]

@@ -34,7 +34,9 @@ pytestmark = pytest.mark.server
 ON_EMR = ("emr", "emr_serverless", "emr_eks")
 
 
-@pytest.fixture(params=twins(ON_EMR, "Job runs are driven as EMR Serverless's are, by the same base class.", keep=2))
+@pytest.fixture(
+    params=twins(ON_EMR, "unit/environment/test_job_runs.py holds how jobs are driven, test_ecs.py the same deaths.")
+)
 def compute(request: pytest.FixtureRequest) -> str:
     return request.param
 

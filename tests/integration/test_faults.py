@@ -35,6 +35,7 @@ from tests.support.faults import (
     read_only,
     rows_by_day,
     small_disk,
+    staged_again,
     taken,
     tiny,
     wait_for,
@@ -113,6 +114,7 @@ def test_a_resumed_run_stages_only_what_is_missing_and_any_other_begins_afresh(l
 
     second = lake.run(tiny(), *SPAN, tags=from_failure(first.run_id))
     assert second.success
+    assert staged_again(lake, second) == []
     assert [*sorted(signs.started()[:2]), *sorted(signs.started()[2:])] == [*DAYS[:2], *DAYS[1:]]
     assert rows(lake) == dict.fromkeys(DAYS, 3)
 
@@ -162,7 +164,9 @@ def test_a_resumed_run_does_what_was_planned_whatever_is_declared_now(lake: Faul
     first = lake.run(tiny(), *SPAN)
     assert sorted(signs.started()) == [*DAYS]
     signs.fail()
-    assert lake.run(tiny(partitions_per_worker=3), *SPAN, tags=from_failure(first.run_id)).success
+    second = lake.run(tiny(partitions_per_worker=3), *SPAN, tags=from_failure(first.run_id))
+    assert second.success
+    assert staged_again(lake, second) == []
     assert signs.started()[3:] == [DAYS[2]]
     assert rows(lake) == dict.fromkeys(DAYS, 3)
     assert lake.snapshots(tiny()) == 1
@@ -302,7 +306,7 @@ def reaped(lake: FaultyLake, child: subprocess.Popen[bytes]) -> list[str]:
     return runs
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", twins([signal.SIGTERM, signal.SIGINT], "Dagster handles both alike."))
 def test_a_terminated_run_takes_its_workers_along(lake: FaultyLake, signs: Signs, number: signal.Signals) -> None:
     one_at_a_time(lake)
     signs.hold(*DAYS)

@@ -82,19 +82,6 @@ def once(condition: Callable[[], object], act: Callable[[], object]) -> Iterator
     assert done
 
 
-def test_no_process_is_started_for_each_file_that_is_written(
-    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Hadoop's own file system for local files starts two: chmod for the file, and for its checksum's."""
-    fails = tmp_path / "bin" / "chmod"
-    fails.parent.mkdir()
-    fails.write_text("#!/bin/sh\nexit 1\n")
-    fails.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fails.parent}:{os.environ['PATH']}")
-    result = lake.run(numbers(), DAYS[0])
-    assert result.success, failure_text(result)
-
-
 # Killed processes
 
 

@@ -18,7 +18,6 @@ from psycopg2.extensions import connection as Connection
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import OnSchemaChange
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
-from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
 from lakehouse_assets.rewrite.compact import compact
@@ -69,7 +68,8 @@ def killed(lake: Lake, stage: Stage) -> str:
         stage,
         "tests.support.hot_tables:state_table",
     ]
-    environment = {**os.environ, "DAGSTER_HOME": lake.instance.root_directory}
+    # A worker of its own reads the source.
+    environment = {**os.environ, "DAGSTER_HOME": lake.instance.root_directory, "LAKEHOUSE_COMPUTE": "local"}
     assert subprocess.run(command, env=environment, timeout=120).returncode == -signal.SIGKILL
     reap(lake.instance)
     return lake.instance.get_runs(limit=1)[0].run_id
@@ -271,12 +271,3 @@ def test_a_database_restored_elsewhere_is_another_one(lake: Lake, database: Conn
     assert "postgres:state is another one than was read" in failure_text(result)
     assert lake.run(state_table(), tags={"lakehouse/read_all": "true"}).success
     assert seen(lake) == {1: "a"}
-
-
-@pytest.mark.slow("The only source that a worker's own process reads.")
-def test_a_worker_of_its_own_moves(monkeypatch: pytest.MonkeyPatch, lake: Lake, database: Connection) -> None:
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
-    lake.settings = read_settings()
-    upsert(database, (1, "a"))
-    move(lake)
-    assert cold(lake) == {1: "a"}

@@ -24,7 +24,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact
 from lakehouse_assets.run.in_flight import reap
 from tests.conftest import Lake, failure_text
@@ -390,17 +390,11 @@ def test_an_input_with_a_column_of_that_name_is_refused(lake: Lake, source: Iceb
 
 
 @pytest.mark.slow("The one that crosses the border to a worker's process.")
-def test_a_worker_of_its_own_reads_on(
-    settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
-    lake = Lake(read_settings(), instance)
-    catalog = load_lake(lake.settings)
-    catalog.create_namespace("demo")
-    table = catalog.create_table(SOURCE, SCHEMA)
-    table.append(rows(1, 2))
+def test_a_worker_of_its_own_reads_on(lake: Lake, source: IcebergTable, monkeypatch: pytest.MonkeyPatch) -> None:
     read(lake, log("followed"))
-    table.delete(EqualTo("n", 1))
+    reload(lake).delete(EqualTo("n", 1))
+    monkeypatch.setenv("LAKEHOUSE_COMPUTE", "local")
+    lake.settings = read_settings()
     read(lake, log("followed"))
     assert logged(lake) == {("INSERT", 1): 1, ("INSERT", 2): 1, ("DELETE", 1): 1}
 

@@ -15,7 +15,7 @@ from lakehouse_assets.declare.table import OnLayoutChange
 from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
-from tests.support.merges import PLAIN, REWRITES, found, give, logged, merged, others, row, table
+from tests.support.merges import PLAIN, REWRITES, found, give, logged, merged, others, row, seed, table
 from tests.support.tables import DAYS
 from tests.support.twins import twins
 
@@ -41,9 +41,7 @@ def test_changes_insert_update_and_delete_rows(lake: Lake, rewrites: Rewrites) -
 
 def test_a_merge_whose_rows_others_changed_is_staged_again_on_what_is_there_now(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_while_others_write")
-    others(lake)
-    give(lake, row(1, 1), row(9, 1))
-    assert lake.run(of).success
+    seed(lake, of, row(1, 1), row(9, 1))
     others(lake, row(5, 7))
     give(lake, row(1, 2, at=2), row(5, 8, at=2), row(9, 2, at=2))
     result = lake.run(of)
@@ -65,9 +63,7 @@ def test_a_merge_into_an_empty_table_is_staged_again_where_others_give_it_rows_m
 
 def test_a_merge_lands_beside_what_others_did_elsewhere(lake: Lake) -> None:
     of = table(step="tests.support.change_steps:rows_while_others_write")
-    others(lake)
-    give(lake, row(1, 1), row(9, 1))
-    assert lake.run(of).success
+    seed(lake, of, row(1, 1), row(9, 1))
     others(lake, row(50, 7))
     give(lake, row(1, 2, at=2), row(9, 2, at=2))
     result = lake.run(of)
@@ -141,9 +137,7 @@ def test_no_changes_change_nothing(lake: Lake) -> None:
     of = table()
     give(lake)
     assert lake.run(of).success
-    give(lake, row(1, 1))
-    assert lake.run(of).success
-    give(lake)
+    seed(lake, of, row(1, 1))
     assert lake.run(of).success
     assert found(lake, of) == {1: ("2024-01-01", 1)}
 
@@ -155,9 +149,7 @@ def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: 
     give(lake, *gone)
     assert lake.run(of).success
     assert found(lake, of) == {}
-    give(lake, row(1, 1), row(9, 9))
-    assert lake.run(of).success
-    give(lake, *gone)
+    seed(lake, of, row(1, 1), row(9, 9))
     result = lake.run(of)
     assert result.success
     assert found(lake, of) == {1: ("2024-01-01", 1), 9: ("2024-01-01", 9)}
@@ -167,8 +159,8 @@ def test_to_delete_only_what_is_not_there_changes_nothing(lake: Lake, rewrites: 
 @pytest.mark.parametrize("rewrites", REWRITES)
 def test_changes_that_leave_all_rows_as_they_are_leave_their_files_too(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], rewrites=rewrites))
+    seed(lake, of, row(1, 1), row(2, 2))
     give(lake, row(1, 1), row(2, 2), columns=PLAIN)
-    assert lake.run(of).success
     files = {task.file.file_path for task in lake.table(of).scan().plan_files()}
     result = lake.run(of)
     assert result.success
@@ -213,8 +205,7 @@ def test_a_merge_by_partition_changes_no_row_of_others(lake: Lake, rewrites: Rew
     days = ["2024-01-01", "2024-01-02"]
     mode = Merge(["id", "day"], delete_when="op = 'D'", order_by="at", by_partition=True, rewrites=rewrites)
     of = table(mode, partitions=DAYS)
-    give(lake, *(row(1, 0, day) for day in days))
-    assert lake.run(of, *days).success
+    seed(lake, of, *(row(1, 0, day) for day in days))
     give(lake, row(1, 7, days[0]), row(1, 7, days[1], op=op))
     result = lake.run(of, days[0])
     assert "outside the partitions it was asked for" in failure_text(result)
@@ -243,8 +234,7 @@ def test_what_is_declared_of_the_rows_is_audited_before_they_land(
     lake: Lake, options: dict[str, Any], problem: str
 ) -> None:
     of = table(**{"write_mode": Merge(["id"])} | options)
-    give(lake, *(row(id, id) for id in range(5)), columns=PLAIN)
-    assert lake.run(of).success
+    seed(lake, of, *(row(id, id) for id in range(5)))
     give(lake, row(1, -5), row(7, None), columns=PLAIN)
     result = lake.run(of)
     assert not result.success
@@ -301,8 +291,7 @@ def test_a_comment_ends_a_condition(lake: Lake) -> None:
 )
 def test_rows_that_are_appended_are_checked_too(lake: Lake, check: str) -> None:
     of = table(Append(), checks={"no negative n": check})
-    give(lake, row(1, 1), row(2, None), columns=PLAIN)
-    assert lake.run(of).success
+    seed(lake, of, row(1, 1), row(2, None))
     give(lake, row(3, -5), columns=PLAIN)
     assert f"1 rows fail the check 'no negative n' ({check}), such as id=3," in failure_text(lake.run(of))
     assert set(found(lake, of)) == {1, 2}
@@ -324,8 +313,7 @@ def test_text_that_would_hide_other_rows_from_filters_does_not_land(lake: Lake) 
 def test_changes_of_every_partition_are_merged(lake: Lake, rewrites: Rewrites) -> None:
     of = table(Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=rewrites))
     days = {id: f"2024-01-{id % 20 + 1:02}" for id in range(260)}
-    give(lake, *(row(id, 0, day) for id, day in days.items()))
-    assert lake.run(of).success
+    seed(lake, of, *(row(id, 0, day) for id, day in days.items()))
     give(lake, *(row(id, 1, day, op="D" if id < 20 else "U") for id, day in days.items() if id < 250))
     result = lake.run(of)
     assert result.success
@@ -358,9 +346,7 @@ def test_a_step_may_spell_columns_in_capitals(lake: Lake) -> None:
 
 def test_rows_that_were_added_lately_are_left_out_of_an_append(lake: Lake) -> None:
     of = table(Append(dedup_on=["id"]), step="tests.support.change_steps:rows_while_others_write")
-    others(lake)
-    give(lake, row(1, 1), row(2, 1), columns=PLAIN)
-    assert lake.run(of).success
+    seed(lake, of, row(1, 1), row(2, 1))
     others(lake, row(3, 5))
     give(lake, row(2, 2), row(3, 2), row(4, 2), row(4, 2), columns=PLAIN)
     result = lake.run(of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zipfile
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def source(name: str) -> pl.DataFrame:
     return rows
 
 
+@cache
 def flights_of_source() -> pl.DataFrame:
     flight_date = pl.date(pl.col("year"), pl.col("month"), pl.col("day")).alias("flight_date")
     return source("flights").with_columns(flight_date).rename({"time_hour": "scheduled_hour_at"})

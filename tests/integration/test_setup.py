@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import dagster as dg
 import pytest
@@ -249,6 +250,12 @@ def test_the_ui_serves_the_location_and_ends_with_everything_it_started(settings
         return entries == [{"name": "lakehouse_assets", "loadStatus": "LOADED"}]
 
     try:
+        assert process.stdout is not None
+        first, *others = _lines_until(process.stdout, "Dagster UI: ")
+        assert first == f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …\n"
+        assert others[-1] == f"Dagster UI: http://127.0.0.1:{port}; Ctrl-C ends it\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as answer:
+            assert answer.status == 200, "it is printed when it answers"
         _until(serves, process, seconds=120)
         group = _children(process.pid)
         assert group
@@ -257,6 +264,15 @@ def test_the_ui_serves_the_location_and_ends_with_everything_it_started(settings
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     assert not [pid for pid in group if start_time(pid)], out
+
+
+def _lines_until(output: IO[str], beginning: str) -> list[str]:
+    """What is printed, up to a line that begins so."""
+    lines = [""]
+    while not lines[-1].startswith(beginning):
+        lines.append(output.readline())
+        assert lines[-1], "".join(lines)
+    return lines[1:]
 
 
 def _children(pid: int) -> list[int]:

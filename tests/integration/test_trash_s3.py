@@ -236,7 +236,7 @@ def test_an_object_in_several_parts_goes_and_comes_back(plain: Shelf, monkeypatc
 @pytest.mark.parametrize("action", ["put", "restore", "purge"])
 @pytest.mark.parametrize("bucket", [PLAIN_BUCKET, VERSIONED])
 @pytest.mark.parametrize(
-    "every", [4, pytest.param(1, marks=pytest.mark.long("Dies at each step, in place of each fourth one."))]
+    "every", [6, pytest.param(1, marks=pytest.mark.long("Dies at each step, in place of each sixth one."))]
 )
 def test_killed_at_any_step_nothing_is_lost(weed: SeaweedFS, action: str, bucket: str, every: int) -> None:
     names = ("data/keep#1.parquet", "metadata/1.json")

@@ -103,13 +103,6 @@ def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
     assert f"has its UI open already: {pool_server.url}, process {pool_server.pid}" in second.stderr
 
 
-def test_the_address_is_printed_when_it_answers(pool_server: DagsterServer) -> None:
-    first, *others = (pool_server.home / "ui.log").read_text().splitlines()
-    assert first == f"starting the Dagster UI (LAKEHOUSE_HOME={pool_server.home}) …"
-    # dagster_server() has asked the address as soon as it was printed.
-    assert f"Dagster UI: {pool_server.url}; Ctrl-C ends it" in others
-
-
 def test_a_server_that_ends_before_it_answers_gives_its_status_and_no_address(tmp_path: Path) -> None:
     project = make_project(tmp_path, "tests.support.pipeline")
     with (project / "pyproject.toml").open("a") as file:

@@ -286,3 +286,9 @@ if ORDER in os.environ:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def staged_again(lake: Lake, run: dg.ExecuteInProcessResult) -> list[str]:
+    """What a resumed run says of chunks that are staged again."""
+    logged = (entry.user_message for entry in lake.instance.all_logs(run.run_id))
+    return [text for text in logged if "staged again: " in text]

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import Request, urlopen
 
 import dagster as dg
 import pyarrow as pa
@@ -185,15 +186,11 @@ def hand_off_lake(wire: Wire, folder: Path, patch: pytest.MonkeyPatch) -> Iterat
 
 def emptied(wire: Wire) -> None:
     """Has nothing on moto but the database and two empty buckets."""
-    glue, s3 = wire.client("glue"), wire.client("s3")
-    names = [one["Name"] for one in glue.get_databases()["DatabaseList"]]
-    for name in names:
-        glue.delete_database(Name=name)
-    glue.create_database(DatabaseInput={"Name": "partners"})
-    s3.create_bucket(Bucket="replica-eu")
+    with urlopen(Request(f"{wire.target}/moto-api/reset", method="POST")) as answer:
+        assert answer.status == 200
+    wire.client("glue").create_database(DatabaseInput={"Name": "partners"})
     for bucket in (PLAIN_BUCKET, "replica-eu"):
-        for key in Reader(glue, s3).keys(bucket, ""):
-            s3.delete_object(Bucket=bucket, Key=key)
+        wire.client("s3").create_bucket(Bucket=bucket)
     wire.calls.clear()
 
 

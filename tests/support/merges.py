@@ -9,11 +9,13 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge, Rewrites
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
 from tests.conftest import Lake
-from tests.support.change_steps import OTHERS, ROWS
+from tests.support.change_steps import OTHERS, ROWS, append
 from tests.support.twins import twins
 
 PLAIN = ("id", "day", "n", "text")
@@ -46,6 +48,13 @@ def table(mode: Any = None, **options: Any) -> Table:
 def give(lake: Lake, *rows: dict[str, Any], columns: Sequence[str] = CHANGES) -> None:
     """Let the step return these rows."""
     _write(lake, ROWS, [columns, *rows])
+
+
+def seed(lake: Lake, of: Table, *rows: dict[str, Any]) -> None:
+    """Has the table hold these rows, appended as by another engine: without a run, which takes Spark."""
+    lake.settings.home.mkdir(exist_ok=True)
+    open_target(load_lake(lake.settings), of)
+    append(lake.settings, *rows)
 
 
 def others(lake: Lake, *rows: dict[str, Any]) -> None:

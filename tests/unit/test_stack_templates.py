@@ -80,11 +80,9 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-@pytest.mark.parametrize("stack", ORDER)
-def test_cloudformation_s_own_linter_finds_nothing(stack: str) -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("cfn-lint"), STACKS / f"{stack}.yaml"], capture_output=True, text=True
-    )
+def test_cloudformation_s_own_linter_finds_nothing() -> None:
+    templates = [STACKS / f"{stack}.yaml" for stack in ORDER]
+    done = subprocess.run([Path(sys.executable).with_name("cfn-lint"), *templates], capture_output=True, text=True)
     assert done.stdout + done.stderr == ""
 
 

@@ -22,6 +22,8 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.care import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.health.findings import Limit
+from lakehouse_assets.maintenance import manifests_level
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
@@ -340,19 +342,23 @@ def test_a_table_that_needs_spark_says_so_before(
     assert "; by Spark: it has bloom filters (" in row["why"]
 
 
-def test_many_manifests_become_few_and_the_rows_stay(settings: Settings, instance: dg.DagsterInstance) -> None:
+def test_many_manifests_become_few_and_the_rows_stay(
+    settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Limit(101, 1_000) == manifests_level.LIMIT
+    monkeypatch.setattr(manifests_level, "LIMIT", Limit(11, 100))
     made = open_target(load_lake(settings), TABLE)
-    for n in range(101):
+    for n in range(11):
         made.append(day_rows("2024-01-01", n))
     before = rows(settings)
     result = run(settings, instance, dry_run=False, levels=["manifests"])
     assert result.success
     (row,) = shown(result, "done")
-    assert (row["expected gain"], row["gain"], row["proof"]) == ("100 manifests", "100 manifests", "101 entries")
-    assert row["result"].startswith("101 manifests of ")
+    assert (row["expected gain"], row["gain"], row["proof"]) == ("10 manifests", "10 manifests", "11 entries")
+    assert row["result"].startswith("11 manifests of ")
     assert " → 1 manifests of " in row["result"]
     assert rows(settings) == before
-    assert sum(files(settings).values()) == 101
+    assert sum(files(settings).values()) == 11
 
 
 def test_deletes_are_applied_and_their_files_go_also_those_that_apply_to_nothing(

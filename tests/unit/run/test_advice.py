@@ -17,7 +17,7 @@ from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.run.reporting import advice_after, audit_failure
 from tests.conftest import failure_text
-from tests.support.faults import FaultyLake, Signs, from_failure, tiny
+from tests.support.faults import FaultyLake, Signs, from_failure, staged_again, tiny
 from tests.support.projects import make_project
 from tests.support.tables import numbers
 
@@ -56,28 +56,16 @@ def test_a_red_audit_advises_what_the_docs_do() -> None:
     assert "re-execute" not in (lake.description or ""), "that finding says itself what to do"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({}, []),
-        ({"unique": ["n", "text"]}, ["chunks 0, 1 are staged again: their declaration changed"]),
-        ({"partitions_per_worker": 2}, []),
-    ],
-    ids=["nothing", "the declaration", "the size of chunks"],
-)
-def test_a_resumed_run_says_what_is_staged_again_and_why(
-    lake: FaultyLake, change: dict[str, Any], says: list[str]
-) -> None:
+def test_a_resumed_run_says_what_is_staged_again_and_why(lake: FaultyLake) -> None:
     signs = Signs(lake)
     signs.fail(LAST)
     first = lake.run(tiny(), FIRST, LAST)
     assert not first.success
     assert "a change of the step or the declaration re-execute from failure" in failure_text(first)
     signs.fail()
-    resumed = lake.run(tiny(**change), FIRST, LAST, tags=from_failure(first.run_id))
+    resumed = lake.run(tiny(unique=["n", "text"]), FIRST, LAST, tags=from_failure(first.run_id))
     assert resumed.success, failure_text(resumed)
-    logged = [e.user_message for e in lake.instance.all_logs(resumed.run_id)]
-    assert [text.removeprefix("demo.numbers: ") for text in logged if "staged again: " in text] == says
+    assert staged_again(lake, resumed) == ["demo.numbers: chunks 0, 1 are staged again: their declaration changed"]
 
 
 @pytest.mark.parametrize(
