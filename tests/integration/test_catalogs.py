@@ -4,7 +4,6 @@ What publishing means is in test_publish.py; here it is only done, everywhere.""
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +52,7 @@ from tests.support.tables import DAYS as DAILY
 from tests.support.tables import numbers
 from tests.support.twins import twins
 from tests.support.watched_steps import FLAG
+from tests.support.without_pandas import COMMAND
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 WRITERS = 4
@@ -465,7 +465,7 @@ class Light(Lakehouse):
     """A lakehouse whose workers need no JVM."""
 
     def launcher(self, compute: str | None = None) -> LocalLauncher:
-        return LocalLauncher([sys.executable, "-m", "tests.support.light_worker"])
+        return LocalLauncher([*COMMAND, "tests.support.light_worker"])
 
 
 @server

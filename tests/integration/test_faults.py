@@ -41,6 +41,7 @@ from tests.support.faults import (
     wait_for,
 )
 from tests.support.tables import numbers
+from tests.support.twins import twins
 
 pytestmark = pytest.mark.spark
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")

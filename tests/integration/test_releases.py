@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +46,7 @@ from tests.support.releases import (
     written,
 )
 from tests.support.twins import twins
+from tests.support.without_pandas import COMMAND
 
 
 @pytest.fixture(scope="module")
@@ -406,7 +406,7 @@ def test_killed_before_a_step_readers_have_a_whole_release_and_the_next_run_goes
     demo: ReleasedLake, step: str
 ) -> None:
     demo.write(2)
-    command = [sys.executable, "-m", "tests.support.killed_release", step, demo.instance.root_directory]
+    command = [*COMMAND, "tests.support.killed_release", step, demo.instance.root_directory]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert generations(demo.read()) == ({2} if step == "tidy" else {1})

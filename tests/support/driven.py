@@ -4,7 +4,6 @@ No pytest here: benchmarks and processes of their own use it too. What the worke
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -38,10 +37,11 @@ from tests.support.fakes.emr_serverless import emr_serverless_site
 from tests.support.fakes.job_runs import JobRunsSite
 from tests.support.faults import FaultyLakehouse, taken
 from tests.support.servers import SeaweedFS
+from tests.support.without_pandas import COMMAND
 
 Site = EcsSite | EmrSite | JobRunsSite
 SITES = {"ecs": ecs_site, "emr": emr_site, "emr_serverless": emr_serverless_site, "emr_eks": emr_eks_site}
-TINY = (sys.executable, "-m", "tests.support.tiny_worker")
+TINY = (*COMMAND, "tests.support.tiny_worker")
 TABLE, TOKEN = "demo.tiny", "token"
 
 Hook = Callable[[Results], None]

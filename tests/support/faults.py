@@ -34,6 +34,7 @@ from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.conftest import Lake
 from tests.support.tables import numbers
+from tests.support.without_pandas import COMMAND
 
 TINY = "tests.support.tiny_worker"
 ORDER = "LAKEHOUSE_TEST_ORDER"
@@ -43,7 +44,7 @@ POLL_SECONDS = 0.1
 class TinyOrReal(LocalLauncher):
     """The local launcher, with another program for the steps of tests/support/tiny_worker.py."""
 
-    _tiny = LocalLauncher([sys.executable, "-m", TINY])
+    _tiny = LocalLauncher([*COMMAND, TINY])
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         launcher = self._tiny if attempt.payload["step"].startswith(TINY) else super()
@@ -139,7 +140,7 @@ class FaultyLake(Lake):
     def start(self, *keys: str, **order: Any) -> subprocess.Popen[bytes]:
         """Run the keys from the first to the last in a process of its own; see Order."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.faults"],
+            [*COMMAND, "tests.support.faults"],
             env={
                 **os.environ,
                 "DAGSTER_HOME": self.instance.root_directory,

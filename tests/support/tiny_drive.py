@@ -3,7 +3,6 @@ No services: those are driven.py's."""
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,9 @@ from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
 from tests.support.attempts import attempt_at
+from tests.support.without_pandas import COMMAND
 
-TINY = (sys.executable, "-m", "tests.support.tiny_worker")
+TINY = (*COMMAND, "tests.support.tiny_worker")
 
 
 @dataclass(frozen=True)
