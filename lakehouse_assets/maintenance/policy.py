@@ -157,8 +157,8 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
             candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
             here = False
         if size > budget:
-            why = f"it takes {size_text(size)}, more than the budget of {size_text(budget)}: raise budget_gib"
-            return replace(candidate, why_not=why)
+            why = f"it takes {size_text(size)}, more than the budget of {size_text(budget)}"
+            return replace(candidate, why_not=f"{why}: a run by hand with a larger budget_gib does it")
         if spent + size > budget:
             return replace(candidate, why_not=f"budget: {size_text(budget)} may be rewritten in all")
         spent += size

@@ -80,4 +80,4 @@ def test_no_live_file_is_touched_and_orphans_are_found(tmp_path: Path, seeds: ra
         left = {path for path in orphans if path.exists()}
         found, missed = found + len(orphans) - len(left), missed + len(left)
     assert found >= 0.99 * (found + missed), f"{missed} of {found + missed} orphans were not found"
-    assert found > 50, "or these lakes have too little to be found"
+    assert found > 20, "or these lakes have too little to be found"

@@ -95,8 +95,7 @@ def test_one_commit_expires_all_that_may_go_and_no_row_and_no_file(daily: Daily)
     assert ids(daily) == all_ids[3:]
     assert done.expiry.snapshot_ids == tuple(all_ids[:3])
     assert daily.counts() == rows
-    assert (done.before.snapshots, done.after.snapshots) == (5, 2)
-    assert done.before.metadata_bytes > done.after.metadata_bytes
+    assert (len(done.before.snapshots), len(done.after.snapshots)) == (5, 2)
     assert not done.faults
     after, expected = daily.table.metadata, without_snapshots(before, done.expiry.snapshot_ids)
     assert after.snapshots == expected.snapshots
@@ -335,7 +334,7 @@ def test_a_lost_or_forged_answer_is_looked_up(weed: SeaweedFS, wire: Proxy, faul
     assert done.expiry.snapshot_ids == (first, second)
     assert ids(daily) == [third]
     assert not done.faults
-    assert (done.before.snapshots, done.after.snapshots) == (3, 1)
+    assert (len(done.before.snapshots), len(done.after.snapshots)) == (3, 1)
 
 
 class LosesAnswers(SqlCatalog):
@@ -365,7 +364,7 @@ def test_a_commit_whose_answer_is_lost_is_found_behind_others(sqlite: dict[str, 
     done = expire_old(daily)
     assert done.expiry.snapshot_ids == (first, second), "found, not planned anew"
     assert not done.faults
-    assert (done.before.snapshots, done.after.snapshots) == (3, 3), "with the others' two"
+    assert (len(done.before.snapshots), len(done.after.snapshots)) == (3, 3), "with the others' two"
     assert len(ids(daily)) == 3
     assert daily.counts() == dict.fromkeys(DAYS[:5], 1)
 
@@ -438,7 +437,7 @@ def test_most_of_2000_snapshots_expire_in_one_commit_and_one_look(
     policy = ExpiryPolicy(minimum=10, maximum=200, age=timedelta(days=30))
     done = expire(catalog, "nyc.flights", plan(policy, NOW))
 
-    assert (done.before.snapshots, done.after.snapshots) == (2000, 200)
+    assert (len(done.before.snapshots), len(done.after.snapshots)) == (2000, 200)
     assert calls == ["load_table", "commit_table", "load_table"], "the second look is PyIceberg's, in the commit"
 
 

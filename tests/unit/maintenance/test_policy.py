@@ -137,7 +137,7 @@ def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
 
 def test_what_is_larger_than_the_budget_says_so() -> None:
     found = planned(fragmented("a.t", 10), budget=MIB)
-    why = "it takes 10 MiB, more than the budget of 1 MiB: raise budget_gib"
+    why = "it takes 10 MiB, more than the budget of 1 MiB: a run by hand with a larger budget_gib does it"
     assert found.taken == ()
     assert left(found) == [(Level.FRAGMENTS, why)]
 
