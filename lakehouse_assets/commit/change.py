@@ -181,9 +181,8 @@ class FilesInRegion:
         path = partition_paths(self.table.metadata)((example.spec_id, example.partition))
         raise PublishRefused(
             f"table {'.'.join(self.table.name())}: {len(self.overlapping)} files written under an older partition spec "
-            f"lie only partly inside the partitions {keys_text(self.region.keys)}, such as those of "
-            f"{path}, by {spec_text(old, schema)}. Replacing them would lose the "
-            "rows of other partitions. The table is now partitioned by "
-            f"{spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
+            f"lie only partly inside the partitions {keys_text(self.region.keys)}, such as those of {path}, by "
+            f"{spec_text(old, schema)}. Replacing them would lose the rows of other partitions. The table is now "
+            f"partitioned by {spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
             "(rewrite_data_files), or materialize every partition they hold in one run"
         )

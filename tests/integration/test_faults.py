@@ -474,8 +474,10 @@ def test_the_others_are_published_and_a_resumed_run_adds_what_failed(lake: Fault
     assert DAYS[1] in failure_text(first)
     assert "KeyError" in failure_text(first)
     events = lake.instance.fetch_materializations(table.key, limit=3).records
-    versions = [event.asset_materialization.tags["dagster/code_version"] for event in events]
-    assert versions == [table.code_version] * 2
+    tags = [event.asset_materialization.tags for event in events]
+    assert [of["dagster/code_version"] for of in tags] == [table.code_version] * 2
+    head = lake.table(table).current_snapshot().snapshot_id
+    assert [of["dagster/data_version"] for of in tags] == [str(head)] * 2
 
     second = lake.run(table, DAYS[0], DAYS[2], tags=from_failure(first.run_id))  # still failing
     assert not second.success

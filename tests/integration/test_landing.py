@@ -494,7 +494,7 @@ def test_rows_that_another_history_deleted_stay_deleted(fragments: Daily, kind: 
 
 def test_a_unit_without_its_proof_never_lands(fragments: Daily) -> None:
     first, second, third = rewritten(fragments)
-    wrong = replace(second, proof=Proof(second.proof.before, replace(second.proof.after, xor=1)))
+    wrong = replace(second, proof=Proof(second.proof.before, second.proof.after._replace(xor=1)))
     short = replace(third, proof=Proof(Digest(rows=5), Digest(rows=5)))  # both sides lost the same row
     before = multiset(fragments.table)
     landing = landed(fragments, first, wrong, short)

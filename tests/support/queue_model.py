@@ -421,7 +421,7 @@ class _Runs:
                 self.world.table.identifier,
                 dg.DagsterRunStatus(run.status),
                 covers.names()
-                if (covers := self.world.notes.covers(run.token))
+                if (covers := self.world.plans.covers(run.token))
                 else {k: names.get(k, frozenset()) for k in run.keys},
             )
             for run in found

@@ -78,7 +78,9 @@ GUARDS = {
         "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
     ),
     "dagster._core.definitions.data_version.CODE_VERSION_TAG": "test_partitions_that_other_code_made_are_shown",
-    "dagster._core.definitions.data_version.DATA_VERSION_TAG": (),
+    "dagster._core.definitions.data_version.DATA_VERSION_TAG": (
+        "test_the_others_are_published_and_a_resumed_run_adds_what_failed"
+    ),
     "dagster._core.definitions.data_version.INPUT_DATA_VERSION_TAG_PREFIX": (
         "test_the_ui_says_that_an_input_changed_as_long_as_the_rows_are_made_of_an_older_version"
     ),

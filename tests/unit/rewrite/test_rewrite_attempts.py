@@ -10,8 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.protocol.assignment import Strategy
-from lakehouse_assets.rewrite.spark_plan import Layout, PlannedChunk, RewritePlan
+from lakehouse_assets.rewrite.spark_plan import PlannedChunk, RewritePlan
 from lakehouse_assets.rewrite.spark_rewrite import first_attempts
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers
@@ -22,7 +21,7 @@ def test_no_worker_runs_longer_than_the_collector_waits_for_it(
     settings: Settings, declared: timedelta | None, expected: timedelta
 ) -> None:
     table = numbers(worker_timeout=declared)
-    plan = RewritePlan(Layout(Strategy.BINPACK), (PlannedChunk("file:///base.metadata.json", ()),))
+    plan = RewritePlan(False, (), (PlannedChunk("file:///base.metadata.json", ()),))
     (attempt,) = first_attempts(
         table, Lakehouse(settings), plan, "run.1", Journal(PyArrowFileIO(), "file:///staging"), "run"
     ).values()

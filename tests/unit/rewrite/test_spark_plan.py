@@ -12,11 +12,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.protocol.assignment import Strategy
 from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
-    Layout,
     PlannedChunk,
     PlannedPartition,
     RewritePlan,
@@ -31,7 +29,8 @@ from tests.support.rewrites import base_of
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 PLAN = RewritePlan(
-    Layout(Strategy.ZORDER, ("a", "b")),
+    False,
+    ("a", "b"),
     (PlannedChunk("fork", (PlannedPartition("day=2013-01-01", 3, 900),)),),
 )
 
