@@ -62,6 +62,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else nanobind tells of leaks at the end
+
+
 @pytest.fixture(autouse=True)
 def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3's default session keeps the credentials that the environment had when the first test used it."""

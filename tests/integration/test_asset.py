@@ -35,6 +35,7 @@ def without_chmod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", f"{fails.parent}:{os.environ['PATH']}")
 
 
+@pytest.mark.slow("The first of its file starts Spark.")
 @LOCAL_IS_LONG
 def test_a_range_lands_as_one_commit_and_a_rerun_changes_nothing(compute: str, lake: Lake) -> None:
     table = numbers()

@@ -171,6 +171,7 @@ def test_writers_at_once_all_land(kind: str, daily: Daily, catalog_properties: d
     assert len(daily.table.snapshots()) == WRITERS
 
 
+@pytest.mark.slow("The first of its file that starts Spark.")
 @pytest.mark.spark
 def test_spark_stages_for_it_and_reads_it(
     kind: str,

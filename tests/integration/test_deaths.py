@@ -41,6 +41,7 @@ def site(compute: str, weed: SeaweedFS, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.slow("Runs that die are processes, and so are their workers, which live on.")
 @pytest.mark.parametrize(("compute", "stage"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_a_run_killed_is_gone_on_with(site: Site, stage: Stage, tmp_path: Path, instance: dg.DagsterInstance) -> None:
     instance.event_log_storage.set_concurrency_slots(POOL, 4)

@@ -121,6 +121,7 @@ def test_a_killed_worker_is_told_and_its_chunk_alone_staged_again(lake: FaultyLa
     assert lake.snapshots(table) == 1
 
 
+@pytest.mark.slow("A run that is killed, with a real worker and its JVM.")
 def test_a_worker_and_its_jvm_end_when_the_run_is_killed(lake: FaultyLake) -> None:
     child = lake.start(DAYS[0], step="tests.support.fault_steps:waiting_in_java")
     wait_for(lambda: started(lake))

@@ -36,6 +36,7 @@ class OnSQLite(HotModel):
     open_site = staticmethod(local_site)
 
 
+@pytest.mark.slow("Several orders of events, as a wrong rule shows in few.")
 def test_no_read_is_wrong_in_any_order_of_events(database: Connection) -> None:
     run(OnSQLite, (), examples=3, steps=40, always_the_same=True)
 

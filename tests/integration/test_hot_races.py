@@ -16,6 +16,7 @@ FIRST, *OTHERS = WRONG
 ORDERS = (FIRST, *(pytest.param(one, marks=pytest.mark.long("The other wrong orders.")) for one in OTHERS))
 
 
+@pytest.mark.slow("Delays between all steps: without them the wrong order passes.")
 def test_no_read_is_wrong(lake: Lake, database: Connection) -> None:
     with world_of(load_lake(lake.settings), seed=1) as world:
         found = world.tally(READS, to_the_end=True)

@@ -291,6 +291,7 @@ def test_a_reader_takes_no_more_than_it_would(lake: Lake, topic: Topic) -> None:
         hot_and_cold(events_table(), limit_hot=10, catalog=load_lake(lake.settings))
 
 
+@pytest.mark.slow("A real broker that is killed and started again.")
 def test_a_broker_that_dies_and_comes_back(
     lake: Lake, broker: Kafka, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

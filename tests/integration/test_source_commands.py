@@ -56,6 +56,7 @@ def test_a_table_that_is_there_already_becomes_a_source(database: Connection) ->
         cursor.execute(UPSERT, (1, "a", False))
 
 
+@pytest.mark.slow("The commands as a person types them, a process each.")
 def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings: Settings) -> None:
     for _ in range(2):  # it may be executed again
         assert typed("source", "sql", "flight_state", "--apply").stdout == "flight_state is set up as a source\n"
