@@ -16,8 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.hot import hot_and_cold as reader
-from lakehouse_assets.hot import purge, warm
+from lakehouse_assets.hot import hot_rows, purge
 from lakehouse_assets.maintenance import expiry
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run import input_positions
@@ -39,7 +38,7 @@ class OnSQLite(HotModel):
 def everywhere(read_on: Callable[[TableMetadata], ReadOn]) -> AbstractContextManager[object]:
     """Whoever asks how far a table was moved gets this answer."""
     patches = ExitStack()
-    for module in (positions, input_positions, reader, warm):
+    for module in (positions, input_positions, hot_rows):
         patches.enter_context(patch.object(module, "read_on", read_on))
     return patches
 

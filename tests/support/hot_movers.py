@@ -4,7 +4,7 @@ Readers, maintenance, outsiders and what must stay true are in hot_model.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -23,7 +23,7 @@ from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.sources.postgres import PostgresTable
 from tests.support.hot_tables import UPSERT, make_source, state_table
 from tests.support.hot_world import rows_of
-from tests.support.lake_writers import fate, index, killed
+from tests.support.lake_writers import fate, index, killed, killed_behind_commit
 from tests.support.light_move import LightMove
 from tests.support.model_site import SiteModel
 from tests.support.standin_mover import made
@@ -157,13 +157,20 @@ class HotMovers(SiteModel):
 
     @rule(chosen=index, death=st.integers(1, 6), after=st.booleans())
     def die_while_publishing(self, chosen: int, death: int, after: bool) -> None:
+        self._publish_and_die(chosen, killed(self.site.catalog, death, after=after))
+
+    @rule(chosen=index)
+    def die_behind_the_commit(self, chosen: int) -> None:
+        self._publish_and_die(chosen, killed_behind_commit(self.site.catalog))
+
+    def _publish_and_die(self, chosen: int, dying: AbstractContextManager[None]) -> None:
         """One that moves what is written just now."""
         self.begin_move({chosen % len(KEYS): False}, at_once=False)
         if not self.moves:
             return
         pending = self.moves[-1]
         landed = self._landed(pending)
-        with killed(self.site.catalog, death, after=after):
+        with dying:
             self._publish(pending)
         if self._head not in self.at:
             self._committed(landed, says=True)

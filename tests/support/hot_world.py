@@ -202,12 +202,12 @@ def hot_first() -> Any:
 
 
 def position_of_a_second_load() -> Any:
-    position = reader._position
+    position = reader.moved_to
 
     def of_second_load(table: Table, cold: IcebergTable) -> Offsets | None:
         return position(table, find_table(cold.catalog, table.identifier))
 
-    return patch.object(reader, "_position", of_second_load)
+    return patch.object(reader, "moved_to", of_second_load)
 
 
 def moving_up_to_the_newest() -> Any:

@@ -294,6 +294,19 @@ def fate(table: Table, name: str) -> str:
 
 
 @contextmanager
+def killed_behind_commit(catalog: Catalog) -> Iterator[None]:
+    """What is done in the context ends right behind its first commit, of which it does not hear."""
+    commit = catalog.commit_table
+
+    def unheard(*arguments: Any) -> None:
+        commit(*arguments)
+        raise Killed
+
+    with mock.patch.object(catalog, "commit_table", unheard), suppress(Killed):
+        yield
+
+
+@contextmanager
 def killed(catalog: Catalog, death: int, *, after: bool) -> Iterator[None]:
     """What is done in the context ends before its death-th write or commit, or right after it; or it is done before."""
     left = [death]
