@@ -16,6 +16,7 @@ from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import KeptRelease, Pointer, _to_arrow
 from tests.integration import test_releases as tests
 from tests.integration.test_releases import demo as demo
+from tests.integration.test_releases import first_release as first_release
 from tests.support.releases import ReleasedLake
 
 pytestmark = pytest.mark.long("Tests of tests: they change when the rules do.")
