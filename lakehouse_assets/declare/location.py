@@ -40,7 +40,7 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each identifier or PostgreSQL source that several tables have, and each dep without asset.
+    """Returns a sentence for each identifier or PostgreSQL source of several tables, and for each dep that is no asset.
 
     known: the keys of all assets of the code location; None where they are not known, and deps are not looked at.
     Dagster takes any other key for an asset of another location: the order of the tables and their automation would be

@@ -51,7 +51,7 @@ def scratch(home: Path) -> Path:
 def java_home() -> Path:
     """Finds the home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
 
-    spark_versions.environment() sets LAKEHOUSE_JAVA_HOME for child processes, whose JAVA_HOME is a wrapper.
+    spark_setup.environment() sets LAKEHOUSE_JAVA_HOME for child processes, whose JAVA_HOME is a wrapper.
     Raises SetupError, naming what was found and what to install.
     """
     # With the wrapper as JAVA_HOME, but no LAKEHOUSE_JAVA_HOME, the wrapper would run itself.

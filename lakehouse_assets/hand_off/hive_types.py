@@ -82,7 +82,7 @@ def trino_type(kind: IcebergType) -> str:
 
 
 def quoted(name: str) -> str:
-    """Returns a name as Trino quotes it; names() has no quotes in it."""
+    """Returns a name as Trino quotes it; one that NAME allows has no quotes in it."""
     return f'"{name}"'
 
 

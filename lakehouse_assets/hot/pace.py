@@ -69,17 +69,17 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
     if state.retention and age > NEAR * state.retention.total_seconds():
         return warning(
             f"{source.name} keeps records for {state.retention.total_seconds():,.0f} s, and the oldest one that is not "
-            f"moved is older than {NEAR:.0%} of that: materialize the table, or raise retention.ms",
+            f"moved is older than {NEAR:.0%} of that: materialize the table, or raise retention.ms"
         )
     if state.held_back and look.writing > LONG_WRITER_SECONDS:
         return warning(
             f"a transaction of the database has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
-            "came after it from being moved: see pg_stat_activity",
+            "came after it from being moved: see pg_stat_activity"
         )
     if look.lacking:
         return warning(
             f"{source.name} has no column {', '.join(look.lacking)}, which are read as null: execute what `lakehouse "
-            "source sql` prints, or correct the declaration",
+            "source sql` prints, or correct the declaration"
         )
     return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved")
 

@@ -227,7 +227,7 @@ class Assignment(Work):
     code_version: str
     """Table.code_version."""
     code: str
-    """Hash of all that a worker of this step runs (step_code.worker_code); a worker with other code refuses."""
+    """Hash of all that a worker of this step runs (steps.worker_code); a worker with other code refuses."""
     base_snapshot_id: int | None = None
     """The snapshot that the fork base was made from; None: without history."""
     unique: tuple[str, ...] = ()

@@ -82,8 +82,8 @@ class Receipt(Durable):
     def of(cls, assignment: Assignment | RewriteAssignment, **done: Any) -> Receipt:
         """Returns the receipt of this machine for an assignment. done: the fields that the assignment does not give."""
         if isinstance(assignment, Assignment):
-            done |= {"keys": assignment.window.keys, "parts": assignment.parts}
-            done |= {"base_snapshot_id": assignment.base_snapshot_id}
+            done["keys"], done["parts"] = assignment.window.keys, assignment.parts
+            done["base_snapshot_id"] = assignment.base_snapshot_id
         return cls(
             table=assignment.table,
             token=assignment.token,

@@ -279,8 +279,7 @@ def tidy(
     prefix = TAG.format(name=order.name)
     loaded = at_once(partial(find_table, catalog), sorted({*named, *(table.identifier for table in order.tables)}))
     tables = {".".join(one.name()): one for one in loaded if one is not None}
-    tags = {tag for one in tables.values() for tag in one.metadata.refs if tag.startswith(prefix)}
-    runs = {tag.removeprefix(prefix) for tag in tags}
+    runs = {tag.removeprefix(prefix) for one in tables.values() for tag in one.metadata.refs if tag.startswith(prefix)}
     alive = unfinished(runs)
     # Behind that question: a run that is finished has moved it, or never will.
     pointer = open_pointer(catalog, order.name)

@@ -82,7 +82,6 @@ def stage(assignment: Assignment, properties: Mapping[str, str], *, each: int, *
         assignment,
         metadata_location=fork.metadata_location,
         rows=len(rows),
-        created_at=datetime.now(UTC).isoformat(),
         **fields,
     )
 

@@ -1,5 +1,5 @@
 """What happens once a run's rows are published: nothing of it may fail the run, which would be run again for ever.
-The real run with workers that need no Spark. What a preview makes of odd files: test_preview.py."""
+The real run with workers that need no Spark. What a preview makes of odd files: test_previews.py."""
 
 from __future__ import annotations
 
