@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 from dagster._core.events import ASSET_EVENTS
-from dagster._core.events.log import EventLogEntry
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import ConfigurableClassData
 from dagster._utils.concurrency import ConcurrencyClaimStatus
@@ -55,7 +55,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
             fcntl.flock(lock, fcntl.LOCK_EX)
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
-    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+    def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
         """Stores one run's asset events in two transactions for all, other events one by one, as store_event would."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])

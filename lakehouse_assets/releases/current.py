@@ -6,7 +6,6 @@ What fits together is consistency.py's.
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.definitions.declarative_automation.automation_context import AutomationContext
 
 from lakehouse_assets.run.updated import HOURLY, when_updated
 
@@ -34,7 +33,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
         """Returns the same id wherever the condition is used."""
         return self.name
 
-    def evaluate(self, context: AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """Returns the candidates, or nothing."""
         from lakehouse_assets.releases.consistency import Log  # definitions need not load it
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
@@ -152,7 +151,7 @@ def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) 
     elif FIRST in run.tags and LAST in run.tags:
         try:
             span = dg.PartitionKeyRange(run.tags[FIRST], run.tags[LAST])
-            with partition_loading_context(dynamic_partitions_store=instance):
+            with dg.partition_loading_context(dynamic_partitions_store=instance):
                 keys = table.partitions.get_partition_keys_in_range(span)
         except Exception:  # what a partitions definition raises for keys that are not its own
             return None

@@ -12,7 +12,6 @@ from typing import Any, Final
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
 BATCH = 1000
@@ -60,7 +59,7 @@ def outdated(
     key: of the asset that is looked at. made: the latest materialization of each of its partitions. parents: the inputs
     to look at. What an earlier version of this library has materialized does not say what it read, and is left out.
     """
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
         for parent in sorted(parents):
             newest = _newest(instance, graph, parent)
             tag = get_input_event_pointer_tag(parent)

@@ -14,7 +14,6 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.jobs import FILES, READS
@@ -70,7 +69,7 @@ class Trace:
 
         For an asset with partitions, of which none is asked for, that is the latest materialization of any.
         """
-        with partition_loading_context(dynamic_partitions_store=self.instance):
+        with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             return self._made(key, (partition,) if partition is not None else (), None, at)
 
     def _made(

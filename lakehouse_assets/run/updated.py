@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
-from dagster._core.definitions.declarative_automation.automation_context import AutomationContext
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
@@ -91,7 +90,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         """Returns the same id wherever the condition is used, so that a new deployment finds the cursor again."""
         return self.name
 
-    def evaluate(self, context: AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """Returns the candidates that are outdated; the cursor keeps where the log was at the first evaluation."""
         view, key = context.asset_graph_view, context.key
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)

@@ -65,12 +65,6 @@ GUARDS = {
     "dagster._core.definitions.assets.job.asset_job.IMPLICIT_ASSET_JOB_NAME": (
         "test_run_materializes_everything_in_order_and_sums_up"
     ),
-    "dagster._core.definitions.partitions.context.partition_loading_context": (
-        "test_ranges_of_dynamic_partitions_are_told_apart"
-    ),
-    "dagster._core.definitions.declarative_automation.automation_context.AutomationContext": (
-        "test_an_update_between_the_request_and_the_next_tick_is_acted_on"
-    ),
     "dagster._core.definitions.data_version.NULL_EVENT_POINTER": (
         "test_it_leads_from_a_partition_to_the_files_it_was_made_from"
     ),
@@ -101,7 +95,6 @@ GUARDS = {
     ),
     "dagster._core.definitions.reconstruct.ReconstructableRepository": ("test_every_part_of_the_bench_works"),
     "dagster._core.events.ASSET_EVENTS": "test_it_tells_what_dagsters_own_log_tells",
-    "dagster._core.events.log.EventLogEntry": "test_it_tells_what_dagsters_own_log_tells",
     "dagster._core.execution.api.execute_run": "test_run_materializes_everything_in_order_and_sums_up",
     "dagster._core.execution.backfill.BulkActionStatus": (
         "test_the_keys_of_a_backfill_count_before_its_runs_are_there"
@@ -122,7 +115,6 @@ GUARDS = {
         "test_no_update_is_lost_to_a_request_a_run_a_persons_run_or_a_failure"
     ),
     "dagster._core.origin.DEFAULT_DAGSTER_ENTRY_POINT": "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui",
-    "dagster._core.pipes.context.PipesMessageHandler": "test_every_chunk_that_reports_has_its_receipt",
     "dagster._core.remote_origin.RemoteRepositoryOrigin": (
         "test_what_make_run_ran_is_re_executed_from_failure_in_the_ui"
     ),

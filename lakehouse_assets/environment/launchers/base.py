@@ -12,14 +12,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import dagster as dg
 
 from lakehouse_assets.environment.sizes import Size
-
-if TYPE_CHECKING:
-    from dagster._core.pipes.context import PipesMessageHandler
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class Handle:
 class PolledReader(dg.PipesMessageReader):
     """A reader of Pipes messages that the poll loop calls from its only thread; Dagster's keep one for each worker."""
 
-    handler: PipesMessageHandler
+    handler: dg.PipesMessageHandler
     """The session's message handler; set in read_messages()."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from dagster_pipes import PIPES_PROTOCOL_VERSION, PipesMessage
@@ -16,9 +16,6 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
 from lakehouse_assets.environment.machine import java_home
-
-if TYPE_CHECKING:
-    from dagster._core.pipes.context import PipesMessageHandler
 
 Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
 """A function that does the work of a payload, on the session that its second argument returns for Spark settings
@@ -29,7 +26,7 @@ class _DirectReader(PolledReader):
     """A reader of messages that are passed by a call, as the worker is in this process."""
 
     @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         self.handler = handler
         handler.handle_message(_message("opened", {"extras": {}}))
         yield {}

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -24,9 +24,6 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.machine import java_home, scratch
 from lakehouse_assets.environment.package import project_folders
 from lakehouse_assets.environment.settings import read_home
-
-if TYPE_CHECKING:
-    from dagster._core.pipes.context import PipesMessageHandler
 
 # SIGTERM lets Spark remove its scratch folders; what still runs then gets SIGKILL. Both together take well below the
 # 10 s in which a terminated run's worker must be gone.
@@ -42,7 +39,7 @@ class PolledFileReader(PolledReader):
         self._offset = 0
 
     @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         """Creates the file, and yields its path for the worker.
 
         At the end what is left in it is read, except after an exception, and the file is deleted in any case.

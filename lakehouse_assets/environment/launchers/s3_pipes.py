@@ -10,16 +10,14 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dagster as dg
 from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesS3ContextInjector
 
 from lakehouse_assets.environment.aws import is_transient
 from lakehouse_assets.environment.launchers.base import NotStarted, PolledReader
-
-if TYPE_CHECKING:
-    from dagster._core.pipes.context import PipesMessageHandler
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class PolledS3Reader(PolledReader):
         self._due = 0.0
 
     @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         """Yields the place that the worker writes its messages to.
 
         At the end the messages that are left are read, and all that were read are deleted; neither after an exception.
