@@ -22,7 +22,7 @@ Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 # FAILURE: Dagster took this process for dead. Whoever re-executes the run from failure starts its workers again.
-ENDED_STATUSES = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
+ENDING = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 # How often the status is read: a few milliseconds each time on SQLite.
 STATUS_SECONDS = 2.0
 # Dagster's UI hides tags with this prefix: a person has no use for this one.
@@ -71,7 +71,7 @@ class ThisRun:
 
     def _is_ended(self) -> bool:
         run = self.context.instance.get_run_by_id(self.id)
-        return run is None or run.status in ENDED_STATUSES
+        return run is None or run.status in ENDING
 
 
 def process_tag() -> dict[str, str]:

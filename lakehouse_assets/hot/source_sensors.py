@@ -19,7 +19,7 @@ from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.hot.hot_rows import moved_to
 from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after, warning
 from lakehouse_assets.hot.purge import PURGE, purgeable
-from lakehouse_assets.run.in_flight import flights, location_of_sensor
+from lakehouse_assets.run.in_flight import ENDED, flights, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
@@ -29,7 +29,6 @@ DESCRIPTION = "Whether the source still has all rows that the table has not, and
 MOVER_TAG = "lakehouse/mover"
 """The tag of a run that the sensor asked for: the table's identifier."""
 EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
-ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 REMEMBERED = 8
 """The number of ended runs that are looked at; eight failures wait for the longest time."""
 

@@ -15,13 +15,12 @@ from lakehouse_assets.declare.arrivals import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.decide import Lane, Waiting
 from lakehouse_assets.queue.strikes import EndedRun
-from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, Flight, flights, tags_of_location
+from lakehouse_assets.run.in_flight import ENDED, FIRST, LAST, PARTITION, Flight, flights, tags_of_location
 from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
 """The tags of a run that the queue asked for: the queue's name, and the table's identifier."""
-ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 LOOKED_AT = 500
 """The number of ended runs that are looked at; many more than can end between two ticks."""
 

@@ -1,7 +1,7 @@
 """Keeps small objects below one folder of the staging prefix, by their names: each is written whole and durably.
 
-What they say is known where they are written (collect/ledger.py, inbox/inbox.py). Files that people read while they
-are replaced are put_file()'s.
+What they say is known where they are written, as in drive/journal.py or inbox/inbox.py. Files that people read while
+they are replaced are put_file()'s.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes a client of S3 for raw keys and many objects: quick timestamps, and more connections than other clients have.
 
-What is asked of S3 is in objects.py, and in collect/ where whole tables are listed, and their files taken.
+What is asked of S3 is in objects.py, in collect/ (whole tables are listed, files taken) and in hand_off/.
 """
 
 from __future__ import annotations
