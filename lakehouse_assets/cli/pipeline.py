@@ -24,11 +24,12 @@ from lakehouse_assets.cli.project import FILE
 from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.run.in_flight import FIRST, LAST
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The share of one run: one asset, or several that only run together; all partitions."""
+    """What one run materializes: one asset, or several that only run together, with all their partitions."""
 
     assets: tuple[dg.AssetKey, ...]
     partitions: tuple[str, ...] | None
@@ -105,8 +106,8 @@ class Pipeline:
         """Materializes a selection in one run. Does not raise when the run fails."""
         tags = {}
         if selection.partitions:
-            tags["dagster/asset_partition_range_start"] = selection.partitions[0]
-            tags["dagster/asset_partition_range_end"] = selection.partitions[-1]
+            tags[FIRST] = selection.partitions[0]
+            tags[LAST] = selection.partitions[-1]
         return self.execute_job(instance, IMPLICIT_ASSET_JOB_NAME, {}, tags, frozenset(selection.assets))
 
     def execute_job(

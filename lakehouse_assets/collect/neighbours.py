@@ -1,7 +1,7 @@
 """Looks at all tables of the catalog: which lie in each other's way, and which name files outside their own folders.
 
-Nobody can tell whose file a file is where tables share a folder; files outside of it were added by their paths. Tables
-that nobody declared count as well: their files are just as live.
+Where tables share a folder, nobody can tell which of them owns a file. A table may also name files outside its folder
+(``add_files``). Tables that nobody declared count as well: their files are just as live.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
 from lakehouse_assets.collect.reachable import Reader, folder_without_links, without_links
-from lakehouse_assets.storage.place import Place, is_apart, meanings
+from lakehouse_assets.storage.place import Place, is_elsewhere, meanings
 
 FRESH_SECONDS = 300.0
-"""The seconds for which one look serves all tables that are collected. A file that another table comes to name
-meanwhile may still go if nobody has needed it for the whole grace, as it could while one table was collected."""
+"""The seconds for which one look serves all tables that are collected. A file that another table begins to name within
+this time may still go if nobody needed it for the whole grace, as it may while its own table is collected."""
 TRIES = 2
 """The number of times that a table is tried: its error may have passed once all others were looked at."""
 
@@ -43,17 +43,17 @@ class Located:
     """The folders that its files are written to, without links; none of them lies within another."""
 
     @classmethod
-    def of(cls, identifier: str, table: Table, *, near: bool = False) -> Located:
+    def of(cls, identifier: str, table: Table, *, skip_elsewhere: bool = False) -> Located:
         """Returns the folders of a loaded table. Raises UnknownStorage.
 
-        near: leave out folders in storages that no collected table can lie in.
+        skip_elsewhere: leave out folders in storages that no collected table can lie in.
         """
         named = [
             table.location(),
             table.properties.get(TableProperties.WRITE_DATA_PATH),
             table.properties.get(TableProperties.WRITE_METADATA_PATH),
         ]
-        paths = [path for path in named if path and not (near and is_apart(path))]
+        paths = [path for path in named if path and not (skip_elsewhere and is_elsewhere(path))]
         return cls(identifier, str(table.metadata.table_uuid), _outermost(paths))
 
     def holds(self, place: Place) -> bool:
@@ -94,8 +94,8 @@ class Locations:
         for other in self.tables:
             if other.identifier != table.identifier and (problem := _problem(table, other)):
                 found.append(f"{problem}. Drop one of the two from the catalog, without its files, or move it")
-        apart = folder_without_links(staging)
-        if any(root.is_within(apart) or apart.is_within(root) for root in table.roots):
+        staged = folder_without_links(staging)
+        if any(root.is_within(staged) or staged.is_within(root) for root in table.roots):
             found.append(f"{table.identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
         return found
 
@@ -127,7 +127,7 @@ class Neighbours:
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The locations that a table names and that lie in none of its own folders, by the table's UUID."""
-    _readers: dict[str, Reader] = field(default_factory=dict)
+    _readers: dict[Located, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
@@ -182,7 +182,7 @@ class Neighbours:
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
         """Notes where the table lies, then reads its manifests: they may be what can't be read."""
         if table := self._load(identifier):
-            tables[identifier] = Located.of(".".join(identifier), table, near=True)
+            tables[identifier] = Located.of(".".join(identifier), table, skip_elsewhere=True)
             self._read(table, tables[identifier])
 
     def _load(self, identifier: Identifier) -> Table | None:
@@ -201,9 +201,10 @@ class Neighbours:
         outside = self.outside[where.uuid]
 
         def note(location: str) -> None:
-            if not is_apart(location) and not all(where.holds(without_links(place)) for place in meanings(location)):
-                outside.add(location)
+            if is_elsewhere(location) or all(where.holds(without_links(place)) for place in meanings(location)):
+                return
+            outside.add(location)
 
-        reader = self._readers.setdefault(where.uuid, Reader(table.io, note))
+        reader = self._readers.setdefault(where, Reader(table.io, note))
         reader.io, reader.found = table.io, note
         reader.read(table.metadata_location, table.metadata)

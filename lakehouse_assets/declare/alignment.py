@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from textwrap import shorten
 from typing import Any
 
@@ -47,7 +47,7 @@ from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from lakehouse_assets.keys_text import keys_text
 
-FINER = ("year", "month", "day", "hour", "identity")
+COARSE_TO_FINE = ("year", "month", "day", "hour", "identity")
 INTEGER = re.compile(r"-?[0-9]+")
 TIME_TYPES = (DateType, TimestampType, TimestamptzType)
 KEY_TYPES = (StringType, IntegerType, LongType, BooleanType, DateType, DecimalType)
@@ -168,8 +168,11 @@ def _parse_value(key: str, type: IcebergType) -> Any:
                 return literal(key).to(type).value
             case IntegerType() | LongType() if INTEGER.fullmatch(key) and type.min <= int(key) <= type.max:
                 return int(key)
-            case DecimalType() if (value := Decimal(key)) == (exact := round(value, type.scale)):
-                return exact
+            case DecimalType():
+                value = Decimal(key)
+                exact = value.quantize(Decimal(1).scaleb(-type.scale), context=Context(prec=type.precision))
+                if value == exact:
+                    return exact
     raise ValueError(f"the key {key!r} is not of the type {type}")
 
 
@@ -232,7 +235,7 @@ def _time_dimension(
         )
     column = name if name in fields else next(iter(fields))
     # The finest of several terms of one column decides: the others follow from it.
-    position, transform = max(fields[column], key=lambda field: FINER.index(str(field[1])))
+    position, transform = max(fields[column], key=lambda field: COARSE_TO_FINE.index(str(field[1])))
     column_type = schema.find_type(column)
     if reason := windows.misaligned(partitions, transform, column_type):
         raise ValueError(f"{reason}. {_fitting(partitions, column, column_type)}")

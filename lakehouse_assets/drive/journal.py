@@ -76,8 +76,10 @@ class Journal:
 
         The worker's own code may report what it likes.
         """
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            receipt = Receipt.from_json(reported)  # type: ignore[arg-type]
+        if not isinstance(reported, str):
+            return None
+        with suppress(ValueError):
+            receipt = Receipt.from_json(reported)
             return receipt if receipt.work == attempt.work else None
         return None
 
@@ -114,7 +116,7 @@ class Journal:
         return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
-        """Reads a record; None for half of one.
+        """Reads a record; None where it is missing or torn.
 
         It is safe to leave that out: the first file is complete before a worker is requested, and without the second
         one the worker is found by its attempt's key.

@@ -118,14 +118,15 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
     with scratch_beside(target) as scratch:
         script = scratch / "nothing.py"
         script.write_text("")
-        command: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
+        call: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
         # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
         conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
         conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(excluded)}
         for name, value in conf.items():
-            command += ["--conf", f"{name}={value}"]
+            call += ["--conf", f"{name}={value}"]
         # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
-        done = run([*command, script], SPARK_SUBMIT_OPTS=f'"-Duser.home={scratch}"')
+        own = os.environ.get("SPARK_SUBMIT_OPTS", "")  # a proxy, for example
+        done = run([*call, script], SPARK_SUBMIT_OPTS=f'{own} "-Duser.home={scratch}"')
         found = scratch / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
@@ -174,7 +175,8 @@ def digest(parts: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]
 
 
-FOLDER = "archives"
+ARCHIVES = "archives"
+"""The folder of the cache that the class-data archives are in."""
 
 
 def class_data_archive(settings: Settings) -> Path | None:
@@ -182,7 +184,7 @@ def class_data_archive(settings: Settings) -> Path | None:
 
     Its name holds its size: a JVM crashes over a truncated archive.
     """
-    found = (settings.cache / FOLDER).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
+    found = (settings.cache / ARCHIVES).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
     return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
 
 
@@ -191,7 +193,7 @@ def archive_key(cache_folder: Path, home: Path) -> str:
     """Returns 16 hex digits over all that an archive depends on. home: the Java's."""
     # The JVM itself compares every file's path, size and time before it uses an archive. It compares whole seconds: an
     # image that was pushed and pulled has lost the fractions.
-    files = [*home.rglob("libjvm.*"), *sorted((spark_home() / "jars").glob("*.jar"))]
+    files = [*sorted(home.rglob("libjvm.*")), *sorted((spark_home() / "jars").glob("*.jar"))]
     files += sorted(jar_folder(cache_folder).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
     return digest([version("pyspark"), *(f"{f} {s.st_size} {int(s.st_mtime)}" for f, s in stats)])
@@ -205,7 +207,7 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
     Returns the end of the output when no archive was written, else None.
     """
     key = archive_key(settings.cache, java_home())
-    with scratch_beside(settings.cache / FOLDER / key) as scratch:
+    with scratch_beside(settings.cache / ARCHIVES / key) as scratch:
         archive = scratch / "classes.jsa"
         writing = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"'}
         plan = scratch / "training.json"
@@ -213,7 +215,7 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
         done = run([sys.executable, "-m", module, plan])
         if done.returncode or not archive.is_file():
             return last_lines(done.stdout)
-        put_in_place(archive, settings.cache / FOLDER / f"{key}-{archive.stat().st_size}.jsa")
+        put_in_place(archive, settings.cache / ARCHIVES / f"{key}-{archive.stat().st_size}.jsa")
     return None
 
 
@@ -223,8 +225,8 @@ COMPILE_LATER = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-"""The JVM's own thresholds times ten, after which its second compiler (C2) takes a method: it competes with the work of
-few cores, and pays in methods that run for long. In docs/measured.md, with C2 as it is and without it."""
+"""Ten times the JVM's own thresholds, so that its second compiler (C2) compiles a method later: it competes with the
+work on few cores, and pays only in methods that run for long. Measured in docs/why.md."""
 GIB = 2**30
 HEAP_SHARE = 0.4
 """The share of the machine's memory for the heaps of all workers together: the rest is for Python, Dagster, off-heap
@@ -268,14 +270,12 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = 
     Raises SetupError when jars or Java are missing.
     """
     kind = find_compute(compute)
+    own = {**overrides, **settings.spark_conf}
     if kind.brings_spark:
-        defaults = EVERYWHERE
-        overrides = {name: value for name, value in overrides.items() if name not in SUBMITTED}
-    else:
-        workers, share = (1, HEAP_SHARE_ALONE) if kind.remote else (settings.max_workers, HEAP_SHARE)
-        heap = driver_memory(memory_bytes(), workers, share)
-        defaults = machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home))
-    return {**defaults, **overrides, **settings.spark_conf}
+        return {**EVERYWHERE, **{name: value for name, value in own.items() if name not in SUBMITTED}}
+    workers, share = (1, HEAP_SHARE_ALONE) if kind.remote else (settings.max_workers, HEAP_SHARE)
+    heap = driver_memory(memory_bytes(), workers, share)
+    return {**machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home)), **own}
 
 
 def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:

@@ -38,7 +38,7 @@ from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Wri
 from lakehouse_assets.hand_off.replicas import VerifiedReplica, verify_replicas
 from lakehouse_assets.hand_off.waits import Clock
 from lakehouse_assets.storage.objects import delete_all
-from lakehouse_assets.storage.place import Place, is_apart, place_of
+from lakehouse_assets.storage.place import Place, is_elsewhere, place_of
 from lakehouse_assets.storage.raw_s3 import keys_below, milliseconds
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class HandOver:
     def _refuse_overlap(self, others: Sequence[str]) -> None:
         own = place_of(self.order.location)
         for other in others:
-            if not is_apart(other) and _overlap(own, place_of(other)):
+            if not is_elsewhere(other) and _overlap(own, place_of(other)):
                 raise HandOffRefused(
                     f"location {own.location} overlaps {other}, which holds Iceberg tables or records: files there are "
                     "collected. Choose a prefix of its own. Nothing was written"

@@ -35,7 +35,7 @@ PRIMITIVES: dict[type[IcebergType], tuple[str, str]] = {
     FloatType: ("float", "real"),
     DoubleType: ("double", "double"),
     DateType: ("date", "date"),
-    # Parquet keeps either as microseconds; of a moment Hive's type has no zone, so that it reads as its time in UTC.
+    # Parquet keeps both as microseconds. Hive's timestamp has no zone: a timestamptz reads as its time in UTC.
     TimestampType: ("timestamp", "timestamp(3)"),
     TimestamptzType: ("timestamp", "timestamp(3)"),
     StringType: ("string", "varchar"),
@@ -107,7 +107,7 @@ def type_problems(schema: Schema, partitioned_by: Sequence[str]) -> Iterator[str
 
 def _field_problems(field: NestedField, path: str) -> Iterator[str]:
     if not NAME.fullmatch(field.name):
-        yield f"column {path}: Glue keeps names in lower case, of letters, digits and _; rename it in the table"
+        yield f"column {path}: Glue keeps names in lower case: a-z, 0-9 and _, no digit first; rename it in the table"
     yield from _kind_problems(field.field_type, path)
 
 

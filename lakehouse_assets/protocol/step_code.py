@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from lakehouse_assets.environment.package import LIBRARY, installed_with, project_folders
 
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
-"""Code that names one of these, or looks it up, may use any name of its module."""
+"""A statement that has one of these, as a name or an attribute (``sys.modules``), may use any name of its module."""
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
 
@@ -32,7 +32,7 @@ def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     Of the function's own module these statements count: the function, what it names, what that names in turn, and all
     that may have an effect at import: calls, compound statements, classes, functions with decorators, and imports that
     nothing in the module uses. The project's modules that these import count as a whole, with all that they import.
-    Modules that its other statements import count by what may have an effect at their import.
+    Of modules that only its other statements import, what may have an effect at import counts.
 
     To this project belong ``lakehouse_assets``, the function's top-level package, and what lies in the same folders; of
     a package that pip has installed, what its distribution installs.
@@ -143,6 +143,7 @@ class _Reach:
     def _modules(self, statement: _Statement) -> Iterator[tuple[str, str]]:
         """Yields what a statement imports, as pairs of a module and a name in it; "*" for all of the module."""
         for module, name in statement.imports:
+            # `from package import module`: the module as a whole, and whatever the package itself binds to that name.
             if is_module := name != "*" and self._spec(f"{module}.{name}") is not None:
                 yield f"{module}.{name}", "*"
             yield module, name if is_module or module == LIBRARY else "*"
@@ -213,7 +214,7 @@ def _is_constant(node: ast.AST) -> bool:
 
 
 def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
-    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
 
 
 def _lazy_imports(text: str) -> str:

@@ -50,7 +50,7 @@ class Cursor(SensorCursor):
     shown_at: float = 0.0
     """When the queue's asset was observed last, seconds since 1970."""
     drained: int = 0
-    """Messages deleted from the source since then."""
+    """Messages deleted from the source since then, by ticks that were not red."""
     parked: dict[str, str] = field(default_factory=dict)
     """A hash of what a table's check said last, by the table's identifier; tables without parked partitions are left
     out."""
@@ -86,30 +86,32 @@ def queue_sensor(
         routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
         intake = Intake(sqs_queue(queue), routes, inbox_of(lakehouse))
         owner = owner_name(runs.location or NO_LOCATION, lakehouse.settings.staging)
-        told = QueueTick(intake, owner, memory_store(lakehouse), runs, now, queue.runs).run()
-        said, requests = sentence(told, now), [run_request(one, queue) for one in told.decision.requests]
+        tick = QueueTick(intake, owner, memory_store(lakehouse), runs, now, queue.runs).run()
+        said, requests = sentence(tick, now), [run_request(one, queue) for one in tick.decision.requests]
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
         parked: dict[str, str] = {}
         for table in (table for table in tables if table.arrivals):
             name = table.identifier
-            waiting, kept = ([o for o in some if o.table == name] for some in (told.waiting, told.decision.parked))
+            waiting = [one for one in tick.waiting if one.table == name]
+            kept = [one for one in tick.decision.parked if one.table == name]
             if kept:
-                parked[name] = digest(kept, told.decision.memory)
+                parked[name] = digest(kept, tick.decision.memory)
             if parked.get(name) != earlier.parked.get(name):  # other partitions are parked, or other runs failed
-                of_check = verdict(waiting, kept, told.decision.memory)
+                of_check = verdict(waiting, kept, tick.decision.memory)
                 events.append(dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check))
         cursor = replace(
             earlier,
-            failures=earlier.failures + 1 if told.faults else 0,
-            drained=earlier.drained + told.taken.deleted,
+            failures=earlier.failures + 1 if tick.faults else 0,
+            drained=earlier.drained + tick.taken.deleted,
             parked=parked,
         )
         since = now - cursor.shown_at
         if not 0 <= since < SHOWN_EVERY_SECONDS:
             drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
-            events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(told, now, drained)))
+            events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(tick, now, drained)))
             cursor = replace(cursor, shown_at=now, drained=0)
-        if cursor.failures >= RED_AFTER and not requests and not events:  # a red tick loses both
+        # Dagster drops what a tick that raises asks for or tells, and its cursor.
+        if cursor.failures >= RED_AFTER and not requests and not events:
             raise QueueTroubled(said)
         context.log.info(said)
         skipped = None if requests else said

@@ -96,8 +96,8 @@ def place_of(location: str) -> Place:
     )
 
 
-def is_apart(location: str) -> bool:
-    """Tells whether the location is of a storage that has no file of any place here."""
+def is_elsewhere(location: str) -> bool:
+    """Tells whether the location is in a storage where no Place lies, such as Azure's or HDFS."""
     return APART.match(location) is not None
 
 
@@ -137,9 +137,9 @@ def crc_owner(place: Place) -> Place:
 
 
 def folded(place: Place) -> Place:
-    """Returns the same place for all that differ by case or Unicode normalisation only.
+    """Returns one place for all whose keys differ by case or Unicode normalisation only.
 
-    A file system may take one for the other.
+    A file system may take one of these for the other.
     """
     if place.key.isascii():
         return Place(place.kind, place.bucket, place.key.lower())

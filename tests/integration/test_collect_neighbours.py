@@ -222,6 +222,24 @@ def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: Te
     assert orphan(ours).exists()
 
 
+def test_what_lay_in_a_tables_own_folders_is_named_once_these_are_others(
+    site: TestSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakehouse_assets.collect.neighbours.FRESH_SECONDS", 0)
+    table, folder = Daily.create(site.catalog), tmp_path / "elsewhere"
+    with table.table.transaction() as transaction:
+        transaction.set_properties({"write.data.path": f"file://{folder}"})
+    table.append(daily_rows(DAY))
+    neighbours = Neighbours(site.catalog)
+    neighbours.look()
+    assert not neighbours.named_by_others("another table")
+    with table.table.transaction() as transaction:
+        transaction.remove_properties("write.data.path")
+    neighbours.look()
+    named = {path_of(location) for location in neighbours.named_by_others("another table")}
+    assert named == {path for path in live_files(table.table) if path.is_relative_to(folder)} != set()
+
+
 def test_files_in_storage_that_is_no_place_of_ours_keep_nothing_from_being_collected(
     site: TestSite, ours: Daily
 ) -> None:

@@ -18,14 +18,16 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, I
 from pyiceberg.expressions.visitors import bind, expression_evaluator
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import parse_transform
+from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     DateType,
+    DecimalType,
     NestedField,
 )
 from pyiceberg.utils.datetime import date_to_days
 
+from lakehouse_assets.declare.alignment import dimensions_of
 from lakehouse_assets.declare.region import Region, Relation
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.clocks import (
@@ -148,6 +150,7 @@ def test_predicate(
         (dg.StaticPartitionsDefinition(["1", "01"]), ["shop"], "are one and the same int"),
         (dg.StaticPartitionsDefinition(["", "eu"]), ["region"], "the empty key '' can't be a partition"),
         (dg.StaticPartitionsDefinition(["1.555"]), ["price"], "the key '1.555' is not of the type decimal(5, 2)"),
+        (dg.StaticPartitionsDefinition(["1234.5"]), ["price"], "the key '1234.5' is not of the type decimal(5, 2)"),
         (dg.StaticPartitionsDefinition(["3000000000"]), ["shop"], "is not of the type int"),
         (dg.StaticPartitionsDefinition(["1.5"]), ["weight"], "weight is a double"),
         (dg.DynamicPartitionsDefinition(name="weights"), ["weight"], "weight is a double"),
@@ -163,6 +166,17 @@ def test_what_does_not_line_up_is_refused(partitions: dg.PartitionsDefinition, t
     assert f"'{TABLE}'" in message
     assert type(partitions).__name__ in message
     assert f"({', '.join(terms).replace('bucket[4](', 'bucket(4, ') or 'none'})" in message
+
+
+def test_a_key_may_have_as_many_digits_as_its_decimal() -> None:
+    key = "123456789012345678901234567890"
+    column = NestedField(1, "id", DecimalType(38, 0))
+    (dimension,) = dimensions_of(
+        Schema(column),
+        PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id")),
+        dg.StaticPartitionsDefinition([key]),
+    )
+    assert dimension.axis([key]).keys == {Decimal(key): key}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_archive_belongs_to_the_jars_it_was_made_with(fake_jars: Settings) -> None:
     archive_key.cache_clear()
     key = archive_key(fake_jars.cache, java_home())
-    archive = fake_jars.cache / spark_setup.FOLDER / f"{key}-5.jsa"
+    archive = fake_jars.cache / spark_setup.ARCHIVES / f"{key}-5.jsa"
     archive.parent.mkdir()
     archive.write_text("12345")
     assert class_data_archive(fake_jars) == archive

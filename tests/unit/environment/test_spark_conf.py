@@ -35,11 +35,11 @@ def test_a_container_of_its_own_keeps_a_gib_beside_the_heap_or_half_of_what_is_l
 
 
 def test_a_table_overrides_the_defaults_and_the_environment_overrides_both(fake_jars: Settings) -> None:
-    default = machine_conf(fake_jars, "1g", None, fake_jars.home / "tmp")
-    ours = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "9"}
+    own = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "9"}
     settings = dataclasses.replace(fake_jars, spark_conf={"spark.driver.memory": "2g"})
-    conf = {**default, **ours, **settings.spark_conf}
+    conf = spark_setup.spark_conf(settings, own)
     assert conf["spark.driver.memory"] == "2g"
+    assert conf["spark.sql.shuffle.partitions"] == "9"
     assert conf["spark.sql.session.timeZone"] == "UTC"
 
 
@@ -49,8 +49,9 @@ def test_a_session_on_emr_leaves_to_spark_submit_what_that_made_of_its_files(set
         "spark.archives": "s3://bucket/env.tar.gz#env",
         "spark.x": "y",
     }
-    conf = spark_setup.spark_conf(settings, own, "emr")
-    assert conf.keys() & own.keys() == {"spark.x"}
+    of_environment = dataclasses.replace(settings, spark_conf={"spark.jars": "s3://bucket/own.jar", "spark.y": "z"})
+    conf = spark_setup.spark_conf(of_environment, own, "emr")
+    assert conf.keys() & {*own, "spark.jars", "spark.y"} == {"spark.x", "spark.y"}
 
 
 def test_settings_hold_no_catalog_and_no_absent_archive(fake_jars: Settings) -> None:

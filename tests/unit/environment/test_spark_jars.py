@@ -36,6 +36,19 @@ def test_jars_are_those_of_the_installed_spark() -> None:
     assert COORDINATES[0].startswith(f"org.apache.iceberg:iceberg-spark-runtime-{minor}_")
 
 
+def test_options_of_the_users_own_reach_the_resolver(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = tmp_path / "spark" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text('#!/bin/sh\necho "options: $SPARK_SUBMIT_OPTS"\nexit 1\n')
+    submit.chmod(0o755)
+    monkeypatch.setattr(spark_setup, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dhttps.proxyHost=proxy")
+    with pytest.raises(SetupError, match=r"options: -Dhttps.proxyHost=proxy .*user.home="):
+        fetch_jars(dataclasses.replace(settings, cache=tmp_path / "cache"))
+
+
 @pytest.mark.spark
 def test_jars_are_resolved_whole_past_a_stray_pom(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -158,6 +158,12 @@ def test_what_the_step_reaches_counts(project: Project, file: str, old: str, new
         pytest.param("shop/worker.py", "Window:", "Window:\n    # Days.\n    'Of days.'\n", id="a class's docstring"),
         pytest.param("shop/worker.py", "days = 1\n", "days = 1\n    'Of a\\\n    window.'\n", id="a field's doc"),
         pytest.param("shop/steps.py", "import decimal", f"{TYPES}    import unused", id="what type checkers import"),
+        pytest.param(
+            "shop/steps.py",
+            "import decimal",
+            "import typing\nif typing.TYPE_CHECKING:\n    import unused",
+            id="what type checkers import, asked of the module",
+        ),
     ],
 )
 def test_what_it_does_not_reach_does_not_count(project: Project, file: str, old: str, new: str) -> None:
