@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -92,7 +92,7 @@ def main(turns: int) -> None:
 
 
 def _staged(
-    spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]
+    spark: Any, settings: Any, catalog: Any, properties: Mapping[str, str], table: Any, keys: Sequence[str]
 ) -> dict[str, Any]:
     from lakehouse_assets.commit.change import Change
     from lakehouse_assets.commit.fork import write_fork_base
@@ -103,6 +103,7 @@ def _staged(
     from lakehouse_assets.protocol.assignment import Assignment
     from lakehouse_assets.protocol.steps import worker_code
     from lakehouse_assets.run.plan import plan_chunks, window_of
+    from lakehouse_assets.worker.credentials import TableCredentials
     from lakehouse_assets.worker.stage import stage
 
     target, token = open_target(catalog, table), str(uuid4())
@@ -122,9 +123,11 @@ def _staged(
             code=worker_code(table.step),
             unique=tuple(table.unique),
         )
-        return stage(spark, assignment, properties, time.monotonic())
+        return stage(spark, assignment, TableCredentials(properties, table.identifier), time.monotonic())
 
     receipts, errors = _at_once(write, plan_chunks(table, keys))
+    if errors and not receipts:
+        raise errors[0]
     chunks = read_all(target.io.properties, receipts)
     published = [key for receipt in receipts for key in receipt.keys]
     run = RunToken(token, datetime.now(UTC))
@@ -133,7 +136,9 @@ def _staged(
     return _outcome(started, receipts, errors)
 
 
-def _alone(spark: Any, settings: Any, catalog: Any, properties: Any, table: Any, keys: Sequence[str]) -> dict[str, Any]:
+def _alone(
+    spark: Any, settings: Any, catalog: Any, properties: Mapping[str, str], table: Any, keys: Sequence[str]
+) -> dict[str, Any]:
     from lakehouse_assets.commit.target import open_target
     from lakehouse_assets.protocol.steps import step_of
     from lakehouse_assets.run.plan import plan_chunks, window_of

@@ -153,9 +153,15 @@ def plant(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     return plant
 
 
-def run_watched(
-    instance: dg.DagsterInstance, watch: Watch, tmp_path: Path, before_release: Callable[[], None] | None = None
-):
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance that keeps what runs print, as users' instances do: secrets are looked for there, too."""
+    (folder := tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(folder)) as instance:
+        yield instance
+
+
+def run_watched(instance: dg.DagsterInstance, watch: Watch, tmp_path: Path):
     """Materialize with somebody looking on; then look at all that is left of it."""
     table = replace(
         numbers(identifier=f"secrets.numbers_{uuid4().hex[:8]}"), step="tests.support.watched_steps:watched"
