@@ -169,11 +169,11 @@ class HotMovers(SiteModel):
         if not self.moves:
             return
         pending = self.moves[-1]
-        landed = self._landed(pending)
+        landed, says = self._landed(pending), self._says(pending)
         with dying:
             self._publish(pending)
         if self._head not in self.at:
-            self._committed(landed, says=True)
+            self._committed(landed, says=says)
             self.figures["moves landed, unheard of"] += 1
 
     def _publish(self, pending: Pending) -> None:
@@ -192,7 +192,7 @@ class HotMovers(SiteModel):
             assert self.site.days - pending.at > Periods().unnamed.days, gone
             self.moves.remove(pending)
             return
-        landed = self._landed(pending)
+        landed, says = self._landed(pending), self._says(pending)
         try:
             move.publish(catalog)
         except HeadMoved:
@@ -201,13 +201,17 @@ class HotMovers(SiteModel):
             if not self._stage(pending):
                 self.moves.remove(pending)
             return
-        self._committed(landed, says=True)
+        self._committed(landed, says=says)
         self._tell(pending)
         self.figures["moves landed"] += 1
 
     def _landed(self, pending: Pending) -> State:
         """What the table holds if the run lands now."""
         return State(changed(self._now.rows, pending.changes), max(self._now.upto, *pending.move.to.by_partition))
+
+    def _says(self, pending: Pending) -> bool:
+        """Whether its commit says how far the source was moved: one that moves nothing copies what is known."""
+        return bool(pending.move.moves.to) or self._known is not None
 
     @rule()
     def move_all(self) -> None:

@@ -24,6 +24,8 @@ from tests.support.collected import DAY_MS, TestSite
 
 TABLES = int(os.environ.get("LAKEHOUSE_TEST_MODEL_TABLES", "30"))
 """Of the long tests of each model. About 45 steps each, as some end early."""
+ROUNDS = 5
+"""Hypothesis leaves some rules out of each example: what is seldom is missed by chance in one round of some."""
 
 
 class SiteModel(RuleBasedStateMachine):
@@ -59,7 +61,7 @@ class SiteModel(RuleBasedStateMachine):
 def run(
     machine: type[SiteModel], happens: Collection[str], examples: int, steps: int, *, always_the_same: bool = False
 ) -> None:
-    """happens: of its figures, those that it must have come to."""
+    """happens: of its figures, those that it must come to: it runs again until it has, ROUNDS times at most."""
     checked = settings(
         max_examples=examples,
         derandomize=always_the_same,
@@ -71,8 +73,10 @@ def run(
     )
     machine.figures.clear()
     try:
-        run_state_machine_as_test(machine, settings=checked)
+        for _ in range(1 if always_the_same else ROUNDS):
+            run_state_machine_as_test(machine, settings=checked)
+            if not (missed := [what for what in happens if not machine.figures[what]]):
+                break
     finally:  # also of a run of hours that somebody ends with Ctrl-C
         print(dict(machine.figures))
-    for what in happens:
-        assert machine.figures[what], f"the model never came to {what}"
+    assert not missed, "the model never came to these"
