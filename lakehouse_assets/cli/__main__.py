@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(lines_for(chosen.source))
             return 0
         if chosen.command == "doctor":
-            from lakehouse_assets.cli.doctor import doctor  # imports boto3
+            from lakehouse_assets.cli.doctor import doctor  # imports PyIceberg
 
             if project_of(Path.cwd()):  # in an image there may be none
                 enter_project()

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pyiceberg.exceptions import NoSuchTableError
 
 from lakehouse_assets.cli.terminal import table
@@ -65,20 +65,31 @@ def doctor(settings: Settings, tables: Sequence[str]) -> int:
 
 def outcome(probe: Probe) -> str:
     """Returns ``ok``, or one sentence that says what is missing."""
+    client_error, no_answer = _botocore_errors()
     try:
         probe.attempt()
-    except ClientError as error:
+    except client_error as error:
         code = error.response["Error"]["Code"]
         if code in probe.expected:
             return "ok"
         denied = any(text in code for text in DENIED)
         return f"denied, {probe.needs}" if denied else f"{code}: {error.response['Error'].get('Message', '')}"
-    except BotoCoreError as error:
+    except no_answer as error:
         return f"not reached, {probe.needs}: {error}"
     except Exception as error:
         text = " ".join(str(error).split())
         return f"denied, {probe.needs}" if any(code in text for code in DENIED) else text or type(error).__name__
     return "ok"
+
+
+@cache
+def _botocore_errors() -> tuple[Any, Any]:
+    """Returns botocore's errors of a refused call, and of one without an answer; none where it is not installed."""
+    if find_spec("botocore") is None:
+        return (), ()
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return ClientError, BotoCoreError
 
 
 def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
@@ -110,7 +121,7 @@ def _of_table(settings: Settings, identifier: str) -> Probe:
 
 def _storage(settings: Settings) -> Iterator[Probe]:
     properties = catalog_properties(settings)
-    s3, name = s3_client(properties, attempts=2), f"{NOBODY}-{uuid4().hex}"
+    name = f"{NOBODY}-{uuid4().hex}"
     staging = objects_at(properties, place_of(settings.staging).child("doctor"))
 
     def keep() -> None:
@@ -125,7 +136,7 @@ def _storage(settings: Settings) -> Iterator[Probe]:
         if place.startswith("s3://"):
             bucket, prefix = bucket_and_key(place)
             wrong = {"Bucket": bucket, "Key": f"{prefix}/{name}", "Body": b"no", "ContentMD5": WRONG_CHECKSUM}
-            attempt = partial(s3.put_object, **wrong)
+            attempt = partial(s3_client(properties, attempts=2).put_object, **wrong)
             yield Probe(f"write below {place}", "the role needs s3:PutObject there", attempt, ("BadDigest",))
 
 

@@ -93,13 +93,14 @@ def _prepare(
     if not compute.brings_spark:  # there the service has started the JVM already
         os.environ.update(environment())
     from lakehouse_assets.environment.secrets import public
-    from lakehouse_assets.worker.session import configure, hidden, own_session
+    from lakehouse_assets.worker.session import check_settings, configure, hidden, own_session
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
     # two threads import it at once, its modules, which import each other, are found half made.
     threading.Thread(target=import_module, args=(module,)).start()
     conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
     secrets = hidden(conf)
+    check_settings(public(conf))
     spark = start_session(public(conf))
     if compute.shares_session:
         spark = own_session(spark, public(conf), assignment.spark_conf)

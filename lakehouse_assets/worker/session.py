@@ -11,11 +11,15 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from subprocess import TimeoutExpired
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.worker.failure import root_message
+
+APP_NAME = "lakehouse worker"
 
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()
@@ -28,7 +32,26 @@ ENDING_SECONDS = 5.0
 
 def build_session(conf: Mapping[str, str]) -> SparkSession:
     """Starts a session with these settings. They show in the JVM's command line: configure() sets secrets later."""
-    return SparkSession.builder.appName("lakehouse worker").config(map=dict(conf)).getOrCreate()
+    return SparkSession.builder.appName(APP_NAME).config(map=dict(conf)).getOrCreate()
+
+
+def check_settings(conf: Mapping[str, str]) -> None:
+    """Starts the JVM and asks it about these settings. Raises SettingsError for one of SQL that Spark refuses.
+
+    A session would refuse it at its first use, and PySpark (4.1) asks that session how to tell so, without end.
+    """
+    context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
+    assert SparkContext._gateway is not None
+    empty = SparkContext._gateway.jvm.org.apache.spark.sql.internal.SQLConf()
+    try:
+        for name in conf:
+            if name.startswith("spark.sql."):
+                empty.setConfString(name, conf[name])
+    except Exception as error:  # py4j's, or PySpark's where there is a session already
+        if SparkSession.getActiveSession() is None:
+            context.stop()  # else a process that serves several tables would keep the setting
+        message = f"Spark refuses a setting of the table or of LAKEHOUSE_SPARK__…: {root_message(str(error))}"
+        raise SettingsError(message) from error
 
 
 def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collection[str]) -> SparkSession:

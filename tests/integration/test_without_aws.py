@@ -42,3 +42,7 @@ def test_local_needs_no_boto3_no_credentials_and_no_region(tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout[-8000:]
     settings = read_settings({"LAKEHOUSE_HOME": str(tmp_path / "home")})
     assert load_lake(settings).load_table("nyc.airlines").scan().to_arrow().num_rows == 16
+    doctor = [sys.executable, "-m", "lakehouse_assets.cli", "doctor", "nyc.airlines"]
+    asked = subprocess.run(doctor, cwd=ROOT, env=bare | ours, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.count(" ok") == 2

@@ -109,6 +109,12 @@ def test_several_problems_have_a_line_each() -> None:
     assert [problem.partition("=")[0] for problem in problems] == ["LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"]
 
 
+def test_a_setting_of_sparks_needs_its_dots() -> None:
+    (problem,) = unknown_names({"LAKEHOUSE_SPARK__spark_executor_memory": "1g"})
+    assert "LAKEHOUSE_SPARK__spark_executor_memory" in problem
+    assert "two underscores" in problem
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
