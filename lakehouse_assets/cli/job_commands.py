@@ -29,21 +29,27 @@ WIDEST = 10
 
 
 def show_plan(settings: Settings, tables: Sequence[str]) -> int:
-    """Shows what the declarations would change on the lake. Returns 0, or 1 if the job failed.
+    """Shows what the declarations would change on the lake. Returns 0, or 1 if the job failed or a next run would.
 
     tables: identifiers; all declared tables where there are none. Expects that home.prepare was called. Raises
     KeyboardInterrupt when a signal ended the run.
     """
+    failing: list[str] = []
 
     def told(result: dg.JobExecutionResult) -> Iterable[str]:
         if not result.success:
             return ()
-        count = shown_values(result)[plan_job.LOOKED_AT].value
+        values = shown_values(result)
+        failing.extend(values[plan_job.FAILING].value)
+        count = values[plan_job.LOOKED_AT].value
         same = "1 table is on the lake as it is" if count == 1 else f"{count} tables are on the lake as they are"
         return shown_tables(result) or [f"{same} declared"]
 
     with opened(settings) as (instance, _):
-        return _run(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
+        status = _run(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
+    if failing:
+        print(f"error: the next run of {', '.join(failing)} would fail", file=sys.stderr)
+    return 1 if failing else status
 
 
 def maintain(settings: Settings, config: Mapping[str, Any]) -> int:

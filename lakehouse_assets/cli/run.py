@@ -89,8 +89,8 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
         selections = [one for one in every if not names or one.name in names]
         if unknown := {*names} - {one.name for one in selections}:
             known = ", ".join(sorted(one.name for one in every)) or "none"
-            text = f"{domain} has no assets {', '.join(sorted(unknown))} with partitions to run"
-            raise LakehouseError(f"{text}; those with partitions are {known}")
+            text = f"{domain} has nothing to run of {', '.join(sorted(unknown))}: no such assets, or no partitions yet"
+            raise LakehouseError(f"{text}; there are {known}")
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         began = time.time()

@@ -173,7 +173,9 @@ def chosen_by(compute: str, also: Chosen) -> str:
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one, and for Spark settings without dots.
+    """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
+
+    So it does for a setting of Spark without dots.
 
     It is for code locations only: a worker's environment may have variables that are meant for others.
     """

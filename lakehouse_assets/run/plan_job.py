@@ -16,7 +16,7 @@ from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 PLAN = "lakehouse_plan"
-LOOKED_AT = "tables_looked_at"
+LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
 
 
 class PlanConfig(dg.Config):
@@ -39,6 +39,7 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
             rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
-        context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen)})
+        failing = sorted({row[0] for row in rows if row[-1].startswith("fails")})
+        context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen), FAILING: failing})
 
     return job_of(plan, PlanConfig, PLAN, "Shows what the declarations would change on the lake. Changes nothing.")

@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 from lakehouse_assets.cli.new_project import make_project
 from lakehouse_assets.cli.project import enter_project
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import LakehouseError
 from tests.conftest import ROOT
 
@@ -129,3 +134,17 @@ def test_what_a_persons_modules_raise_is_said_in_a_line(file: str, text: str, to
     assert done.returncode == 1
     assert re.search(told, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_plan_that_the_next_run_would_fail_by_is_no_success(tmp_path: Path) -> None:
+    make_project("shop", tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LAKEHOUSE_HOME": str(tmp_path / "home")}
+    lake = load_lake(read_settings(environment))
+    lake.create_namespace("shop")
+    columns = Schema(NestedField(1, "day", StringType(), required=True))
+    lake.create_table("shop.orders", columns, partition_spec=PartitionSpec())
+    command = [sys.executable, "-m", "lakehouse_assets.cli", "plan"]
+    done = subprocess.run(command, cwd=tmp_path / "shop", env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout
+    assert "fails" in done.stdout
+    assert "shop.orders" in done.stderr
