@@ -12,7 +12,7 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.env_reader import SettingsError
@@ -36,11 +36,18 @@ def build_session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Starts the JVM and asks it about these settings. Raises SettingsError for one of SQL that Spark refuses.
+    """Starts the JVM and asks it about these settings.
 
-    A session would refuse it at its first use, and PySpark (4.1) asks that session how to tell so, without end.
+    Raises SettingsError where Java does not start with them, and for one of SQL that Spark refuses.
+    A session would refuse that at its first use, and PySpark (4.1) asks that session how to tell so, without end.
     """
-    context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
+    try:
+        context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
+    except PySparkRuntimeError as error:
+        raise SettingsError(
+            "Java did not start; why is in the worker's output. If it is a setting, such as spark.driver.memory, it is "
+            f"the table's or one of LAKEHOUSE_SPARK__…: {root_message(str(error))}"
+        ) from error
     assert SparkContext._gateway is not None
     empty = SparkContext._gateway.jvm.org.apache.spark.sql.internal.SQLConf()
     try:

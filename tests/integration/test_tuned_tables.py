@@ -64,6 +64,13 @@ def test_a_setting_that_spark_refuses_fails_the_run_and_is_named(
     assert "'abc'" in told
 
 
+def test_a_setting_that_java_does_not_start_with_is_no_fault_of_the_step(lake: Lake) -> None:
+    told = failure_text(lake.run(whole(spark_conf={"spark.driver.memory": "2x"})))
+    assert "spark.driver.memory" in told
+    assert "worker's output" in told
+    assert "change of the step" not in told
+
+
 def test_a_tables_settings_and_views_end_with_its_run(tuned: Lake) -> None:
     """Also in a process that serves the next table with the same Spark."""
     step = "tests.support.steps:settings"
