@@ -25,21 +25,25 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
 
 from bench.context import Bench
 from bench.report import Section, Spread, at_least, at_most
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.pace import is_due
 from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.worker.session import build_session, configure
 from tests.conftest import Lake, failure_text
-from tests.support.hot_tables import make_source
+from tests.support.hot_tables import make_source, state_table
 from tests.support.hot_world import WRONG, faults, world_of
 from tests.support.kafka import kafka
+from tests.support.live_lake import live_catalogs
 from tests.support.postgres import postgresql
 from tests.support.standin_mover import made, moving, position_of
 from tests.support.topics import TOPIC, Topic
@@ -165,14 +169,27 @@ def _cost(bench: Bench) -> Section:
         pass
     _send(topic, range(hot))
     of_hot = _times(bench, lambda: hot_and_cold(EVENTS, catalog=catalog))
+    session = _session(bench)
     ways: dict[str, Callable[[], object]] = {
         "Polars, cold alone": lambda: _sum(pl.scan_iceberg(catalog.load_table(EVENTS.identifier))),
         "Polars, as one": lambda: _sum(hot_and_cold(EVENTS, catalog=catalog).polars()),
         "DuckDB, as one": lambda: _duckdb(catalog),
+        "Spark, warm, cold alone": lambda: session.table(f"lake.{EVENTS.identifier}").selectExpr("sum(n)").collect(),
+        "Spark, warm, as one": lambda: (
+            hot_and_cold(EVENTS, catalog=catalog).spark(session, "events").selectExpr("sum(n)").collect()
+        ),
     }
     rows = [("pinning, and reading what is hot", of_hot), *((name, _times(bench, way)) for name, way in ways.items())]
+    session.stop()
     title = f"A sum over {cold:,} rows of cold and {hot:,} of hot, milliseconds"
     return Section(title, ("", ""), rows)
+
+
+def _session(bench: Bench) -> SparkSession:
+    """A session of Spark over the lake of _cost(), with a worker's settings."""
+    settings = read_settings(bench.environment("cost"))
+    os.environ.update(environment())
+    return configure(build_session(spark_conf(settings, {})), live_catalogs(catalog_properties(settings)))
 
 
 def _sum(rows: pl.LazyFrame) -> object:
@@ -186,36 +203,56 @@ def _duckdb(catalog: Catalog) -> object:
 
 
 def _moves(bench: Bench) -> Section:
-    """One run that moves a topic, beside one whose step gives the same rows without a source."""
+    """Runs that move a topic and a table of PostgreSQL, beside runs whose step gives the same rows without a source."""
     _, topic = _topic(bench, "moves")
     rows = bench.times(MOVED, quick=1000)
     _send(topic, range(rows))
-    bare = Table(
-        "bench.bare", EVENTS.columns, step="tests.support.hot_tables:same_rows", write_mode=Append(),
-        spark_conf={"spark.lakehouse.rows": str(rows)},
+    steps, conf, state = "tests.support.hot_tables", {"spark.lakehouse.rows": str(rows)}, state_table()
+    bare = replace(EVENTS, identifier="bench.bare", source=None, step=f"{steps}:same_rows", spark_conf=conf)
+    merged = replace(
+        state, identifier="bench.merged", source=None, step=f"{steps}:same_states", spark_conf=conf,
+        write_mode=Merge(["n"]),
     )  # fmt: skip
+    tables = {
+        "appended, without a source": bare,
+        "appended, from the topic": EVENTS,
+        "merged, without a source": merged,
+        "merged, from PostgreSQL": state,
+    }
     seconds = {}
     settings = read_settings(bench.environment("moves"))
-    with tempfile.TemporaryDirectory() as folder, dg.DagsterInstance.local_temp(folder) as instance:
-        for name, table in (("without a source", bare), ("moved from the topic", EVENTS)):
+    with (
+        _state(rows),
+        tempfile.TemporaryDirectory() as folder,
+        dg.DagsterInstance.local_temp(folder) as instance,
+    ):
+        for name, table in tables.items():
             started = time.perf_counter()
             result = Lake(settings, instance).run(table)
             assert result.success, failure_text(result)
             seconds[name] = time.perf_counter() - started
     told = [(name, f"{taken:.1f}", f"{rows / taken:,.0f}") for name, taken in seconds.items()]
-    ratio = seconds["without a source"] / seconds["moved from the topic"]
-    verdict = at_least("rows a second, against the same rows without a source", round(ratio, 2), 0.5, " x")
+    ratios = [
+        (source, seconds[f"{way}, without a source"] / seconds[f"{way}, from {source}"])
+        for way, source in (("appended", "the topic"), ("merged", "PostgreSQL"))
+    ]
+    verdicts = [
+        at_least(f"rows a second from {source}, against the same without a source", round(ratio, 2), 0.5, " x")
+        for source, ratio in ratios
+    ]
     return Section(
-        f"A run of {rows:,} rows, its worker's start included", ("", "seconds", "rows a second"), told, [verdict]
+        f"A run of {rows:,} rows, its worker's start included", ("", "seconds", "rows a second"), told, verdicts
     )
 
 
 @contextmanager
-def _state() -> Iterator[None]:
-    """An empty source ``state``."""
+def _state(rows: int = 0) -> Iterator[None]:
+    """A source ``state`` of so many rows, as same_states() gives them."""
     connection = psycopg2.connect("")
     with connection, connection.cursor() as cursor:
         make_source(cursor)
+        filled = "SELECT n, 'event ' || n, false FROM generate_series(0, %s - 1) AS given (n)"
+        cursor.execute(f"INSERT INTO state (n, text, deleted) {filled}", (rows,))
     connection.close()
     yield
 

@@ -41,6 +41,11 @@ def same_rows(spark: SparkSession, window: Window) -> DataFrame:
     return spark.range(rows).selectExpr("id AS n", "concat('event ', id) AS text", "current_timestamp() AS sent_at")
 
 
+def same_states(spark: SparkSession, window: Window) -> DataFrame:
+    """As many rows of ``demo.state``."""
+    return same_rows(spark, window).select("n", "text")
+
+
 def make_source(cursor: Any) -> None:
     """An empty source ``state``, in place of what is there."""
     cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
