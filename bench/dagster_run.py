@@ -12,12 +12,12 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.reconstruct import ReconstructableJob, ReconstructableRepository
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.cli.pipeline import failure_reason
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.run.in_flight import FIRST, LAST
 
 
 def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, first: str, last: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def execute(job: ReconstructableJob, instance: dg.DagsterInstance, asset: str, f
     green: from RUN_START to RUN_SUCCESS by the events' own timestamps. call: of the whole call, the run's creation too.
     stage, publish: from the metadata of the materialization.
     """
-    tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+    tags = {FIRST: first, LAST: last}
     started = time.perf_counter()
     result = dg.execute_job(job, instance, tags=tags, asset_selection=[dg.AssetKey(asset.split("."))])
     call = time.perf_counter() - started

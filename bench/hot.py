@@ -25,25 +25,23 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
 
 from bench.context import Bench
 from bench.report import Section, Spread, at_least, at_most
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.environment.spark_setup import environment, spark_conf
+from lakehouse_assets.environment.spark_setup import environment
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.pace import is_due
 from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.worker.session import build_session, configure
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import make_source, state_table
 from tests.support.hot_world import WRONG, faults, world_of
 from tests.support.kafka import kafka
-from tests.support.live_lake import live_catalogs
+from tests.support.live_lake import live_session
 from tests.support.postgres import postgresql
 from tests.support.standin_mover import made, moving, position_of
 from tests.support.topics import TOPIC, Topic
@@ -169,7 +167,8 @@ def _cost(bench: Bench) -> Section:
         pass
     _send(topic, range(hot))
     of_hot = _times(bench, lambda: hot_and_cold(EVENTS, catalog=catalog))
-    session = _session(bench)
+    os.environ.update(environment())
+    session = live_session(read_settings(bench.environment("cost")))
     ways: dict[str, Callable[[], object]] = {
         "Polars, cold alone": lambda: _sum(pl.scan_iceberg(catalog.load_table(EVENTS.identifier))),
         "Polars, as one": lambda: _sum(hot_and_cold(EVENTS, catalog=catalog).polars()),
@@ -183,13 +182,6 @@ def _cost(bench: Bench) -> Section:
     session.stop()
     title = f"A sum over {cold:,} rows of cold and {hot:,} of hot, milliseconds"
     return Section(title, ("", ""), rows)
-
-
-def _session(bench: Bench) -> SparkSession:
-    """A session of Spark over the lake of _cost(), with a worker's settings."""
-    settings = read_settings(bench.environment("cost"))
-    os.environ.update(environment())
-    return configure(build_session(spark_conf(settings, {})), live_catalogs(catalog_properties(settings)))
 
 
 def _sum(rows: pl.LazyFrame) -> object:
@@ -213,33 +205,29 @@ def _moves(bench: Bench) -> Section:
         state, identifier="bench.merged", source=None, step=f"{steps}:same_states", spark_conf=conf,
         write_mode=Merge(["n"]),
     )  # fmt: skip
-    tables = {
-        "appended, without a source": bare,
-        "appended, from the topic": EVENTS,
-        "merged, without a source": merged,
-        "merged, from PostgreSQL": state,
-    }
-    seconds = {}
     settings = read_settings(bench.environment("moves"))
+    told, verdicts = [], []
     with (
         _state(rows),
         tempfile.TemporaryDirectory() as folder,
         dg.DagsterInstance.local_temp(folder) as instance,
     ):
-        for name, table in tables.items():
+
+        def seconds(table: Table) -> float:
             started = time.perf_counter()
             result = Lake(settings, instance).run(table)
             assert result.success, failure_text(result)
-            seconds[name] = time.perf_counter() - started
-    told = [(name, f"{taken:.1f}", f"{rows / taken:,.0f}") for name, taken in seconds.items()]
-    ratios = [
-        (source, seconds[f"{way}, without a source"] / seconds[f"{way}, from {source}"])
-        for way, source in (("appended", "the topic"), ("merged", "PostgreSQL"))
-    ]
-    verdicts = [
-        at_least(f"rows a second from {source}, against the same without a source", round(ratio, 2), 0.5, " x")
-        for source, ratio in ratios
-    ]
+            return time.perf_counter() - started
+
+        for way, source, without, moved in (
+            ("appended", "the topic", bare, EVENTS),
+            ("merged", "PostgreSQL", merged, state),
+        ):
+            least, took = seconds(without), seconds(moved)
+            for name, of in (("without a source", least), (f"from {source}", took)):
+                told.append((f"{way}, {name}", f"{of:.1f}", f"{rows / of:,.0f}"))
+            claim = f"rows a second from {source}, against the same without a source"
+            verdicts.append(at_least(claim, round(least / took, 2), 0.5, " x"))
     return Section(
         f"A run of {rows:,} rows, its worker's start included", ("", "seconds", "rows a second"), told, verdicts
     )

@@ -12,6 +12,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.in_flight import FIRST, LAST
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -31,7 +32,7 @@ def materialize(
     too, seconds since the epoch, by the run's events."""
     settings = read_settings()
     home.prepare(settings)
-    span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    span = {FIRST: first, LAST: last}
     resources = {"lakehouse": lakehouse(settings)}
     with dg.DagsterInstance.get() as instance:
         tags = span if first else {}

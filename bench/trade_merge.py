@@ -141,14 +141,10 @@ def _fork_base(target: Any, token: str, rewrites: str) -> str:
 
 
 def _session() -> Any:
-    from lakehouse_assets.environment.catalog import catalog_properties
     from lakehouse_assets.environment.settings import read_settings
-    from lakehouse_assets.environment.spark_setup import spark_conf
-    from lakehouse_assets.worker.session import build_session, configure
-    from tests.support.live_lake import live_catalogs
+    from tests.support.live_lake import live_session
 
-    settings = read_settings()
-    return configure(build_session(spark_conf(settings, {})), live_catalogs(catalog_properties(settings)))
+    return live_session(read_settings())
 
 
 def main(action: str, *arguments: str) -> None:

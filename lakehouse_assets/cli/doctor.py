@@ -10,15 +10,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from pyiceberg.exceptions import NoSuchTableError
 
 from lakehouse_assets.cli.terminal import table
-from lakehouse_assets.environment.aws import bucket_and_key, client, s3_client
+from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.environment.settings import QueueSettings, Settings
@@ -65,31 +64,22 @@ def doctor(settings: Settings, tables: Sequence[str]) -> int:
 
 def outcome(probe: Probe) -> str:
     """Returns ``ok``, or one sentence that says what is missing."""
-    client_error, no_answer = _botocore_errors()
     try:
         probe.attempt()
-    except client_error as error:
-        code = error.response["Error"]["Code"]
-        if code in probe.expected:
-            return "ok"
-        denied = any(text in code for text in DENIED)
-        return f"denied, {probe.needs}" if denied else f"{code}: {error.response['Error'].get('Message', '')}"
-    except no_answer as error:
-        return f"not reached, {probe.needs}: {error}"
     except Exception as error:
+        if "botocore" in sys.modules:  # else nothing raises its errors
+            from botocore.exceptions import BotoCoreError, ClientError
+
+            if isinstance(error, ClientError):
+                if (code := error_code(error)) in probe.expected:
+                    return "ok"
+                denied = any(text in code for text in DENIED)
+                return f"denied, {probe.needs}" if denied else f"{code}: {error.response['Error'].get('Message', '')}"
+            if isinstance(error, BotoCoreError):
+                return f"not reached, {probe.needs}: {error}"
         text = " ".join(str(error).split())
         return f"denied, {probe.needs}" if any(code in text for code in DENIED) else text or type(error).__name__
     return "ok"
-
-
-@cache
-def _botocore_errors() -> tuple[Any, Any]:
-    """Returns botocore's errors of a refused call, and of one without an answer; none where it is not installed."""
-    if find_spec("botocore") is None:
-        return (), ()
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    return ClientError, BotoCoreError
 
 
 def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
@@ -132,12 +122,13 @@ def _storage(settings: Settings) -> Iterator[Probe]:
     actions = "the role needs s3:PutObject, GetObject and DeleteObject there, and s3:ListBucket on its bucket"
     yield Probe(f"write, read and delete below {settings.staging}", actions, keep)
     codes = [c.code for c in settings.computes.values() if isinstance(c, (Emr, EmrServerless, EmrEks))]
-    for place in [properties.get("warehouse", ""), *codes]:
-        if place.startswith("s3://"):
-            bucket, prefix = bucket_and_key(place)
-            wrong = {"Bucket": bucket, "Key": f"{prefix}/{name}", "Body": b"no", "ContentMD5": WRONG_CHECKSUM}
-            attempt = partial(s3_client(properties, attempts=2).put_object, **wrong)
-            yield Probe(f"write below {place}", "the role needs s3:PutObject there", attempt, ("BadDigest",))
+    places = [place for place in [properties.get("warehouse", ""), *codes] if place.startswith("s3://")]
+    s3: Any = s3_client(properties, attempts=2) if places else None  # where there are none, boto3 may not be installed
+    for place in places:
+        bucket, prefix = bucket_and_key(place)
+        wrong = {"Bucket": bucket, "Key": f"{prefix}/{name}", "Body": b"no", "ContentMD5": WRONG_CHECKSUM}
+        attempt = partial(s3.put_object, **wrong)
+        yield Probe(f"write below {place}", "the role needs s3:PutObject there", attempt, ("BadDigest",))
 
 
 def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:

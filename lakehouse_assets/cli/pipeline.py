@@ -29,7 +29,7 @@ from lakehouse_assets.run.in_flight import FIRST, LAST
 
 @dataclass(frozen=True)
 class Selection:
-    """What one run materializes: one asset, or several that only run together, with all their partitions."""
+    """Holds what one run materializes: one asset, or several that only run together, with all their partitions."""
 
     assets: tuple[dg.AssetKey, ...]
     partitions: tuple[str, ...] | None

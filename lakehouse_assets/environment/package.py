@@ -54,6 +54,8 @@ def _folders(spec: ModuleSpec) -> Iterator[str]:
 @cache
 def installed_with(module: str) -> frozenset[str]:
     """Returns the top-level modules of the distributions that a module is from; none where pip has not installed it."""
+    if project_folders([find_spec(module)]):  # to look through all that is installed takes a tenth of a second
+        return frozenset()
     owners = packages_distributions()
     return frozenset(name for name, names in owners.items() if not {*names}.isdisjoint(owners.get(module, ())))
 

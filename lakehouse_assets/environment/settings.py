@@ -175,18 +175,17 @@ def chosen_by(compute: str, also: Chosen) -> str:
 def unknown_names(env: Mapping[str, str]) -> list[str]:
     """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
 
-    So it does for a setting of Spark without dots.
-
+    A setting of Spark whose name has no dots is a problem as well.
     It is for code locations only: a worker's environment may have variables that are meant for others.
     """
     given = {name for name in env if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX)}
     known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
     nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in sorted(given - known)}
-    of_spark = sorted(name for name in env if name.startswith(SPARK_PREFIX))
-    return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()] + [
-        f"{name} is no setting of Spark: two underscores stand for a dot, as in {SPARK_PREFIX}spark__driver__memory"
-        for name in of_spark
-        if not name.startswith(f"{SPARK_PREFIX}spark__")
+    dotless = sorted(name for name in env if re.match(rf"{SPARK_PREFIX}(?!spark__)", name))
+    example = f"two underscores stand for a dot, as in {SPARK_PREFIX}spark__driver__memory"
+    return [
+        *(f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()),
+        *(f"{name} is no setting of Spark: {example}" for name in dotless),
     ]
 
 

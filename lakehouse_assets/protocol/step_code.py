@@ -60,11 +60,9 @@ class _Reach:
 
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
-        self.imported, package = imported, self.root.partition(".")[0]
-        self.specs = {name: _top_level(name) for name in (package, LIBRARY)}
+        self.imported = imported
+        self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], LIBRARY)}
         self.folders = project_folders(self.specs.values())
-        # Where the package is no installed one, nobody need look through all that is: that takes a tenth of a second.
-        self.is_installed = not project_folders([self.specs[package]])
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()
@@ -119,7 +117,7 @@ class _Reach:
                 package = self._spec(parent)
                 folders = (package and package.submodule_search_locations) or []
             found = PathFinder.find_spec(name.rpartition(".")[2], folders)
-            if self.is_installed and not (found or parent) and name in installed_with(self.root.partition(".")[0]):
+            if found is None and not parent and name in installed_with(self.root.partition(".")[0]):
                 found = _top_level(name)
             self.specs[name] = found
         return self.specs[name]

@@ -6,7 +6,7 @@ That is tables to create, differences, and partitions that other code has made. 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -47,6 +47,11 @@ def all_differences(
         yield from differences(table, found, made_by)
         if found is not None:
             yield from _inputs_made_anew(instance, graph, table, made)
+
+
+def failing_tables(rows: Iterable[Row]) -> list[str]:
+    """Returns the identifiers of the tables whose next run fails, by what the rows say of it, in order."""
+    return sorted({row[0] for row in rows if row[-1].startswith("fails")})
 
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:

@@ -53,6 +53,7 @@ def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 """The statuses of runs that write a table now, or soon."""
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+"""The statuses of runs that are over."""
 MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
 """The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER (commit/owner.py)."""
 PARTITION = "dagster/partition"

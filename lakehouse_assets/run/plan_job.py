@@ -31,7 +31,11 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
     @dg.op(name="plan", out=dg.Out(dg.Nothing))
     def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
         from lakehouse_assets.run.asset import table_asset
-        from lakehouse_assets.run.declared import COLUMNS, all_differences  # definitions need not load it
+        from lakehouse_assets.run.declared import (  # definitions need not load it
+            COLUMNS,
+            all_differences,
+            failing_tables,
+        )
 
         chosen = chosen_tables(config.tables, tables)
         location = dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": lakehouse})
@@ -39,7 +43,7 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
             rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
-        failing = sorted({row[0] for row in rows if row[-1].startswith("fails")})
-        context.add_output_metadata({"plan": shown_table(COLUMNS, rows), LOOKED_AT: len(chosen), FAILING: failing})
+        plan = shown_table(COLUMNS, rows)
+        context.add_output_metadata({"plan": plan, LOOKED_AT: len(chosen), FAILING: failing_tables(rows)})
 
     return job_of(plan, PlanConfig, PLAN, "Shows what the declarations would change on the lake. Changes nothing.")

@@ -99,11 +99,11 @@ def _prepare(
     # two threads import it at once, its modules, which import each other, are found half made.
     threading.Thread(target=import_module, args=(module,)).start()
     conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
-    secrets = hidden(conf)
-    check_settings(public(conf))
-    spark = start_session(public(conf))
+    secrets, shown = hidden(conf), public(conf)
+    check_settings(shown)
+    spark = start_session(shown)
     if compute.shares_session:
-        spark = own_session(spark, public(conf), assignment.spark_conf)
+        spark = own_session(spark, shown, assignment.spark_conf)
 
     from lakehouse_assets.environment.catalog import catalog_properties
     from lakehouse_assets.environment.spark_catalog import hadoop_s3, spark_catalogs

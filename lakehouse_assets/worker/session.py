@@ -20,7 +20,6 @@ from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.worker.failure import root_message
 
 APP_NAME = "lakehouse worker"
-
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()
 """Names of the settings that tables have brought into this process's JVM, where it serves several."""
@@ -88,7 +87,8 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 
     Raises ValueError, naming them, for those that Spark reads only when it starts.
     """
-    secrets = {key: value for key, value in conf.items() if key not in public(conf)}
+    shown = public(conf)
+    secrets = {key: value for key, value in conf.items() if key not in shown}
     if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
         raise ValueError(
             f"{', '.join(sorted(static))} would show in process arguments; give such a setting by a spark-defaults.conf"

@@ -3,13 +3,11 @@ Which property each option is: unit/declare/test_tuning.py."""
 
 from __future__ import annotations
 
-import dagster as dg
 import pytest
 from pyarrow.parquet import ParquetFile
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.tuning import Compression, Distribution, Tuning
-from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text
 from tests.support.tables import numbers, whole
 
@@ -52,14 +50,9 @@ def test_the_required_columns_of_a_wide_table_are_audited_though_they_have_no_me
     assert not ids & set(task.file.null_value_counts)
 
 
-@pytest.mark.parametrize("where", ["inline", "local"])
-def test_a_setting_that_spark_refuses_fails_the_run_and_is_named(
-    where: str, monkeypatch: pytest.MonkeyPatch, settings: Settings, instance: dg.DagsterInstance
-) -> None:
+def test_a_setting_that_spark_refuses_fails_the_run_and_is_named(compute: str, lake: Lake) -> None:
     """Spark builds its session at the first use. If that fails, PySpark asks the session how to tell so, for ever."""
-    monkeypatch.setenv("LAKEHOUSE_COMPUTE", where)
-    table = whole(identifier=f"demo.refused_{where}", spark_conf={"spark.sql.shuffle.partitions": "abc"})
-    told = failure_text(Lake(read_settings(), instance).run(table))
+    told = failure_text(lake.run(whole(spark_conf={"spark.sql.shuffle.partitions": "abc"})))
     assert "spark.sql.shuffle.partitions" in told
     assert "'abc'" in told
 

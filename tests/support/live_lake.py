@@ -5,10 +5,24 @@ Workers have copies of their inputs instead: lakehouse_assets/environment/spark_
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
 
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.spark_setup import spark_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def live_session(settings: Settings) -> SparkSession:
+    """A session in a JVM of this process, with a worker's settings, on the lake of these."""
+    from lakehouse_assets.worker.session import build_session, configure  # imports PySpark
+
+    return configure(build_session(spark_conf(settings, {})), live_catalogs(catalog_properties(settings)))
 
 
 def live_catalogs(properties: Mapping[str, str]) -> dict[str, str]:

@@ -123,12 +123,6 @@ GUARDS = {
     "dagster._core.storage.event_log.base.AssetEventSummaryRecord": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
-    "dagster._core.storage.tags.ASSET_PARTITION_RANGE_END_TAG": (
-        "test_run_materializes_everything_in_order_and_sums_up"
-    ),
-    "dagster._core.storage.tags.ASSET_PARTITION_RANGE_START_TAG": (
-        "test_run_materializes_everything_in_order_and_sums_up"
-    ),
     "dagster._core.storage.tags.BACKFILL_ID_TAG": (
         "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"
     ),
