@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Self
 
@@ -254,6 +255,26 @@ class Assignment(Work):
     """The table's and the environment's settings, without secrets; they win over the worker's defaults."""
     kind: Literal["stage"] = "stage"
     """What a worker knows the payload by."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """Returns a JSON object in which the window's bounds have their whole UTC offset.
+
+        Pydantic leaves out an offset's seconds, and offsets before standard time have some.
+        """
+        fields, window = super().to_fields(), self.window
+        bounds = {"start": window.start, "end": window.end}
+        fields["window"] |= {name: bound and bound.isoformat() for name, bound in bounds.items()}
+        return fields
+
+    @classmethod
+    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
+        """Reads a JSON object, or its text. Raises ValueError as Work does."""
+        fields = json.loads(data) if isinstance(data, str) else data
+        window = fields.get("window")
+        if isinstance(window, Mapping):
+            read = {name: datetime.fromisoformat(text) for name in ("start", "end") if (text := window.get(name))}
+            fields = {**fields, "window": {**window, **read}}
+        return super().from_json(fields)
 
     @property
     def parts(self) -> dict[str, str]:

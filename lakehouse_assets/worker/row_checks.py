@@ -196,7 +196,20 @@ def _count_here(
 
 def _read_keys(io: FileIO, file: DataFile, unique: list[str]) -> pa.Table:
     with io.new_input(file.file_path).open() as stream:
-        return ParquetFile(stream).read(unique, use_threads=False)
+        keys = ParquetFile(stream).read(unique, use_threads=False)
+    for number, field in enumerate(keys.schema):
+        if pa.types.is_floating(field.type):
+            keys = keys.set_column(number, field, _as_keys(keys.column(number)))
+    return keys
+
+
+def _as_keys(floats: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns floating-point numbers such that equal keys have equal bits, which is what PyArrow groups by.
+
+    To Spark, and so to a merge, 0.0 and -0.0 are one key, and all NaNs are one.
+    """
+    zero, nan = pa.scalar(0.0, floats.type), pa.scalar(float("nan"), floats.type)
+    return pc.if_else(pc.is_nan(floats), nan, pc.add(floats, zero))
 
 
 def _example(row: dict[str, Any], unique: Sequence[str], place: str) -> str:

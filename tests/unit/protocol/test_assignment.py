@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -57,6 +57,27 @@ def test_a_window_in_a_time_zone_is_the_same_work_on_the_other_side() -> None:
     assert other.work == assignment.work
     assert other.window.start_date == date(2024, 3, 31)
     assert pickle.loads(pickle.dumps(other.window)) == zoned  # as Spark does with what a function of Python uses
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ("Africa/Monrovia", date(1971, 6, 1)),  # -00:44:30
+        ("Europe/Amsterdam", date(1936, 12, 31)),  # +00:19:32
+        ("Europe/Paris", date(1910, 1, 1)),  # +00:09:21
+        ("America/New_York", date(1883, 1, 1)),  # -04:56:02
+    ],
+)
+def test_a_window_whose_offset_has_seconds_is_the_same_work_on_the_other_side(zone: str, day: date) -> None:
+    start = datetime.combine(day, time(), ZoneInfo(zone))
+    assignment = replace(ASSIGNMENT, window=replace(WINDOW, start=start, end=start + timedelta(days=1)))
+    other = Assignment.from_json(json.loads(json.dumps(assignment.to_fields())))
+    assert (other.window.start, other.window.start_date) == (start, day)
+    assert other.work == assignment.work
+    for offset in ("Z", "+02:00"):  # of an older version's plan
+        fields = assignment.to_fields()
+        fields["window"]["start"] = f"2024-01-01T00:00:00{offset}"
+        assert Assignment.from_json(fields).window.start == datetime.fromisoformat(f"2024-01-01T00:00:00{offset}")
 
 
 @pytest.mark.parametrize("library", ["0.1.9", None])

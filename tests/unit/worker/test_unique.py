@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -48,3 +49,21 @@ def test_a_table_without_partitions_has_none_to_name(daily: Daily) -> None:
 def test_there_are_as_many_examples_as_a_person_reads(daily: Daily) -> None:
     rows = pa.concat_tables([daily_rows(*DAYS, carrier=f"A{n}", each=2) for n in range(SHOWN)])
     assert len(duplicates(daily, rows)) == SHOWN
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_zeros_of_either_sign_and_nans_of_any_bits_are_one_key_as_they_are_to_a_merge(
+    daily: Daily, kind: pa.DataType
+) -> None:
+    bits = {
+        pa.float32(): ("<u4", [0x7FC00000, 0x7FC00001, 0xFFC00000]),
+        pa.float64(): ("<u8", [0x7FF8 << 48, 0x7FF80001 << 32, 0xFFF8 << 48]),
+    }
+    width, nans = bits[kind]
+    nan = pa.array(np.array(nans, width).view(width.replace("u", "f")))
+    values = pa.concat_arrays([pa.array([0.0, -0.0, 0.1, -0.1, None], kind), nan])
+    rows = pa.table({"x": values})
+    table = daily.catalog.create_table("nyc.floats", rows.schema)
+    table.append(rows)
+    found = find_duplicates(None, "", StaticTable.from_metadata(table.metadata_location), ["x"])  # type: ignore[arg-type]
+    assert sorted(found) == ["x=0.0: 2 rows", "x=nan: 3 rows"]
