@@ -159,10 +159,17 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
 
 
 def root_message(text: str) -> str:
-    """Returns Java's root cause out of a stack trace; else the text itself, up to a ``JVM stacktrace``."""
-    if causes := CAUSED_BY.findall(text):
-        root, file = causes[-1].strip(), READING.search(text)
-        return root if file is None or file[1] in root else f"{root}, while reading {file[1]}"
+    """Returns Java's root cause out of a stack trace, and what it caused in turn; else the text itself.
+
+    The root alone may say nothing, as the EOFException that is seen of a Python worker that died. The text ends before
+    a ``JVM stacktrace``.
+    """
+    causes = dict.fromkeys(cause.strip() for cause in reversed(CAUSED_BY.findall(text)))  # Spark repeats an executor's
+    if causes:
+        root, *later = causes
+        file = READING.search(text)
+        told = root if file is None or file[1] in root else f"{root}, while reading {file[1]}"
+        return "; which caused ".join([told, *(cause for cause in later if root not in cause)])
     if match := JAVA_ERROR.search(text):
         return match[1]
     return text.partition("\n\nJVM stacktrace:")[0].strip()

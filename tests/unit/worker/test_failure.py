@@ -75,6 +75,27 @@ def test_of_a_jvm_that_ended_a_person_reads_how(error: Exception, status: int, s
     assert not any(word in described["message"] for word in ("in the JVM", "refused", "JavaPackage"))
 
 
+CRASHED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'x' to 'true'"
+FRAMES = (
+    "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:710)\n\t... 26 more\n"
+)
+UDF_DIED = (
+    f"An error occurred while calling o80.collectToPython.\n: org.apache.spark.SparkException: Job aborted due to "
+    f"stage failure: Task 1 in stage 0.0 failed 1 times, most recent failure: Lost task 1.0: {CRASHED}\n{FRAMES}"
+    f"Caused by: java.io.EOFException\n{FRAMES}\nDriver stacktrace:\n{FRAMES}Caused by: {CRASHED}\n{FRAMES}"
+    f"Caused by: java.io.EOFException\n{FRAMES}"
+)
+
+
+def test_of_java_a_person_reads_the_root_cause_and_what_it_caused() -> None:
+    assert describe(RuntimeError(UDF_DIED))["message"] == f"java.io.EOFException; which caused {CRASHED}"
+    malformed = "Encountered error while reading file /a.json.\n\tat x\n" + (
+        f"Caused by: A: malformed\n{FRAMES}Caused by: B: C: no number\n{FRAMES}Caused by: C: no number\n{FRAMES}"
+    )
+    told = describe(RuntimeError(malformed))["message"]
+    assert told == "C: no number, while reading /a.json; which caused A: malformed"
+
+
 def test_the_partitions_that_a_step_names_are_told() -> None:
     assert describe(BadPartitions("no input", ["2024-01-02"]))["partitions"] == ["2024-01-02"]
     assert describe(ValueError("no input"))["partitions"] == []
