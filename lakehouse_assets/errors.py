@@ -88,6 +88,10 @@ class SourceUnreachable(LakehouseError):
     """A source does not answer, or is not configured; later it may."""
 
 
+class SourceRefused(LakehouseError):
+    """A rule of a source's database forbids what was to be written there. Nothing was written."""
+
+
 class BadValue(LakehouseError, ValueError):
     """A value of a source can't be read as its column's type."""
 

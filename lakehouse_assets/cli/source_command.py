@@ -13,7 +13,7 @@ from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot.source_definitions import SQL
-from lakehouse_assets.sources.postgres import connected
+from lakehouse_assets.sources.postgres_session import READING, connected
 
 
 def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
@@ -30,7 +30,7 @@ def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
             raise LakehouseError(f"no table has the source PostgresTable({name!r}); known are {names}")
         text = str(graph.get(key).metadata[SQL].value).removeprefix("```sql\n").removesuffix("```")
         if apply:
-            with connected(f"postgres:{name}") as cursor:
+            with connected(f"postgres:{name}", READING) as cursor:
                 cursor.execute(text)
         print(f"{name} is set up as a source\n" if apply else text, end="", file=terminal)
     return 0

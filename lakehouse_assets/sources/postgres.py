@@ -1,22 +1,22 @@
 """Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them, purging and putting back.
 
-The columns and triggers that this needs are postgres_ddl.py's. Reached by libpq's own variables, PGHOST and the like;
-what was found by trying is in docs/why.md.
+The columns and triggers that this needs are postgres_ddl.py's; how it is reached, postgres_session.py's. What was found
+by trying is in docs/why.md.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
+from lakehouse_assets.errors import BadValue, SourceLost
 from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres_session import ASKING, READING, WRITING, Patience, connected
 from lakehouse_assets.sources.row_source import DELETED, Lag, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class PostgresTable(RowSource):
         import pyarrow.csv as csv
 
         with TemporaryFile() as file:
-            with self._cursor() as cursor:
+            with self._cursor(READING) as cursor:
                 has = self._columns(cursor)
                 columns = ", ".join(quoted(name) if name in has else "NULL" for name in schema.names)
                 until = "" if split.end is None else f" AND {POS} < {split.end:d}"
@@ -176,7 +176,7 @@ class PostgresTable(RowSource):
 
         A row that an open transaction writes is passed over: it gets a new stamp, or a later purge finds it.
         """
-        with self._cursor() as cursor:
+        with self._cursor(WRITING) as cursor:
             cursor.execute("SET LOCAL lakehouse.purge = 'on'")
             cursor.execute(f"UPDATE {PURGED} SET upto = %s WHERE source = %s AND upto <= %s", (upto, self.table, upto))
             if not cursor.rowcount:  # another one has purged further
@@ -193,7 +193,7 @@ class PostgresTable(RowSource):
         """
         import pyarrow.csv as csv
 
-        with self._cursor() as cursor, TemporaryFile() as file:
+        with self._cursor(WRITING) as cursor, TemporaryFile() as file:
             cursor.execute(f"SELECT upto FROM {PURGED} WHERE source = %s FOR SHARE", (self.table,))
             if any(upto > position for (upto,) in cursor.fetchall()):
                 return None
@@ -226,36 +226,8 @@ class PostgresTable(RowSource):
     def _quoted(self) -> str:
         return ".".join(map(quoted, self.table.split(".")))
 
-    def _cursor(self) -> AbstractContextManager[Cursor]:
-        return connected(self.name)
-
-
-@contextmanager
-def connected(name: str) -> Iterator[Cursor]:
-    """Yields a cursor in one transaction, which is committed at the end. name: of the source, for messages.
-
-    Raises SourceUnreachable where there is no server or no connection left, and SourceLost where tables, columns or
-    rights are missing.
-    """
-    import psycopg2
-
-    try:
-        connection = psycopg2.connect("", application_name="lakehouse", connect_timeout=10, options=OPTIONS)
-        try:
-            with connection, connection.cursor() as cursor:
-                yield cursor
-        finally:
-            connection.close()
-    except psycopg2.ProgrammingError as error:
-        raise SourceLost(
-            f"{name}: {error.diag.message_primary}; `lakehouse source sql` prints what the database needs"
-        ) from error
-    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-        where = f"{os.environ.get('PGHOST', 'the local socket')}:{os.environ.get('PGPORT', '5432')}"
-        raise SourceUnreachable(f"{name} can't be reached at {where}: {error}".strip()) from error
-
-
-OPTIONS = "-c TimeZone=UTC -c DateStyle=ISO -c default_transaction_isolation=read\\ committed"
+    def _cursor(self, patience: Patience = ASKING) -> AbstractContextManager[Cursor]:
+        return connected(self.name, patience)
 
 
 def quoted(name: str) -> str:

@@ -30,6 +30,8 @@ def ddl(source: PostgresTable, columns: Mapping[str, str], keys: Collection[str]
         for name, type_ in ({name: type_ for name, type_ in types.items() if name not in keys} | own).items()
     ]
     of_key = [f"({', '.join(f'{row}.{quoted(name)}' for name in keys)})" for row in ("OLD", "NEW")]
+    triggers = ("lakehouse_stamp", "lakehouse_keep", "lakehouse_keep_key", "lakehouse_keep_all")
+    always = "\n".join(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};" for name in triggers)
     return f"""\
 CREATE TABLE IF NOT EXISTS {table} (
 {chr(10).join(declared)}
@@ -69,4 +71,7 @@ CREATE OR REPLACE TRIGGER lakehouse_keep_key BEFORE UPDATE ON {table}
     FOR EACH ROW WHEN ({of_key[0]} IS DISTINCT FROM {of_key[1]}) EXECUTE FUNCTION lakehouse_keep();
 CREATE OR REPLACE TRIGGER lakehouse_keep_all BEFORE TRUNCATE ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION lakehouse_keep();
+
+-- In sessions that replicate, too (session_replication_role), where others do not fire.
+{always}
 """
