@@ -55,6 +55,26 @@ class Attributes(BaseModel):
         return {name: _built(getattr(self, name)) for name in self.model_fields_set}
 
 
+def _told_by_type(schema: dict[str, Any]) -> None:
+    """Spells a choice by ``type`` so that validators name what is wrong with the one that was chosen.
+
+    Of ``oneOf``, as pydantic has it, they say only that the value "is not valid under any of the given schemas".
+    """
+    if "discriminator" not in schema:
+        return
+    kinds = schema.pop("discriminator")["mapping"]
+    del schema["oneOf"]
+    schema |= {"type": "object", "required": ["type"], "properties": {"type": {"enum": [*kinds]}}}
+    schema["allOf"] = [
+        {"if": {"properties": {"type": {"const": kind}}}, "then": {"$ref": reference}}
+        for kind, reference in kinds.items()
+    ]
+
+
+BY_TYPE = Field(discriminator="type", json_schema_extra=_told_by_type)
+"""A choice between attributes, told by their ``type``."""
+
+
 def _key(text: Any) -> dg.AssetKey:
     if not isinstance(text, str):
         raise ValueError("an asset's key is a text, its parts with slashes between them")
@@ -137,6 +157,7 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
 def _without_default(schema: dict[str, Any]) -> None:
     """Takes the default out of an attribute's schema: None stands for one that YAML can't spell."""
     schema.pop("default", None)
+    _told_by_type(schema)
 
 
 def _attribute(hint: Any) -> Any:
@@ -163,21 +184,74 @@ def _built(value: Any) -> Any:
     return value
 
 
-PARTITIONS = (
+class MonthlyPartitions(Attributes):
+    """Dagster's MonthlyPartitionsDefinition, which Dagster's own components lack."""
+
+    type: Literal["monthly"]
+    """The kind of partitions."""
+    start_date: str
+    """The first month's first day, such as ``2026-01-01``."""
+    end_date: str | None = None
+    """The day before which the last month ends; without it there is a partition for each month that is over."""
+    timezone: str | None = None
+    """The time zone of the months, such as ``Europe/Berlin``; UTC if it is left out."""
+    minute_offset: int = 0
+    """Minutes past the hour at which a month begins."""
+    hour_offset: int = 0
+    """Hours past midnight at which a month begins."""
+    day_offset: int = 1
+    """The day of the month on which a month begins."""
+
+    def build(self) -> dg.MonthlyPartitionsDefinition:
+        """Returns Dagster's own."""
+        return dg.MonthlyPartitionsDefinition(**{name: value for name, value in self.given().items() if name != "type"})
+
+
+class DynamicPartitions(Attributes):
+    """Dagster's DynamicPartitionsDefinition: keys are added while the location runs."""
+
+    type: Literal["dynamic"]
+    """The kind of partitions."""
+    name: str
+    """The name under which Dagster keeps the keys."""
+
+    def build(self) -> dg.DynamicPartitionsDefinition:
+        """Returns Dagster's own."""
+        return dg.DynamicPartitionsDefinition(name=self.name)
+
+
+ONE_DIMENSION = (
     DailyPartitionsDefinitionModel
     | HourlyPartitionsDefinitionModel
+    | MonthlyPartitions
     | StaticPartitionsDefinitionModel
     | TimeWindowPartitionsDefinitionModel
     | WeeklyPartitionsDefinitionModel
+    | DynamicPartitions
 )
+
+
+class MultiPartitions(Attributes):
+    """Dagster's MultiPartitionsDefinition: two dimensions, each with partitions of its own."""
+
+    type: Literal["multi"]
+    """The kind of partitions."""
+    partitions: Mapping[str, Annotated[ONE_DIMENSION, BY_TYPE]]
+    """The dimensions by their names, which are columns of the table."""
+
+    def build(self) -> dg.MultiPartitionsDefinition:
+        """Returns Dagster's own."""
+        return dg.MultiPartitionsDefinition({name: _built(of) for name, of in self.partitions.items()})
+
+
 OF_TABLE: Mapping[str, Any] = {
-    "partitions": Annotated[PARTITIONS, Field(discriminator="type")],
+    "partitions": Annotated[ONE_DIMENSION | MultiPartitions, BY_TYPE],
     "write_mode": Annotated[
         attributes_of(Overwrite, "overwrite")
         | attributes_of(FullRefresh, "full_refresh")
         | attributes_of(Append, "append")
         | attributes_of(Merge, "merge"),
-        Field(discriminator="type"),
+        BY_TYPE,
     ],
     "deps": Sequence[Key | Dependency],
     "kinds": Sequence[str],

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return warm_rows(settings, chosen.table, chosen.where)
         from lakehouse_assets.cli.run import run  # imports Dagster
 
-        return run(settings, chosen.domain, chosen.tables)
+        return run(settings, chosen.domain, chosen.tables, chosen.partitions)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -111,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="materialize every asset of a domain, in topological order")
     run.add_argument("--domain", help="its name; not needed where there is only one")
     run.add_argument("--tables", nargs="*", default=[], help="only these of its assets, such as shop.orders")
+    run.add_argument(
+        "--partitions", metavar="KEY[...KEY]", help="only this partition or range, such as 2026-01-01...2026-01-31"
+    )
     plan = commands.add_parser("plan", help="show what the declarations would change on the lake")
     plan.add_argument("--tables", nargs="*", default=[], help="identifiers; without, all declared tables")
     maintain = commands.add_parser("maintain", help="show which maintenance the tables need")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,11 @@ from lakehouse_assets.run.in_flight import FIRST, LAST
 
 @dataclass(frozen=True)
 class Selection:
-    """Holds what one run materializes: one asset, or several that only run together, with all their partitions."""
+    """Holds what one run materializes: one asset, or several that only run together, with their partitions."""
 
     assets: tuple[dg.AssetKey, ...]
     partitions: tuple[str, ...] | None
-    """All partition keys, in order; None without partitions."""
+    """The partition keys, in order; None without partitions."""
 
     @property
     def name(self) -> str:
@@ -44,6 +44,24 @@ class Selection:
     def count(self) -> int | None:
         """The number of partitions; None without partitions."""
         return None if self.partitions is None else len(self.partitions)
+
+    def within(self, span: str) -> Selection:
+        """Returns the part of it that a span of partitions names: all of it if it has no partitions.
+
+        span: a partition key, or ``first...last``, as `dg launch` takes them. Raises LakehouseError for a key that the
+        assets don't have.
+        """
+        if self.partitions is None:
+            return self
+        first, is_range, last = span.partition("...")
+        for key in (first, last if is_range else first):
+            if key not in self.partitions:
+                known = f"{self.partitions[0]} to {self.partitions[-1]}"
+                raise LakehouseError(f"{self.name} has no partition {key!r}; it has {len(self.partitions)}, {known}")
+        begin, end = self.partitions.index(first), self.partitions.index(last if is_range else first)
+        if end < begin:
+            raise LakehouseError(f"{self.name}: the partition {first} comes after {last}; name the earlier one first")
+        return replace(self, partitions=self.partitions[begin : end + 1])
 
 
 class Pipeline:

@@ -70,12 +70,13 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
     return f"health of the lake: {held}; {care or 'nothing to mend'}"
 
 
-def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()) -> int:
+def run(settings: Settings, domain: str | None = None, names: Sequence[str] = (), partitions: str | None = None) -> int:
     """Materializes all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
 
     domain: its name; None where the code location has only one. names: where there are any, only these assets, such as
-    ``nyc.flights``. Expects that home.prepare was called.
-    Raises LakehouseError for an unknown domain, KeyboardInterrupt when a signal ended a run.
+    ``nyc.flights``. partitions: a key, or a range ``first...last``, of those that have partitions; None for all.
+    Expects that home.prepare was called.
+    Raises LakehouseError for an unknown domain, asset or partition, KeyboardInterrupt when a signal ended a run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
@@ -91,6 +92,8 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
             known = ", ".join(sorted(one.name for one in every)) or "none"
             text = f"{domain} has nothing to run of {', '.join(sorted(unknown))}: no such assets, or no partitions yet"
             raise LakehouseError(f"{text}; there are {known}")
+        if partitions is not None:
+            selections = [one.within(partitions) for one in selections]
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
         began = time.time()

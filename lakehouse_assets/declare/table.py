@@ -48,7 +48,7 @@ AUDIT = "audit"
 """The name of the check of each table's asset that shows what was found before its rows were published."""
 FORMATS = ("parquet", "orc")
 """The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
-IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 READ = re.compile(r"\w+(\.\w+)+?(\.(tag|branch)_.+)?")
 
 
@@ -141,7 +141,7 @@ class Table:
     source: KafkaTopic | PostgresTable | None = None
     """What the table's rows are moved from; each run moves what came since the last."""
     description: str = ""
-    """Text for the UI, in Markdown."""
+    """Text for the UI, in Markdown; without it the docstring of the step."""
     owners: Sequence[str] = ()
     """Dagster's owners, such as ``team:flight-data``."""
     kinds: Set[str] | Sequence[str] = frozenset()

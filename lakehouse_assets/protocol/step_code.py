@@ -55,6 +55,17 @@ def reached_packages(reference: str) -> set[str]:
     return {module.partition(".")[0] for module in reach.modules}
 
 
+def function_doc(reference: str) -> str:
+    """Returns the docstring of the function ``module:function``, without importing it; empty if it has none.
+
+    Raises SyntaxError for a module that can't be parsed.
+    """
+    module, _, name = reference.partition(":")
+    reach = _Reach(reference, {})
+    reach.load(module)
+    return next((statement.doc for statement in reach.modules.get(module, ()) if name in statement.binds), "")
+
+
 class _Reach:
     """A walk from a function over names and imports."""
 
@@ -69,7 +80,7 @@ class _Reach:
         self.pending: list[tuple[str, str]] = [(self.root, self.function)]  # names to follow; "*" for all of a module
 
     def text(self) -> str:
-        if not self._load(self.root):
+        if not self.load(self.root):
             raise ImportError(f"there is no module {self.root} with a source")
         functions = {name for statement in self.modules[self.root] if statement.is_function for name in statement.binds}
         if self.function not in functions:
@@ -82,7 +93,7 @@ class _Reach:
                 texts += [f"# {module}", *(self.modules[module][ordinal].text for ordinal in sorted(taken))]
         return "\n".join(texts)
 
-    def _load(self, name: str) -> bool:
+    def load(self, name: str) -> bool:
         """Takes what runs when the module is imported; returns False where there is no module of this project's."""
         if name in self.modules:
             return True
@@ -97,7 +108,7 @@ class _Reach:
         package = parent if spec.submodule_search_locations is None else name
         self.modules[name], self.taken[name] = _statements(text, name, package), set()
         if parent:
-            self._load(parent)
+            self.load(parent)
         used = {used for statement in self.modules[name] for used in statement.uses}
         for ordinal, statement in enumerate(self.modules[name]):
             if statement.runs:
@@ -106,7 +117,7 @@ class _Reach:
                 self.pending += self._modules(statement)
             elif statement.is_import and name != LIBRARY:
                 for module, _ in self._modules(statement):
-                    self._load(module)
+                    self.load(module)
         return True
 
     def _spec(self, name: str) -> ModuleSpec | None:
@@ -124,7 +135,7 @@ class _Reach:
 
     def _follow(self, module: str, name: str) -> None:
         """Takes all that binds the name in the module."""
-        if module in self.whole or not self._load(module):
+        if module in self.whole or not self.load(module):
             return
         if name == "*":
             self.whole.add(module)
@@ -163,6 +174,8 @@ class _Statement:
     """Whether it may have an effect of its own when its module is imported."""
     is_import: bool = False
     is_function: bool = False
+    doc: str = ""
+    """The docstring of a function, without the indentation."""
 
 
 @lru_cache(maxsize=512)
@@ -197,6 +210,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
         {name.id for name in names} | {part.attr for part in parts if isinstance(part, ast.Attribute)} & ANY_NAME,
         runs=runs,
         is_function=is_function,
+        doc=(ast.get_docstring(node) or "") if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else "",
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from lakehouse_assets.protocol.step_code import reached_code, reached_packages
+from lakehouse_assets.protocol.step_code import function_doc, reached_code, reached_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +50,10 @@ class Step(ABC):
         """Returns the top-level packages that a worker needs for it, beside this library; none where it is no code."""
         return set()
 
+    def description(self) -> str:
+        """Returns what its author says of it, as text for the UI; empty if nothing."""
+        return ""
+
 
 class PythonStep(Step):
     """A function ``module:function`` of the project, called as ``function(spark, window)``."""
@@ -69,6 +73,10 @@ class PythonStep(Step):
     def packages(self) -> set[str]:
         """Returns the packages of all that the function reaches."""
         return reached_packages(self.reference)
+
+    def description(self) -> str:
+        """Returns the function's docstring."""
+        return function_doc(self.reference)
 
 
 KINDS: list[type[Step]] = [PythonStep]

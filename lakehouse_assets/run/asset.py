@@ -17,6 +17,7 @@ from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.errors import LakehouseError, PublishContended
+from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.run.resource import Lakehouse
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
@@ -29,7 +30,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=table.key,
-        description=table.description or None,
+        description=table.description or step_of(table.step).description() or None,
         group_name=table.domain,
         owners=list(table.owners),
         kinds={"iceberg", "pyspark", *table.kinds},

@@ -233,13 +233,50 @@ def test_templates_in_texts_are_filled_in(project: Path, monkeypatch: pytest.Mon
     assert component.declared_domain.tables[0].spark_conf == {"a.b": "3g"}
 
 
-def test_an_unknown_key_is_told_with_file_and_line(project: Path) -> None:
-    file = declare(project, "shop", IN_YAML.replace("  sorted_by: [n]", "  sortd_by: [n]"))
-    line = 1 + next(n for n, text in enumerate(file.read_text().splitlines()) if "sortd_by" in text)
+def test_mistakes_are_told_with_file_and_line(project: Path) -> None:
+    wrong = IN_YAML.replace("  sorted_by: [n]", "  sortd_by: [n]").replace("{type: daily", "{type: yearly")
+    wrong = wrong.replace("{type: append, dedup_on", "{type: append, dedupe_on")
+    file = declare(project, "shop", wrong)
     refused = dg_command(project, "check", "yaml")
     assert refused.returncode != 0
-    assert f"{file}:{line}" in refused.stdout + refused.stderr
-    assert "'sortd_by' was unexpected" in refused.stdout + refused.stderr
+    said = refused.stdout + refused.stderr
+    for key, problem in (
+        ("sortd_by", "'sortd_by' was unexpected"),
+        ("yearly", "'yearly' is not one of ['daily', 'hourly', 'monthly', "),
+        ("dedupe_on", "'dedupe_on' was unexpected"),
+    ):
+        line = 1 + next(n for n, text in enumerate(file.read_text().splitlines()) if key in text)
+        assert f"{file}:{line}" in said
+        assert problem in said
+
+
+@pytest.mark.parametrize(
+    ("in_yaml", "partitions"),
+    [
+        ("{type: monthly, start_date: '2026-01-01'}", dg.MonthlyPartitionsDefinition("2026-01-01")),
+        (
+            "{type: monthly, start_date: '2026-01-01', timezone: Europe/Berlin, day_offset: 2}",
+            dg.MonthlyPartitionsDefinition("2026-01-01", timezone="Europe/Berlin", day_offset=2),
+        ),
+        ("{type: dynamic, name: shops}", dg.DynamicPartitionsDefinition(name="shops")),
+        (
+            "{type: multi, partitions: {day: {type: daily, start_date: '2026-01-01'}, shop: {type: dynamic, name: s}}}",
+            dg.MultiPartitionsDefinition(
+                {"day": dg.DailyPartitionsDefinition("2026-01-01"), "shop": dg.DynamicPartitionsDefinition(name="s")}
+            ),
+        ),
+    ],
+)
+def test_all_partitions_of_dagster_can_be_declared(in_yaml: str, partitions: dg.PartitionsDefinition) -> None:
+    of_column = {"monthly": "month(day)", "dynamic": "shop", "multi": "day, shop"}[yaml.safe_load(in_yaml)["type"]]
+    table = (
+        f"{{identifier: shop.t, columns: [{{name: day, type: date}}, {{name: shop, type: string}}], step: '{STEP}', "
+        f"partitions: {in_yaml}, partitioned_by: [{of_column}]}}"
+    )
+    if "day_offset" in in_yaml or "timezone" in in_yaml:
+        table = table.replace("month(day)", "day")
+    (made,) = LakehouseTables.resolve_from_yaml(f"{{domain: shop, tables: [{table}]}}").declared_domain.tables
+    assert made.partitions == partitions
 
 
 def test_a_table_that_can_not_work_is_told_by_name() -> None:

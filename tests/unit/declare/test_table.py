@@ -49,6 +49,7 @@ def declare(**changes: Any) -> Table:
         ({"identifier": "orders"}, "'orders'"),
         ({"identifier": "Shop.Orders"}, "namespace.table"),
         ({"identifier": "shop.orders; drop"}, "namespace.table"),
+        ({"identifier": "shop.temps.x"}, "namespace.table"),
         ({"columns": [], "partitioned_by": [], "partitions": None}, "no columns"),
         ({"columns": [*COLUMNS, Column("n", "long")]}, "declared twice: n"),
         ({"columns": [*COLUMNS, Column("N", "long")]}, "declared twice: n"),

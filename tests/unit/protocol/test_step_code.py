@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.environment.package import installed_with
-from lakehouse_assets.protocol.step_code import reached_code, reached_packages
+from lakehouse_assets.protocol.step_code import function_doc, reached_code, reached_packages
 from lakehouse_assets.protocol.steps import worker_code
 
 STEP = "shop.steps:orders"
@@ -324,3 +324,9 @@ def test_a_line_of_text_is_no_comment(project: Project) -> None:
     before = reached_code(STEP)
     project.edit("shop/deep.py", "# 1", "# 2")
     assert reached_code(STEP) != before
+
+
+def test_the_docstring_of_a_step_is_read_without_importing_it(project: Path) -> None:
+    assert function_doc(STEP) == "Orders."
+    assert function_doc("shop.steps:customers") == ""
+    assert "shop.steps" not in sys.modules

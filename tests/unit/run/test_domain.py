@@ -12,6 +12,7 @@ from lakehouse_assets.environment.computes import BUILT_IN
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
 from tests.support.tables import numbers, whole
@@ -35,6 +36,12 @@ def statuses(settings: Settings) -> set[str]:
 def test_schedules_and_sensors_wait_for_a_person_at_a_laptop_only(settings: Settings, compute: str) -> None:
     at_a_laptop = compute in ("local", "inline")
     assert statuses(replace(settings, compute=compute)) == {"STOPPED" if at_a_laptop else "RUNNING"}
+
+
+def test_a_table_without_a_description_shows_the_docstring_of_its_step() -> None:
+    assert table_asset(numbers()).descriptions_by_key == {numbers().key: "Three rows a day: (day, n, text)."}
+    described = numbers(description="Numbers.")
+    assert table_asset(described).descriptions_by_key == {described.key: "Numbers."}
 
 
 def test_each_domain_has_a_sensor_over_its_own_assets(settings: Settings) -> None:
