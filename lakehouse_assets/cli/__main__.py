@@ -134,9 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     warm.add_argument("table", help="an identifier such as shop.orders")
     warm.add_argument("--where", required=True, help="a condition over its columns, such as \"day = '2026-01-31'\"")
     doctor = commands.add_parser("doctor", help="try what runs need, harmlessly, and name what is missing")
-    doctor.add_argument(
-        "tables", nargs="+", metavar="TABLE", help="such as shop.orders, for which the catalog is asked"
-    )
+    doctor.add_argument("tables", nargs="*", metavar="TABLE", help="such as shop.orders: the catalog is asked for it")
     ui = commands.add_parser("ui", help="serve the Dagster UI and run the daemon")
     ui.add_argument("--port", type=int, default=3000, help="of 127.0.0.1; by default 3000")
     return parser

@@ -6,6 +6,7 @@ Whether the settings fit together is checked before; what a run then does is not
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,11 +17,15 @@ from uuid import uuid4
 
 from pyiceberg.exceptions import NoSuchTableError
 
+from lakehouse_assets.cli.home import make_writable
 from lakehouse_assets.cli.terminal import table
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
+from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
 from lakehouse_assets.environment.settings import QueueSettings, Settings
+from lakehouse_assets.environment.spark_setup import jars
+from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 
@@ -33,6 +38,8 @@ WRONG_CHECKSUM = "1B2M2Y8AsgTpgAmY7PhCfg=="
 UNSENDABLE = "\x01"
 # The last revision that a family can have, which none has.
 NO_REVISION = 2_147_483_647
+# Bytes. A choice: Spark spills what does not fit into memory, and fails late where the disk is full.
+LEAST_FREE = 2**30
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Probe:
 def doctor(settings: Settings, tables: Sequence[str]) -> int:
     """Prints what was tried and what is missing. Returns 0 if nothing is, else 1.
 
-    tables: identifiers that the catalog is asked for; they need not exist.
+    tables: identifiers that the catalog is asked for; they need not exist. Without any, it lists its namespaces.
     """
     rows = [(probe.what, outcome(probe)) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
@@ -84,8 +91,12 @@ def outcome(probe: Probe) -> str:
 
 def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
     """Returns what runs need with these settings. tables: as for doctor()."""
+    if not all(compute.remote for compute in settings.computes.values()):
+        yield from _of_machine(settings)
     for identifier in tables:
-        yield _of_table(settings, identifier)
+        yield _of_catalog(settings, identifier)
+    if not tables:
+        yield _of_catalog(settings)
     yield from _storage(settings)
     for compute in settings.computes.values():
         yield from _of_compute(compute)
@@ -95,7 +106,20 @@ def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
         yield from _of_dagster(host)
 
 
-def _of_table(settings: Settings, identifier: str) -> Probe:
+def _of_machine(settings: Settings) -> Iterator[Probe]:
+    """Returns what workers need of this machine."""
+    yield Probe(f"Java {JAVA_MINIMUM} or later", "", java_home)
+    yield Probe("Spark's jars", "", partial(jars, settings))
+
+    def have_room() -> None:
+        if (free := shutil.disk_usage(settings.home).free) < LEAST_FREE:
+            raise OSError(f"{size_text(free)} are free; make room, or point LAKEHOUSE_HOME to another disk")
+
+    yield Probe(f"write below {settings.home}", "", partial(make_writable, settings.home, settings))
+    yield Probe(f"{size_text(LEAST_FREE)} of free disk there", "", have_room)
+
+
+def _of_catalog(settings: Settings, identifier: str | None = None) -> Probe:
     properties = catalog_properties(settings)
     asked = properties.get("uri", properties.get("type", "lake"))
     needs = "see the variables PYICEBERG_CATALOG__LAKE__*"
@@ -103,10 +127,14 @@ def _of_table(settings: Settings, identifier: str) -> Probe:
         needs = "the role needs glue:GetTable on the catalog, the database and the table"
 
     def load() -> None:
-        with suppress(NoSuchTableError):
-            load_lake(settings).load_table(identifier)
+        lake = load_lake(settings)
+        if identifier is None:
+            lake.list_namespaces()
+        else:
+            with suppress(NoSuchTableError):
+                lake.load_table(identifier)
 
-    return Probe(f"ask the catalog {asked} for {identifier}", needs, load)
+    return Probe(f"ask the catalog {asked} for {identifier or 'its namespaces'}", needs, load)
 
 
 def _storage(settings: Settings) -> Iterator[Probe]:

@@ -30,7 +30,7 @@ def prepare(settings: Settings) -> None:
     Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
     """
     for folder in (settings.home, *(settings.home / name for name in FOLDERS)):
-        _make_writable(folder, settings)
+        make_writable(folder, settings)
     java_home()
     jars(settings)
     spark_catalogs(catalog_properties(settings))  # refuses a catalog that PyIceberg knows and Spark does not
@@ -53,7 +53,8 @@ def check_port(port: int) -> None:
             raise SetupError(text) from error
 
 
-def _make_writable(folder: Path, settings: Settings) -> None:
+def make_writable(folder: Path, settings: Settings) -> None:
+    """Creates a folder of the home, if it isn't there. Raises SettingsError when it can't be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -3,6 +3,7 @@ What it tries on AWS is tests/integration/test_stacks.py's."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,10 +46,28 @@ def test_what_is_not_reached_says_so_with_what_to_look_at() -> None:
     assert "sqs.example.com" in told
 
 
-def test_a_laptop_lacks_nothing(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor(settings, ["nyc.flights"]) == 0
-    assert "staging" in capsys.readouterr().out
+@pytest.mark.parametrize("tables", [["nyc.flights"], []])
+def test_a_laptop_lacks_nothing(tables: list[str], settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(settings, tables) == 0
+    tried = capsys.readouterr().out
+    for what in ("Java 17", "Spark's jars", "free disk", "staging", tables[0] if tables else "its namespaces"):
+        assert what in tried
     assert list((settings.home / "staging").rglob("*doctor-*")) == []
+
+
+def test_a_laptop_without_java_jars_or_a_catalog_is_told_what_to_do(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    monkeypatch.setenv("LAKEHOUSE_CACHE", str(tmp_path / "no-cache"))
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "rest")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"http://127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", str(tmp_path / "warehouse"))
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr()
+    assert "openjdk-17" in told.out
+    assert "setup`" in told.out
+    assert "3 of" in told.err
 
 
 def test_a_database_that_is_not_there_is_named(
