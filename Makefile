@@ -104,7 +104,7 @@ rooms: .venv/.synced ## Draw which room of the code imports which, and their siz
 pictures: setup ## Remake the pictures of README and docs/ from a run of its own (minutes; needs chromium)
 	$(PYTHON) -m scripts.pictures
 
-wheel: .venv/.synced ## Build the wheel that `pip install` takes, into dist/
+wheel: ## Build the wheel that `pip install` takes, into dist/
 	scripts/uv build --wheel
 
 lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location

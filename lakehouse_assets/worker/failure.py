@@ -78,8 +78,8 @@ class CheckError(RuntimeError):
     """A condition of a declaration can't be evaluated on the rows that it is declared for."""
 
 
-NOT_THE_STEPS = (CredentialsExpired, OtherCode, OtherLibrary, SettingsError)
-"""Errors of what a worker was given: keys, code, settings."""
+NOT_THE_STEPS = (CredentialsExpired, ImportError, OtherCode, OtherLibrary, SettingsError)
+"""Errors of what a worker was given: keys, code, packages, settings."""
 OF_INPUT = (BadPartitions, BadValue, FileNotFoundError, ChangesUnknown, SourceLost, SourceUnreachable)
 """Errors of what a step reads."""
 

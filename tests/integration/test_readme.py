@@ -11,14 +11,21 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import dagster as dg
 import pytest
 
-from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
+from tests.support.tables import numbers
 
+AUTOMATE = ROOT / "docs" / "automate.md"
+DAILY = dg.DailyPartitionsDefinition("2026-01-01")
 OPERATE = ROOT / "docs" / "operate.md"
 FIRST_TABLE = ROOT / "docs" / "first-table.md"
 MERGE = ROOT / "docs" / "merge-and-append.md"
@@ -94,6 +101,19 @@ def test_measurements_are_chosen_by_name() -> None:
     refused = subprocess.run([sys.executable, "-m", "bench", "speed"], cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode
     assert "unknown: speed; known are loading, publishing, backfill" in refused.stderr
+
+
+def test_the_schedule_of_the_page_fills_yesterday(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = ModuleType("shop")
+    shop.tables = SimpleNamespace(orders=numbers(identifier="shop.orders", partitions=DAILY))
+    monkeypatch.setitem(sys.modules, "lakehouse_assets.domains.shop", shop)
+    (block,) = python_blocks(section(AUTOMATE, "Schedules"))
+    page: dict[str, Any] = {}
+    exec(block.replace("tables_of(tables)", "[tables.orders]"), page)
+    (schedule,) = page["DOMAIN"].definitions(read_settings()).schedules
+    with dg.DagsterInstance.ephemeral() as instance, dg.build_schedule_context(instance, datetime(2026, 1, 5, 6)) as at:
+        asked = schedule.evaluate_tick(at).run_requests
+    assert [request.partition_key for request in asked] == ["2026-01-04"]
 
 
 @pytest.mark.long("Runs all the examples of the pages, a real worker each; for changes of docs and declarations.")

@@ -43,6 +43,12 @@ def test_uv_shows_its_progress_on_a_terminal_only(checkout: Path) -> None:
     assert elsewhere[-1] == f"{on_a_terminal[-1]} --quiet"
 
 
+def test_a_wheel_is_built_without_an_environment(checkout: Path) -> None:
+    command = ["make", "--no-print-directory", "wheel"]
+    made = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, text=True, check=True)
+    assert made.stdout.splitlines() == ["scripts/uv build --wheel", "uv build --wheel"]
+
+
 @pytest.mark.parametrize(("chosen", "domain"), [([], "nyc"), (["DOMAIN=trade"], "trade")])
 def test_make_run_runs_the_flights_or_the_domain_that_is_named(chosen: list[str], domain: str) -> None:
     command = ["make", "--no-print-directory", "--dry-run", "--assume-old=setup", "run", *chosen]

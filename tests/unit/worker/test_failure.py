@@ -118,6 +118,7 @@ def test_the_partitions_that_a_step_names_are_told() -> None:
         (Cause.STEP, OSError("5")),
         (Cause.WORKER, CredentialsExpired("the keys expired", transient=False)),
         (Cause.WORKER, OtherCode("the worker has other code")),
+        (Cause.WORKER, ModuleNotFoundError("No module named 'pandas'")),
         (Cause.WORKER, SettingsError("LAKEHOUSE_STAGING is no URL")),
         (Cause.WORKER, RuntimeError("java.io.IOException: No space left on device")),
     ],
