@@ -49,7 +49,7 @@ def shared_definitions(
     """Returns what a code location of these domains has once: maintenance, the queue, the plan, the resources."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
-        maintenance(tables, settings),
+        maintenance(tables, settings, [domain.name for domain in domains]),
         queue_definitions(tables, settings),
         source_definitions(tables, settings),
         dg.Definitions(

@@ -20,6 +20,10 @@ class PublishRefused(LakehouseError):
     """The staged work can't be published as it stands. Nothing was committed."""
 
 
+class BadRunTag(LakehouseError, ValueError):
+    """A tag of a run has a value that nothing stands for. Nothing was changed."""
+
+
 class InputsMoved(PublishRefused):
     """Inputs that workers can only read as they are have changed since the run pinned them. Staging again may help."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,8 +31,13 @@ PARQUET = {
         "Parameters": {"serialization.format": "1"},
     },
 }
-LONGEST_COMMENT = 255
-"""The longest comment of a column (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html)."""
+LONGEST_COMMENT, LONGEST_DESCRIPTION = 255, 2048
+"""The characters of a column's comment (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html) and of a view's
+description (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html)."""
+NOT_IN_LINES = re.compile(r"[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff\r\n\t]+")
+"""What Glue refuses in texts of several lines: control characters."""
+NOT_IN_A_LINE = re.compile(f"(?:{NOT_IN_LINES.pattern}|[\r\n])+")
+"""What it refuses in those of one line: line breaks, too."""
 
 
 def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def view_input(key: str, plan: HandOffPlan, version: Version, description: str) 
     hive_names = ", ".join(f"`{name}`" for name in names)
     return {
         "Name": plan.view,
-        "Description": description[:2048],
+        "Description": NOT_IN_LINES.sub(" ", description)[:LONGEST_DESCRIPTION],
         "TableType": "VIRTUAL_VIEW",
         "Parameters": {"presto_view": "true", "comment": "Presto View", **parameters(key, plan, version)},
         "PartitionKeys": [],
@@ -107,6 +113,15 @@ def of_parameters(found: Mapping[str, Any]) -> Mapping[str, str]:
     return given
 
 
+def unreadable_parameters(found: Mapping[str, str]) -> list[str]:
+    """Returns which parameters a view lacks, or has garbled, of those that say of which version it is."""
+    return [
+        name
+        for name in (VERSION, UUID, SNAPSHOT, SEQUENCE)
+        if not found.get(name) or (name in (SNAPSHOT, SEQUENCE) and not found[name].isdecimal())
+    ]
+
+
 def _descriptor(plan: HandOffPlan, location: str) -> dict[str, Any]:
     names = [field.name for field in plan.schema.fields if field.name not in plan.partitioned_by]
     # With the slash: without it, listing a version's folder would find those that begin with its name, too.
@@ -119,7 +134,7 @@ def _columns(plan: HandOffPlan, names: Iterable[str]) -> list[dict[str, str]]:
         {
             "Name": name,
             "Type": hive_type(fields[name].field_type),
-            **({"Comment": doc[:LONGEST_COMMENT]} if (doc := fields[name].doc) else {}),
+            **({"Comment": NOT_IN_A_LINE.sub(" ", doc)[:LONGEST_COMMENT]} if (doc := fields[name].doc) else {}),
         }
         for name in names
     ]

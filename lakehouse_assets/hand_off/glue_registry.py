@@ -19,6 +19,7 @@ from lakehouse_assets.hand_off.glue_inputs import (
     of_parameters,
     partition_inputs,
     table_input,
+    unreadable_parameters,
     view_input,
 )
 from lakehouse_assets.hand_off.records import HandOffPlan, Version, Written
@@ -58,7 +59,8 @@ class GlueRegistry:
     def find_view(self, plan: HandOffPlan) -> Mapping[str, Any] | None:
         """Returns the view that readers use, as Glue has it; None where there is none.
 
-        Raises HandOffRefused where the name is somebody else's.
+        Raises HandOffRefused where the name is somebody else's, or the view does not say of which version it is: then
+        nobody knows what readers get, which may not be removed, and whether it is newer.
         """
         found = self._find(plan.database, plan.view)
         if found is not None and of_parameters(found).get(OURS) != self.key:
@@ -66,6 +68,12 @@ class GlueRegistry:
             raise HandOffRefused(
                 f"{plan.glue} in Glue is {f'of the hand-off {whose}' if whose else 'no view of a hand-off'}: its "
                 f"parameter {OURS} is not {self.key}. Choose another name, or delete it. Readers go on as before"
+            )
+        if found is not None and (names := unreadable_parameters(of_parameters(found))):
+            raise HandOffRefused(
+                f"{plan.glue} in Glue does not say which version it leads to: its parameters {', '.join(names)} are "
+                "missing or changed. Delete the view, and materialize again: that makes it anew. Until then readers "
+                "go on as before"
             )
         return found
 

@@ -35,7 +35,7 @@ def values_of(path: str) -> tuple[str, ...]:
 def segments(name: str, column: pa.Array) -> pa.Array:
     """Returns the parts of paths for all values of a column.
 
-    Raises HandOffRefused for texts that would be read back as null.
+    Raises HandOffRefused for texts that would be read back as null, or cut.
     """
     import pyarrow as pa
 
@@ -44,6 +44,10 @@ def segments(name: str, column: pa.Array) -> pa.Array:
     if lost := sorted({"", NULL} & {*values}):
         raise HandOffRefused(
             f"column {name} holds {lost[0]!r}, which Hive reads as null in a path; leave it out of partitioned_by"
+        )
+    if cut := sorted(value for value in values if isinstance(value, str) and "\0" in value):
+        raise HandOffRefused(
+            f"column {name} holds {cut[0]!r}, whose character NUL no path can hold; leave it out of partitioned_by"
         )
     named = pa.array([*(segment(name, value) for value in values), segment(name, None)], pa.string())
     return named.take(encoded.indices.fill_null(len(values)))

@@ -68,13 +68,12 @@ class ExpireLevel(MaintenanceLevel):
         plans: list[ExpiryPlan] = []
         site = means.site
         readers = [name for name, table in means.tables.items() if action.table in table.inputs]
-        domains = {table.domain for table in means.tables.values()}
 
         def expiry(metadata: TableMetadata) -> Expiry:
             # Looked up for each version of the table: a run loads the head, and leaves its copy, in this order.
             leavings = (Leavings.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
             pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
-            pinned |= released_snapshots(means.catalog, action.table, domains)
+            pinned |= released_snapshots(means.catalog, action.table, means.domains)
             plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
             return plans[-1].expiry
 

@@ -60,9 +60,14 @@ class MaintenanceConfig(dg.Config):
 
 
 def maintenance_job(
-    tables: Sequence[Table], known: Sequence[MaintenanceLevel] = LEVELS, tags: Mapping[str, str] = NO_TAGS
+    tables: Sequence[Table],
+    known: Sequence[MaintenanceLevel] = LEVELS,
+    tags: Mapping[str, str] = NO_TAGS,
+    domains: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """Returns the job over these tables. known: the levels that it knows. tags: those of its runs.
+    """Returns the job over these tables.
+
+    known: the levels that it knows. tags: those of its runs. domains: the names of domains, beside those of the tables.
 
     It has one op, not one for each level: the levels share one look, one ranking and one budget, and as ops each would
     wait for a slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
@@ -79,7 +84,7 @@ def maintenance_job(
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
             policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)
-            run = MaintenanceRun(context, lakehouse, tables, chosen, known, policy, config.allow_large)
+            run = MaintenanceRun(context, lakehouse, tables, chosen, known, policy, config.allow_large, domains)
             shown, faults = run.run(round(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error

@@ -6,7 +6,7 @@ Each level is in a file of its own and is registered in levels.py. What is done 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -148,6 +148,8 @@ class Means:
     """Whether more than a fifth of a table may go to the trash."""
     force: bool = False
     """Whether work is done below its limits too."""
+    domains: Collection[str] = ()
+    """The names of all domains, in whose namespaces pointers of releases may be."""
     reports: list[Report] = field(default_factory=list)
     """What the collector has found so far."""
 

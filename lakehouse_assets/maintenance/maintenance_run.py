@@ -47,6 +47,8 @@ class MaintenanceRun:
     """All levels."""
     policy: Policy
     allow_large: bool
+    domains: Collection[str] = ()
+    """As for maintenance_job()."""
     healths: dict[str, TableHealth] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -97,6 +99,7 @@ class MaintenanceRun:
             site_of(self.lakehouse, self.context.instance),
             self.allow_large,
             self.policy.force,
+            {*self.domains, *(table.domain for table in self.declared)},
         )
 
     def _look(self) -> None:

@@ -7,7 +7,7 @@ Every declared table is maintained, nobody opts in.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import dagster as dg
 
@@ -25,9 +25,10 @@ WEEKLY = "0 3 * * 0"
 """Sundays at 3:00 UTC: what is found in one week is looked at again in the next."""
 
 
-def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
+def maintenance(tables: Sequence[Table], settings: Settings, domains: Collection[str] = ()) -> dg.Definitions:
     """Returns the definitions for these tables.
 
+    domains: the names of all domains: also one without tables may have a release of others'.
     Sensors and the schedule are stopped at first where a person decides what runs (Settings.by_hand).
     """
     by_hand = settings.by_hand
@@ -35,7 +36,7 @@ def maintenance(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
     # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
     overrides = {"taskRoleArn": settings.maintenance_role}
     tags = {"ecs/task_overrides": json.dumps(overrides)} if settings.maintenance_role else {}
-    job = maintenance_job(tables, tags=tags)
+    job = maintenance_job(tables, tags=tags, domains=domains)
     return dg.Definitions(
         asset_checks=[health_checks(table, LEVELS) for table in tables],
         sensors=[health_sensor(tables, LEVELS, status), due_sensor(tables, job, status)],

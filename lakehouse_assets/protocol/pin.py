@@ -5,6 +5,7 @@ Plain data, for both sides of the process border. Pins are made in commit/pins.p
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -13,18 +14,15 @@ MAIN = "main"
 """Iceberg's main branch; its own constant is in a module that takes half a second to import."""
 
 
-REFS = ("branch_", "tag_")
-"""How Spark names a branch or tag, as the last part of a table's name
+REF = re.compile(r"(\w+(?:\.\w+)+?)\.(?:branch|tag)_(.+)")
+"""A table's identifier, and behind it a branch or tag as Spark names it, which may have dots
 (https://iceberg.apache.org/docs/latest/spark-queries/#time-travel)."""
 
 
 def table_and_ref(name: str) -> tuple[str, str]:
     """Returns the identifier of a table, and the branch or tag that its name ends with; MAIN where there is none."""
-    identifier, _, last = name.rpartition(".")
-    for prefix in REFS:
-        if last.startswith(prefix) and "." in identifier:
-            return identifier, last.removeprefix(prefix)
-    return name, MAIN
+    found = REF.fullmatch(name)
+    return (found[1], found[2]) if found else (name, MAIN)
 
 
 @dataclass(frozen=True)

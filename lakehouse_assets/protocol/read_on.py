@@ -12,11 +12,15 @@ from uuid import UUID
 
 from lakehouse_assets.sources.offsets import Offsets
 
+EMPTY = 0
+"""Stands for the snapshot of an input that had none: no snapshot has this id."""
+
 
 class Position(NamedTuple):
     """A version of one input: up to it, its changes were read."""
 
     snapshot_id: int
+    """EMPTY where the input had no snapshot."""
     uuid: UUID
     """The input's uuid: snapshot ids of a table that was created again mean nothing."""
 

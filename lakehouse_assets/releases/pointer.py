@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from lakehouse_assets.environment.catalog import find_table
-from lakehouse_assets.errors import ReleaseRefused
+from lakehouse_assets.errors import ForeignVersion, ReleaseRefused
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -87,7 +87,17 @@ class Pointer:
 
     @classmethod
     def read(cls, table: IcebergTable) -> Pointer:
-        """Reads the rows of a pointer's table as it was loaded. Raises what catalogs and storages raise."""
+        """Reads the rows of a pointer's table as it was loaded.
+
+        Raises ForeignVersion where it has other columns, and what catalogs and storages raise.
+        """
+        found = [column.name for column in table.schema().columns]
+        if missing := [column.name for column in SCHEMA.columns if column.name not in found]:
+            raise ForeignVersion(
+                f"table {'.'.join(table.name())}: the pointer of releases has no column {', '.join(missing)}, it has "
+                f"{', '.join(found)}: somebody changed it. Rename its columns back; if one was dropped, drop the "
+                "table and release again"
+            )
         return cls(table, _from_rows(table.scan().to_arrow().to_pylist()))
 
     @property
@@ -122,7 +132,7 @@ def pointer_identifier(name: str) -> str:
 
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
-    """Loads a pointer and reads its rows, once. Returns None where there is none. Raises what catalogs raise."""
+    """Loads a pointer and reads its rows, once. Returns None where there is none. Raises as Pointer.read()."""
     table = find_table(catalog, pointer_identifier(name))
     return Pointer.read(table) if table and MARK in table.properties else None
 
@@ -130,7 +140,7 @@ def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
 def open_pointer(catalog: Catalog, name: str) -> Pointer:
     """Loads a pointer, and creates it where there is none.
 
-    Raises ReleaseRefused where there is another table of that name, and what catalogs raise.
+    Raises ReleaseRefused where there is another table of that name, and as Pointer.read().
     """
     if (found := load_pointer(catalog, name)) is not None:
         return found
@@ -148,7 +158,7 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
 def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:
     """Returns the snapshots of a table that kept releases name, whether or not their tags are still there.
 
-    namespaces: those in which a pointer may be: the names of the domains. Raises what catalogs raise.
+    namespaces: those in which a pointer may be: the names of the domains. Raises as Pointer.read().
     """
     pointers = (load_pointer(catalog, name) for name in namespaces)
     kept = (release for pointer in pointers if pointer for release in pointer.releases)

@@ -113,7 +113,8 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     pointer = open_pointer(catalog, order.name)  # before the tables: what another release pins later, conflicts
     if (done := _of_run(pointer, order)) is not None:
         return done
-    members, misfits = (_once_more(pointer, order), ()) if order.again else _fitting(catalog, order, log, pointer)
+    once_more = order.again is not None
+    members, misfits = (_once_more(pointer, order), ()) if once_more else _fitting(catalog, order, log, pointer)
     number = pointer.newest.number + 1 if pointer.newest else 1
     release = KeptRelease(number, _now(pointer), order.run_id, tuple(members))
     if pointer.newest and pointer.newest.version == release.version:
@@ -122,7 +123,7 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
         tag_members(catalog, order, members)
         verify_members(catalog, members)
     except MemberMoved as moved:
-        if order.again:
+        if once_more:
             raise ReleaseRefused(f"{moved}. Nothing was released") from moved
         raise CommitFailedException(str(moved)) from moved  # as any conflict: planned anew
     pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))

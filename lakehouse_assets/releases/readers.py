@@ -93,7 +93,8 @@ def release(
     """Returns the newest release of a domain, or an earlier one that is kept; its pointer is loaded once.
 
     name: of the domain. at: for the release that was the newest then; UTC where it has no zone. number: of a release.
-    catalog: where it is; None for the lake of this environment. Raises NoSuchRelease, CatalogUnavailable.
+    catalog: where it is; None for the lake of this environment. Raises NoSuchRelease, CatalogUnavailable, TypeError for
+    an at that is no datetime, and as load_pointer().
 
     Example:
         >>> from pyiceberg.catalog import load_catalog
@@ -102,7 +103,10 @@ def release(
         Traceback (most recent call last):
         lakehouse_assets.errors.NoSuchRelease: shop has no releases (table shop.releases): materialize shop/release
     """
-    at = at.replace(tzinfo=at.tzinfo or UTC) if at else None
+    if at is not None:
+        if not isinstance(at, datetime):
+            raise TypeError(f"at is {at!r}, expected a datetime: of a day, nobody knows which release of it is meant")
+        at = at.replace(tzinfo=at.tzinfo or UTC)
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
     pointer = with_retries(lambda: load_pointer(opened, name))
     if pointer is None or not pointer.releases:

@@ -20,14 +20,10 @@ from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishCon
 from lakehouse_assets.releases.pointer import MOST, pointer_identifier
 from lakehouse_assets.run.jobs import READS, markdown_table
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.run_tags import RunTags
 
 if TYPE_CHECKING:
     from lakehouse_assets.releases.publish_release import Order, ReleaseOutcome
-
-ANYWAY = "lakehouse/release_anyway"
-"""The run tag that releases tables which don't fit together."""
-AGAIN = "lakehouse/release_again"
-"""The run tag that names the number of a kept release, whose snapshots are released once more."""
 
 
 @dataclass(frozen=True)
@@ -116,21 +112,15 @@ class Release:
             tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
         except Exception as error:  # whatever catalogs raise: readers have the release already
             context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
-        metadata = shown(outcome) | ({"released_again": order.again} if order.again else {})
+        metadata = shown(outcome) | ({"released_again": order.again} if order.again is not None else {})
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
 
     def _order(self, run: dg.DagsterRun) -> "Order":
         from lakehouse_assets.releases.publish_release import Order
 
-        again = run.tags.get(AGAIN)
-        if again is not None and not again.isdecimal():
-            raise dg.Failure(
-                f"run tag {AGAIN} is {again!r}, expected the number of a kept release", allow_retries=False
-            )
-        anyway = run.tags.get(ANYWAY, "").lower() == "true"
-        return Order(
-            self.name, self.tables, run.run_id, self.keep, self.keep_for, int(again) if again else None, anyway
-        )
+        tags = RunTags.of(run.tags)
+        again, anyway = tags.release_again, tags.release_anyway
+        return Order(self.name, self.tables, run.run_id, self.keep, self.keep_for, again, anyway)
 
 
 def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:

@@ -18,9 +18,7 @@ from lakehouse_assets.protocol.pin import MAIN, table_and_ref
 from lakehouse_assets.protocol.read_on import Position, ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.resource import Lakehouse
-
-READ_ALL = "lakehouse/read_all"
-"""The run tag by which a step reads its inputs from their beginning, whatever was read before."""
+from lakehouse_assets.run.run_tags import RunTags
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +27,12 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
     """Returns how far a table has read its inputs, for the workers of a run; None if its runs can't read on.
 
     Runs that replace rows would lose what earlier ones have read, and each chunk of partitions would read all changes.
-    metadata: that its rows are staged on. tags: the run's.
+    metadata: that its rows are staged on. tags: the run's. Raises BadRunTag.
     """
+    reads_all = RunTags.of(tags).read_all
     if table.write_mode.replaces or table.partitions is not None:
         return None
-    return ReadOn() if reads_all(tags) else read_on(metadata)
-
-
-def reads_all(tags: Mapping[str, str]) -> bool:
-    """Tells whether a run reads its inputs from their beginning. tags: the run's."""
-    return tags.get(READ_ALL, "").lower() == "true"
+    return ReadOn() if reads_all else read_on(metadata)
 
 
 def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:

@@ -12,7 +12,8 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
 from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.run.input_positions import READ_ALL, read_on_of, reads_all
+from lakehouse_assets.run.input_positions import read_on_of
+from lakehouse_assets.run.run_tags import READ_ALL, RunTags
 
 WAY_OUT = (
     f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
@@ -38,7 +39,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
         state = source.state()
     except SourceLost as error:
         raise _refused(table, str(error)) from error
-    if (problem := state.problem(source.name, position)) and not reads_all(tags):
+    if (problem := state.problem(source.name, position)) and not RunTags.of(tags).read_all:
         raise _refused(table, problem)
     begin = state.begin(position)
     return SourceRange(source, begin, source.bound(state, begin))

@@ -24,10 +24,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, RolledBack
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
 from lakehouse_assets.run.plan import Plans, published_chunks
-
-APPEND_AGAIN = "lakehouse/append_again"
-"""The tag of a re-execution that is meant to add once more the rows that the run which it repeats has added. Its value
-is that run's id: Dagster copies a run's tags to its re-executions, and these must not inherit the permission."""
+from lakehouse_assets.run.run_tags import APPEND_AGAIN, RunTags
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -86,7 +83,7 @@ def refuse_repeated_append(
         return
     head = instance.get_run_by_id(chain_head(instance, run)) or run
     repeated, what = next(_added_before(table, metadata, plans, instance, head), ("", ""))
-    if repeated and head.tags.get(APPEND_AGAIN) != repeated:
+    if repeated and RunTags.of(head.tags).append_again != repeated:
         raise PublishRefused(
             f"table {table.identifier}: the run {repeated}, whose work this one repeats, {what}. Nothing was staged or "
             f"published. If it has failed, re-execute that run from failure to finish it (in Python with the tag "

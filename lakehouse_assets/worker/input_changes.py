@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import Position
+from lakehouse_assets.protocol.read_on import EMPTY, Position
 from lakehouse_assets.step.window import CHANGE_TYPE, Window
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input
 from lakehouse_assets.worker.source_rows import read_range
@@ -70,12 +71,11 @@ class InputChanges:
             )
         text = work.read_on.positions.get(name)
         since = Position.parse(text) if text else None
-        if pin.snapshot_id is not None:
-            self.read_to[name] = str(Position(pin.snapshot_id, pin.uuid))
-        if since is None or pin.snapshot_id is None:
-            return self.spark.table(f"{LAKE}.{name}").withColumn(CHANGE_TYPE, F.lit("INSERT"))
-        if since.uuid != pin.uuid:
+        if since is not None and since.uuid != pin.uuid:
             raise self._unknown(name, f"the table was created again since {work.table} has read it")
+        self.read_to[name] = str(Position(pin.snapshot_id or EMPTY, pin.uuid))
+        if since is None or since.snapshot_id == EMPTY or pin.snapshot_id is None:
+            return self.spark.table(f"{LAKE}.{name}").withColumn(CHANGE_TYPE, F.lit("INSERT"))
         return self._between(pin, since.snapshot_id, pin.snapshot_id)
 
     def read_source(self) -> DataFrame:
@@ -94,9 +94,8 @@ class InputChanges:
         return rows
 
     def _between(self, pin: Pin, since: int, until: int) -> DataFrame:
-        metadata = FromInputFile.table_metadata(
-            load_file_io(dict(self.io_properties), pin.metadata).new_input(pin.metadata)
-        )
+        io = load_file_io(dict(self.io_properties), pin.metadata)
+        metadata = FromInputFile.table_metadata(io.new_input(pin.metadata))
         snapshots = snapshots_between(metadata, since, until)
         if snapshots is None:
             raise self._unknown(
@@ -110,7 +109,7 @@ class InputChanges:
         operations = {snapshot.summary.operation if snapshot.summary else None for snapshot in snapshots}
         if operations <= {Operation.APPEND, Operation.REPLACE}:
             return self._appended(pin, since, until, is_empty=Operation.APPEND not in operations)
-        if with_deletes := [one.snapshot_id for one in snapshots if _has_delete_files(one)]:
+        if with_deletes := [one.snapshot_id for one in snapshots if _has_deletes(one, io)]:
             raise self._unknown(
                 pin.name,
                 f"it has row-level deletes (snapshot {with_deletes[-1]}), whose changes Iceberg can't tell; a table "
@@ -203,5 +202,11 @@ def _field_id(schema: Schema, name: str) -> int | None:
         return None
 
 
-def _has_delete_files(snapshot: Snapshot) -> bool:
-    return bool(snapshot.summary and int(snapshot.summary["total-delete-files"] or 0))
+def _has_deletes(snapshot: Snapshot, io: FileIO) -> bool:
+    """Tells whether Iceberg's changelog refuses a snapshot: also one that has removed the last delete file does.
+
+    It passes over rewrites (org.apache.iceberg.BaseIncrementalChangelogScan).
+    """
+    if snapshot.summary and snapshot.summary.operation is Operation.REPLACE:
+        return False
+    return any(manifest.content is ManifestContent.DELETES for manifest in snapshot.manifests(io))

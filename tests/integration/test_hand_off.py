@@ -484,6 +484,29 @@ def test_a_view_of_another_hand_off_is_refused(handed: HandOffLake) -> None:
         handed.run("second", name="other")
 
 
+def test_a_view_that_lost_its_version_is_refused_and_what_readers_get_stays(handed: HandOffLake, wire: Wire) -> None:
+    glue = wire.client("glue")
+    view = glue.get_table(DatabaseName="partners", Name="source")["Table"]
+    view = {name: view[name] for name in ("Name", "TableType", "Parameters", "ViewOriginalText", "ViewExpandedText")}
+    del view["Parameters"]["lakehouse.version"]
+    glue.update_table(DatabaseName="partners", TableInput=view)
+    handed.clock.time += timedelta(days=1000)
+    with pytest.raises(HandOffRefused, match=r"partners\.source .* parameters lakehouse\.version are missing"):
+        handed.run("second")
+    assert handed.reader.generation() == 1
+    nothing_is_left_of(handed, 1)
+    glue.delete_table(DatabaseName="partners", Name="source")
+    handed.run("third")
+    assert handed.reader.generation() == 2
+
+
+def test_a_line_break_in_a_columns_doc_is_handed_off(handed: HandOffLake) -> None:
+    with handed.source.update_schema() as change:
+        change.update_column("n", doc="The generation,\na number")
+    handed.run("second")
+    assert handed.reader.generation() == 2
+
+
 def test_a_missing_database_is_named(lake: HandOffLake) -> None:
     lake.write(1)
     with pytest.raises(HandOffRefused, match="Glue has no database nowhere"):

@@ -252,22 +252,22 @@ def test_a_table_that_is_no_input_is_refused_with_what_adds_it(
 
 def test_a_branch_and_a_tag_are_read_as_they_were_when_the_run_was_planned(lake: Lake, source: IcebergTable) -> None:
     first = source.current_snapshot().snapshot_id
-    source.manage_snapshots().create_tag(first, "month").create_branch(first, "audit").commit()
+    source.manage_snapshots().create_tag(first, "v1.0").create_branch(first, "audit").commit()
     source.overwrite(rows(3))
 
     def move(day: str) -> None:
         table = reload(lake)
-        table.manage_snapshots().remove_tag("month").remove_branch("audit").commit()
+        table.manage_snapshots().remove_tag("v1.0").remove_branch("audit").commit()
 
-    for ref in ("tag_month", "branch_audit"):
-        say(lake, f"SELECT n FROM lake.demo.source.{ref}")
+    for ref in ("tag_v1.0", "branch_audit"):
+        say(lake, f"SELECT n FROM lake.demo.source.`{ref}`")
         result = lake.run(copy("told", deps=[], reads=[f"demo.source.{ref}"]), "2024-01-01")
         assert result.success, failure_text(result)
         assert json.loads(summary(lake)["lakehouse.inputs"]).keys() == {f"demo.source.{ref}"}
         assert found(lake) == {"2024-01-01": "[1, 2]"}
     move("")
-    gone = lake.run(copy("told", deps=[], reads=["demo.source.tag_month"]), "2024-01-01")
-    assert "no branch or tag month" in failure_text(gone)
+    gone = lake.run(copy("told", deps=[], reads=["demo.source.tag_v1.0"]), "2024-01-01")
+    assert "no branch or tag v1.0" in failure_text(gone)
 
 
 def test_a_table_of_others_that_is_not_there_is_told(lake: Lake, source: IcebergTable) -> None:

@@ -3,13 +3,14 @@ What a pointer and a declaration are by themselves is in unit/releases."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.build_location import code_location
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.errors import NoSuchRelease
+from lakehouse_assets.errors import ForeignVersion, NoSuchRelease
 from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
 from lakehouse_assets.releases.publish_release import ReleaseOutcome
 from lakehouse_assets.releases.release_asset import Release
+from lakehouse_assets.run.domain import Domain
+from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.instances import light_instance
@@ -91,6 +95,8 @@ def test_a_release_is_found_by_its_time(demo: ReleasedLake) -> None:
     assert demo.read(at=datetime.now(UTC)).number == 2
     with pytest.raises(NoSuchRelease, match=r"demo has no release at 2001.*kept are 1 of"):
         demo.read(at=datetime(2001, 1, 1, tzinfo=UTC))
+    with pytest.raises(TypeError, match=r"at is datetime\.date\(2001, 1, 1\), expected a datetime"):
+        demo.read(at=date(2001, 1, 1))
 
 
 def test_the_ui_shows_the_manifest_and_what_changed(demo: ReleasedLake) -> None:
@@ -203,7 +209,9 @@ def test_rolling_back_is_a_new_release(demo: ReleasedLake) -> None:
     assert generations(demo.read().previous) == {2}
     assert "release 9 is not kept; kept are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
     assert told(demo.publish(release_again="2"))["released_again"] == 2
+    assert "release 0 is not kept; kept are 1, 2, 3" in failure_text(demo.publish(release_again="0"))
     assert "expected the number" in failure_text(demo.publish(release_again="one"))
+    assert "lakehouse/release_anyway is 'yes'" in failure_text(demo.publish(release_anyway="yes"))
 
 
 def test_the_trace_of_a_release_names_what_it_holds(demo: ReleasedLake) -> None:
@@ -362,6 +370,33 @@ def test_a_released_snapshot_does_not_expire_although_its_tag_is_gone(demo: Rele
     assert released in plan_expiry("demo.raw", metadata, policy, later).expiry.snapshot_ids
     demo.publish()
     assert released in demo.tags(RAW).values(), "the next release has set the tag again"
+
+
+def test_so_it_is_with_a_release_of_a_domain_that_has_no_tables(demo: ReleasedLake) -> None:
+    demo.write(2)
+    demo.release = Release("partners", [RAW])
+    demo.publish()
+    (pointer,) = load_pointer(demo.catalog, "partners").releases
+    released = pointer.members[0].snapshot_id
+    age = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
+    demo.table(RAW).transaction().set_properties(age).commit_transaction()
+    demo.write(3)
+    lose_tags(demo)
+    domains = Domain("demo", tables=TABLES), Domain("partners", tables=(), assets=[demo.release.asset])
+    job = code_location(*domains).resolve_job_def(MAINTENANCE)
+    config = {"tables": ["demo.raw"], "levels": ["expire"], "dry_run": False, "patient": False, "force": True}
+    assert job.execute_in_process(run_config=config, instance=demo.instance).success
+    assert released in {one.snapshot_id for one in demo.table(RAW).snapshots()}
+
+
+def test_a_pointer_whose_columns_somebody_renamed_is_told(demo: ReleasedLake) -> None:
+    demo.write(2)
+    with demo.catalog.load_table("demo.releases").update_schema() as change:
+        change.rename_column("released_at", "at")
+    says = r"demo\.releases: the pointer of releases has no column released_at, it has release, at, run_id"
+    with pytest.raises(ForeignVersion, match=says):
+        demo.read()
+    assert re.search(says, failure_text(demo.publish()))
 
 
 def test_the_pointer_has_one_data_file_and_a_short_history(demo: ReleasedLake, monkeypatch: pytest.MonkeyPatch) -> None:

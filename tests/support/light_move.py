@@ -20,8 +20,9 @@ from lakehouse_assets.hot.hot_and_cold import hot_schema
 from lakehouse_assets.protocol.assignment import Bound, Merged
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.run.input_positions import READ_ALL, moves_of, read_on_of
+from lakehouse_assets.run.input_positions import moves_of, read_on_of
 from lakehouse_assets.run.moving import source_range
+from lakehouse_assets.run.run_tags import READ_ALL
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import DELETED
 from lakehouse_assets.sources.row_source import Split

@@ -28,7 +28,13 @@ def test_values_are_escaped_as_hive_escapes_them(value: object, text: str) -> No
     assert segment("shop", value) == text
 
 
-@given(st.lists(st.text(st.characters(blacklist_categories=["Cs"]), min_size=1), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_values_come_back_as_they_were(values: list[str]) -> None:
     path = "/".join(segment(f"c{n}", value) for n, value in enumerate(values))
     assert values_of(f"{path}/part-0.parquet") == tuple(values)
@@ -43,3 +49,8 @@ def test_a_column_of_values_becomes_parts_of_paths() -> None:
 def test_a_text_that_hive_reads_as_null_is_refused(lost: str) -> None:
     with pytest.raises(HandOffRefused, match=r"column shop holds .* which Hive reads as null"):
         segments("shop", pa.array(["a", lost]))
+
+
+def test_a_text_that_a_path_would_cut_is_refused() -> None:
+    with pytest.raises(HandOffRefused, match=r"column shop holds 'a\\x00b', whose character NUL no path can hold"):
+        segments("shop", pa.array(["a", "a\0b"]))

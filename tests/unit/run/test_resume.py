@@ -16,8 +16,8 @@ from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.run.in_flight import FIRST, LAST, PARTITION, keys_of_run
 from lakehouse_assets.run.plan import Plans, plan_chunks, publish_token
-from lakehouse_assets.run.resume import APPEND_AGAIN as TAG
 from lakehouse_assets.run.resume import refuse_repeated_append, run_token
+from lakehouse_assets.run.run_tags import APPEND_AGAIN as TAG
 from tests.support.faults import age, from_failure
 from tests.support.tables import numbers, published_by, run_plan
 
