@@ -165,9 +165,16 @@ class FilesInRegion:
         """Tells whether the manifest may list files with rows of the region."""
         return self._within.may_be_in(manifest)
 
+    def touches(self, file: DataFile) -> bool:
+        """Tells whether the file may have rows of the region."""
+        return self._relation(file) is not Relation.OUTSIDE
+
+    def _relation(self, file: DataFile) -> Relation:
+        return self.region.relation(self.schema, self._specs[file.spec_id], file.partition)
+
     def include(self, file: DataFile) -> bool:
         """Tells whether the whole file is inside the region, and notes for check() one that is only partly inside."""
-        relation = self.region.relation(self.schema, self._specs[file.spec_id], file.partition)
+        relation = self._relation(file)
         if relation is Relation.OVERLAPS:
             self.overlapping.append(file)
         return relation is Relation.INSIDE

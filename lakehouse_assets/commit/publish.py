@@ -26,7 +26,6 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
 )
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Publishable
@@ -143,7 +142,7 @@ def publish(
     summary: Mapping[str, str],
     *,
     evolve: Callable[[Transaction], None] = lambda _: None,
-    before: Callable[[TableMetadata], None] = lambda _: None,
+    before: Callable[[Table], None] = lambda _: None,
     moves: Moves = NO_MOVES,
 ) -> Published:
     """Commits a change to a table, as one snapshot on main.
@@ -152,7 +151,7 @@ def publish(
         published in parts needs its own.
     summary: further entries of the snapshot's summary.
     evolve: called at each attempt with its transaction, to change the table's columns and the like in the same commit.
-    before: called before each attempt to commit, with the metadata that it is made on; what it raises ends the publish.
+    before: called before each attempt to commit, with the table that it is made on; what it raises ends the publish.
     moves: how far the inputs were read whose changes the rows come from; the table's other positions are copied.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
@@ -174,7 +173,7 @@ class _Publication:
     token: RunToken
     summary: dict[str, str]
     evolve: Callable[[Transaction], None]
-    before: Callable[[TableMetadata], None]
+    before: Callable[[Table], None]
     moves: Moves
     started: float = field(default_factory=time.monotonic)
     merge: ManifestMerge = field(default_factory=ManifestMerge)
@@ -205,7 +204,7 @@ class _Publication:
             self.merge.apply(evolved, plan)
         except (UnreadableMetadata, OSError, ValueError) as error:  # a publish needs none of what is merged
             logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
-        self.before(table.metadata)
+        self.before(table)
         self.moves.refuse_other(self.identifier, table.metadata)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 

@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
+from lakehouse_assets.commit.own_reads import refuse_outdated_reads
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.publish import Published, publish
@@ -174,6 +175,12 @@ class Staging:
     read_on: ReadOn | None
     """From where on changes of these are read; None where the table's runs can't read on."""
 
+    @property
+    def own(self) -> Pin | None:
+        """The version of the run's own table that its step reads; None where it reads none, or a branch or tag."""
+        name = self.evolution.found.name()
+        return next((pin for pin in self.inputs if pin.name == ".".join(name)), None)
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -256,13 +263,15 @@ class TableRun:
                     continue
                 staged = self._staged(staging, drive.results)
                 check = self._audit(staging, staged, findings)
-                again = number < STAGINGS and bool(merges or staging.evolution.applied or staged.moves.to)
+                reads_itself = staging.own is not None
+                moves = bool(staging.evolution.applied or staged.moves.to)
+                again = number < STAGINGS and (merges or reads_itself or moves)
                 if findings or not again:  # Dagster takes one result of a check
                     yield check
                 if findings:
                     raise audit_failure(self.table, self.plan.keys, findings)
                 try:
-                    if merges:
+                    if merges or reads_itself:
                         lock.wait_for_others()
                     published = self._publish(staging, staged) if staged.chunks else self._published_earlier(staging)
                 except HeadMoved as moved:
@@ -274,7 +283,7 @@ class TableRun:
                     if not again:
                         raise
                     self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
-                    if staged.moves.to or self.table.identifier in self.table.inputs:  # it reads what it changes
+                    if staged.moves.to or reads_itself:
                         inputs = pins_of(self.lakehouse, self.table, self.token.text)
                     drive.results.forget_chunks()
                     continue
@@ -402,7 +411,7 @@ class TableRun:
             replace(self.token, text=publish_token(self.plan, staged.chunks)),
             summary,
             evolve=staging.evolution.apply,
-            before=self._before_commit,
+            before=lambda found: self._before_commit(found, staging, staged),
             moves=staged.moves,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
@@ -411,10 +420,12 @@ class TableRun:
         self.context.log.info(text)
         return published
 
-    def _before_commit(self, found: TableMetadata) -> None:
+    def _before_commit(self, found: IcebergTable, staging: Staging, staged: Staged) -> None:
         """Runs before each attempt of publish() to commit. found: the table that it would land on."""
-        self._refuse_repeated_append(found)
-        self.queue.before_commit(found)
+        self._refuse_repeated_append(found.metadata)
+        if (own := staging.own) is not None:
+            refuse_outdated_reads(found, own.snapshot_id, self._region_of(staged.chunks), staged.forks[0].schema)
+        self.queue.before_commit(found.metadata)
 
     def _published_earlier(self, staging: Staging) -> Published:
         snapshot_id = max(staging.earlier.items())[1]

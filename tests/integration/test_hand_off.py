@@ -500,13 +500,6 @@ def test_a_view_that_lost_its_version_is_refused_and_what_readers_get_stays(hand
     assert handed.reader.generation() == 2
 
 
-def test_a_line_break_in_a_columns_doc_is_handed_off(handed: HandOffLake) -> None:
-    with handed.source.update_schema() as change:
-        change.update_column("n", doc="The generation,\na number")
-    handed.run("second")
-    assert handed.reader.generation() == 2
-
-
 def test_a_missing_database_is_named(lake: HandOffLake) -> None:
     lake.write(1)
     with pytest.raises(HandOffRefused, match="Glue has no database nowhere"):

@@ -19,18 +19,21 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import LongType, NestedField, StringType
+from pyspark.sql import SparkSession
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact
 from lakehouse_assets.run.in_flight import reap
+from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support import change_reading_steps as steps
 from tests.support.change_reading_deaths import Stage, log
 from tests.support.faults import from_failure
+from tests.support.live_lake import live_catalogs
 from tests.support.rewrites import token
 from tests.support.twins import twins
 
@@ -273,6 +276,17 @@ def deleted_row_by_row(lake: Lake) -> None:
     read(lake, log("given", identifier=SOURCE, **options))
 
 
+def last_delete_file_removed(lake: Lake) -> None:
+    """By a copy-on-write commit, which is all that came since the table was read: Iceberg drops delete files then that
+    are older than all data files."""
+    deleted_row_by_row(lake)
+    spark = configure(SparkSession.active().newSession(), live_catalogs(catalog_properties(lake.settings)))
+    spark.sql(f"UPDATE lake.{SOURCE} SET text = 'c'")
+    read(lake, log(), tags=READ_ALL)
+    spark.sql(f"UPDATE lake.{SOURCE} SET text = 'd' WHERE n = 4")
+    assert reload(lake).current_snapshot().summary["total-delete-files"] == "0"
+
+
 def column_dropped_and_added_again(lake: Lake) -> None:
     with reload(lake).update_schema() as update:
         update.delete_column("text")
@@ -293,6 +307,7 @@ def position_expired(lake: Lake) -> None:
     twins(
         [
             (rolled_back, "main was rolled back"),
+            (last_delete_file_removed, "row-level deletes"),
             (deleted_row_by_row, "row-level deletes"),
             (expired, "has expired"),
             (created_again, "was created again"),
@@ -320,6 +335,21 @@ def test_what_cannot_be_told_apart_is_refused_and_read_all_is_a_way_out(
     reload(lake).append(rows(5))
     read(lake, log())
     assert logged(lake)[("INSERT", 5)] == 1
+
+
+def test_an_input_that_was_created_again_is_told_although_it_is_empty(lake: Lake, source: IcebergTable) -> None:
+    read(lake, log())
+    catalog = load_lake(lake.settings)
+    catalog.drop_table(SOURCE)
+    catalog.create_table(SOURCE, SCHEMA, location=f"{lake.settings.home.as_uri()}/again")
+    assert "demo.source since demo.log has read it can't be told: the table was created again" in failure_text(
+        lake.run(log())
+    )
+    read(lake, log(), tags=READ_ALL)
+    read(lake, log())
+    reload(lake).append(rows(5))
+    read(lake, log())
+    assert logged(lake) == {("INSERT", n): 1 for n in (1, 2, 5)}
 
 
 def test_a_renamed_or_added_column_is_read_on(lake: Lake, source: IcebergTable) -> None:
