@@ -14,13 +14,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.publish import Published
-from lakehouse_assets.commit.staged import StagedChunk, distinct_files
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
 from lakehouse_assets.declare.columns import column_schema
+from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
 from lakehouse_assets.environment.launchers.base import Usage
-from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.storage.raw_s3 import at_once
@@ -101,6 +102,39 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
     amounts = ("vcpu_hours", "gib_hours", "estimated_usd")
     used: dict[str, Any] = {name: round(sum(getattr(u, name) for u in usages), 4) for name in amounts}
     return used | {"usage_source": "; ".join(sorted({u.source for u in usages}))}
+
+
+def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
+    """Returns what each partition shows of the rows that were staged for it: how many, in which files, the first ones.
+
+    region: the part of the table that the chunks own. Where partitions own no rows (Append, Merge), a chunk's rows are
+    those of its partitions together: numbers are shown of a chunk with one partition only, and no rows are counted
+    where a merge has written other rows anew beside its own.
+    """
+    rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
+    if table.partitions is None or table.write_mode.owns_partitions:
+        first = previews(region, chunks)
+        return {
+            key: dict(zip((rows, "files", "bytes"), stat, strict=True))
+            | ({"preview": first[key]} if key in first else {})
+            for key, stat in partition_stats(region, chunks).items()
+        }
+    found: dict[str, dict[str, Any]] = {key: {} for chunk in chunks for key in chunk.receipt.keys}
+    alone = [chunk for chunk in chunks if len(chunk.receipt.keys) == 1]
+    for chunk in alone:
+        count, files, size = partition_stats(region, [chunk])[WHOLE]
+        counted = {rows: count} if isinstance(table.write_mode, Append) else {}
+        found[chunk.receipt.keys[0]] = {**counted, "files": files, "bytes": size}
+    if len(found) <= MOST_PARTITIONS:
+        for chunk, first in zip(chunks, at_once(lambda chunk: previews(region, [chunk]), chunks), strict=True):
+            keys = chunk.receipt.keys
+            text = first[WHOLE] if len(keys) == 1 else _of_several(keys, first[WHOLE])
+            found |= {key: {**found[key], "preview": text} for key in keys}
+    return found
+
+
+def _of_several(keys: Sequence[str], first: dg.MetadataValue) -> dg.MetadataValue:
+    return dg.MetadataValue.md(f"Of {keys_text(keys)} together:\n\n{first.value}")
 
 
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:

@@ -23,7 +23,7 @@ from lakehouse_assets.commit.own_reads import refuse_outdated_reads
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.publish import Published, publish
-from lakehouse_assets.commit.staged import StagedChunk, partition_stats, read_all
+from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
@@ -43,7 +43,7 @@ from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.jobs import FILES
-from lakehouse_assets.run.metadata import previews, run_metadata
+from lakehouse_assets.run.metadata import run_metadata, shown_by_key
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.plan import (
     Plans,
@@ -460,15 +460,11 @@ class TableRun:
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])
-            stats, first_rows = partition_stats(region, forks), previews(region, forks)
+            of_key = shown_by_key(self.table, region, forks)
             messages, files = self.queue.metadata(), files_by_key(fork.receipt for fork in forks)
-            rows = "dagster/row_count" if self.table.partitions is None else "dagster/partition_row_count"
             return of_run, {
-                key: dict(zip((rows, "files", "bytes"), stat, strict=True))
-                | dict(messages.get(key, {}))
-                | ({"preview": first_rows[key]} if key in first_rows else {})
-                | ({FILES: files[key]} if key in files else {})
-                for key, stat in stats.items()
+                key: of_one | dict(messages.get(key, {})) | ({FILES: files[key]} if key in files else {})
+                for key, of_one in of_key.items()
             }
         except Exception as error:
             text = f"published, but what is there can't be shown: {error!r}"

@@ -20,6 +20,7 @@ from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH, Assignment
 from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.step.opened import OpenedFile
 from lakehouse_assets.worker import pipes
 from lakehouse_assets.worker.__main__ import end_with_parent
 
@@ -126,7 +127,8 @@ def resist(pipes: PipesContext, assignment: Assignment) -> None:
 def stage(pipes: PipesContext, assignment: Assignment) -> None:
     """As steps:numbers, by PyIceberg: three rows a day. Notes its start as ``<pid> <key>`` in ``<home>/started``,
     waits while ``<home>/hold`` names its day, fails when ``<home>/fail`` does (and only once with the word once), ends
-    as if all were well, and leaves nothing, when ``<home>/leave`` does."""
+    as if all were well, and leaves nothing, when ``<home>/leave`` does.
+    Its step has opened the files of its days in ``<home>/opened``."""
     home = Path(os.environ["LAKEHOUSE_HOME"])
     with (home / "started").open("a") as started:
         started.write(f"{os.getpid()} {' '.join(assignment.window.keys)}\n")
@@ -140,7 +142,11 @@ def stage(pipes: PipesContext, assignment: Assignment) -> None:
 
     if _named(home / "leave", assignment):
         return
-    receipt = stage_days(assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()))
+    files = (file for key in assignment.window.keys for file in sorted((home / "opened").glob(f"{key}*")))
+    opened = tuple(OpenedFile(f"file:{file}", file.stat().st_size, 0) for file in files)
+    receipt = stage_days(
+        assignment, _properties(assignment), each=3, stage_seconds=0.0, worker=str(os.getpid()), files=opened
+    )
     receipt.write(_io(assignment), assignment.receipt)
     pipes.report_custom_message({"receipt": receipt.to_json()})
 
