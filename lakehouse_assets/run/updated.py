@@ -17,6 +17,9 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.instance.utils import RUNLESS_RUN_ID
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from dagster._core.asset_graph_view.entity_subset import EntitySubset
     from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # it imports SQLAlchemy and Alembic
 
 HOURLY = "0 * * * *"
@@ -116,15 +119,53 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         return {event.partition: known.get(event.run_id or "") or Reading(event.storage_id) for event in latest}
 
 
+class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
+    """Holds for a partition while a partition that it is made of does not exist yet.
+
+    ``any_deps_missing`` looks at partitions that exist: a month is over before its last week is. Partitions before the
+    first of ``upstream`` or behind its end date never come, and are not waited for.
+    """
+
+    @property
+    def name(self) -> str:
+        """The condition's name in Dagster."""
+        return "upstream_to_come"
+
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+        """Returns the candidates that wait."""
+        view, key, candidates = context.asset_graph_view, context.key, context.candidate_subset
+        found = view.get_empty_subset(key=key)
+        for upstream in view.asset_graph.get(key).parent_keys - {key}:
+            if _to_come(view, upstream, candidates, context.evaluation_time):  # rarely
+                for one in candidates.expensively_compute_asset_partitions():
+                    subset = view.get_asset_subset_from_asset_partitions(key, {one})
+                    if _to_come(view, upstream, subset, context.evaluation_time):
+                        found = found.compute_union(subset)
+        return dg.AutomationResult(context, true_subset=found)
+
+
+def _to_come(view: AssetGraphView, upstream: dg.AssetKey, subset: EntitySubset[dg.AssetKey], now: datetime) -> bool:
+    """Tells whether a partition of upstream that these partitions are made of is still to come."""
+    definition = view.asset_graph.get(upstream).partitions_def
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition | dg.MultiPartitionsDefinition):
+        return False
+    _, missing = view.compute_parent_subset_and_required_but_nonexistent_subset(upstream, subset)
+    if missing.is_empty:
+        return False
+    windows = map(definition.time_window_for_partition_key, missing.expensively_compute_partition_keys())
+    last = definition.end if isinstance(definition, dg.TimeWindowPartitionsDefinition) else None
+    return any(window.end > now and not (last and window.end > last) for window in windows)
+
+
 def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition[dg.AssetKey]:
     """Requests a partition when a partition of ``upstream`` that it depends on was published after it was materialized.
 
     ``AutomationCondition.eager()`` looks at the newest partition only, and forgets what is published while it waits or
     a run is active. Here the whole history counts, but nothing is requested because it is missing, and an update of
     another dependency (a whole dimension, the drop zone) does not request all partitions. Waits while a dependency is
-    missing or running. A partition that is still outdated after its request, because the run failed or was terminated,
-    is requested again at the next tick of ``again`` (cron, UTC), or when ``upstream`` is published again. Needs a
-    sensor with ``use_user_code_server``.
+    missing, running or still to come (the last week of a month). A partition that is still outdated after its request,
+    because the run failed or was terminated, is requested again at the next tick of ``again`` (cron, UTC), or when
+    ``upstream`` is published again. Needs a sensor with ``use_user_code_server``.
 
     Example:
         >>> from lakehouse_assets import Table, column, when_updated
@@ -144,6 +185,7 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
         & ~requested.with_label(f"requested since the last tick of {again}")
         & ~condition.any_deps_missing()
         & ~condition.any_deps_in_progress()
+        & ~UpstreamToCome()
     ).with_label(f"{', '.join(key.to_user_string() for key in upstream)} updated")
 
 

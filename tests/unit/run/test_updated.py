@@ -263,6 +263,39 @@ def test_a_deployment_forgets_no_update_of_what_was_never_made(empty: Location) 
     assert empty.tick() == {SECOND}
 
 
+@pytest.mark.parametrize("first", ["2026-08-31", "2026-09-07"], ids=["whole months", "weeks that begin in a month"])
+def test_a_month_waits_for_its_last_week(first: str) -> None:
+    weeks = dg.WeeklyPartitionsDefinition(first, day_offset=1)
+
+    @dg.asset(key=UP, partitions_def=weeks)
+    def up() -> None: ...
+
+    months = dg.MonthlyPartitionsDefinition("2026-09-01")
+
+    @dg.asset(key=DOWN, deps=[UP], partitions_def=months, automation_condition=when_updated(UP))
+    def down() -> None: ...
+
+    defs, cursor = dg.Definitions([up, down]), None
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def asked_for(month: int, day: int, *published: str) -> set[str]:
+            nonlocal cursor
+            for week in published:
+                instance.report_runless_asset_event(dg.AssetMaterialization(UP, partition=week))
+            now = datetime(2026, month, day, 0, 0, 30, tzinfo=UTC)
+            result = dg.evaluate_automation_conditions(defs, instance, cursor=cursor, evaluation_time=now)
+            cursor = result.cursor
+            return set(result.get_requested_partitions(DOWN))
+
+        assert asked_for(9, 8) == set()
+        all_weeks = weeks.get_partition_keys(datetime(2026, 10, 26, tzinfo=UTC))
+        assert asked_for(10, 26, *all_weeks) == {"2026-09-01"}
+        instance.report_runless_asset_event(dg.AssetMaterialization(DOWN, partition="2026-09-01"))
+        assert asked_for(11, 1) == set(), "the week from 26 October is not over"
+        assert asked_for(11, 2) == set(), "it is, and not published"
+        assert asked_for(11, 4, "2026-10-26") == {"2026-10-01"}
+
+
 KEYS = "abcd"
 
 
