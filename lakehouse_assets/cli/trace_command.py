@@ -5,16 +5,21 @@ What is found is run/trace.py's.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import cache
 
 import dagster as dg
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline
 from lakehouse_assets.cli.terminal import output_to
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.run.trace import Trace, tree_lines
+from lakehouse_assets.run.declared import metadata_of
+from lakehouse_assets.run.outdated import Metadata
+from lakehouse_assets.run.trace import Trace, parse_time, tree_lines
 
 
 def trace(settings: Settings, name: str, partition: str | None, at: str | None) -> int:
@@ -33,14 +38,31 @@ def trace(settings: Settings, name: str, partition: str | None, at: str | None) 
         keys = definition.get_partition_keys(dynamic_partitions_store=instance) if definition else ()
         if partition is not None and partition not in keys:
             raise LakehouseError(f"{name} has no partition {partition}" if keys else f"{name} has no partitions")
-        made = Trace(instance, graph).of(key, partition, when)
-        print(*tree_lines(made), sep="\n", file=terminal)
+        problems: list[str] = []
+        made = Trace(instance, graph, _metadata(settings, problems)).of(key, partition, when)
+        print(*tree_lines(made), *problems[:1], sep="\n", file=terminal)
     return 0 if any(one.at for one in made) else 1
+
+
+def _metadata(settings: Settings, problems: list[str]) -> Metadata:
+    """Returns what gives the metadata of assets' tables: none once the catalog can't be asked, which is told."""
+
+    @cache
+    def lake() -> Metadata:
+        return metadata_of(load_lake(settings))
+
+    def found(key: dg.AssetKey) -> TableMetadata | None:
+        try:
+            return None if problems else lake()(key)
+        except Exception as error:  # each catalog has its own
+            problems.append(f"The catalog can't be asked what was rolled back, so this is Dagster's log alone: {error}")
+            return None
+
+    return found
 
 
 def _time(at: str | None) -> datetime | None:
     try:
-        found = datetime.fromisoformat(at) if at else None
-    except ValueError as error:
+        return parse_time(at) if at else None
+    except (ValueError, OverflowError) as error:
         raise LakehouseError(f"--at {at} is no time such as 2026-01-31T08:00: {error}") from None
-    return found.replace(tzinfo=found.tzinfo or UTC) if found else None

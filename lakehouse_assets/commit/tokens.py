@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, ancestors_of
 
+from lakehouse_assets.commit.history import History
 from lakehouse_assets.environment.catalog import RUN_PROPERTIES
 from lakehouse_assets.errors import PublishRefused, RolledBack
 
@@ -124,7 +125,7 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
         raise PublishRefused(
             f"table {table}: property {PREFIX + token} is {value!r}, expected <snapshot id>@<epoch ms>"
         )
-    if _History.of(metadata).is_rolled_back(entry):
+    if _is_rolled_back(History.of(metadata), entry):
         current = metadata.current_snapshot_id
         raise RolledBack(
             f"table {table}: run {token} published snapshot {entry.snapshot_id}, and the table was rolled back since: "
@@ -167,7 +168,7 @@ def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
 
     It returns False where the snapshot, or snapshots in between, have expired.
     """
-    return _History.of(metadata).lacks(snapshot_id)
+    return History.of(metadata).lacks(snapshot_id)
 
 
 def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
@@ -190,11 +191,11 @@ def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]
     With a snapshot goes the proof that it was rolled back, or that it was rolled forward again.
     after: the metadata that the expiry leaves, properties as before.
     """
-    then, now = _History.of(before), _History.of(after)
+    then, now = History.of(before), History.of(after)
     changed = {}
     for name, entry in _entries(before):
-        was = then.is_rolled_back(entry)
-        if now.is_rolled_back(entry) != was:
+        was = _is_rolled_back(then, entry)
+        if _is_rolled_back(now, entry) != was:
             changed[name] = str(replace(entry, marked=was))
     return changed
 
@@ -227,41 +228,6 @@ def _times(metadata: TableMetadata) -> dict[str, int]:
     return unread | {name: entry.created_ms for name, entry in _entries(metadata)}
 
 
-@dataclass(frozen=True)
-class _History:
-    """The history of main, as far as a table's snapshots tell it."""
-
-    snapshots: dict[int, Snapshot]
-    """The table's snapshots by id."""
-    main: frozenset[int]
-    """The ids of main's head and its ancestors, as far back as they are kept."""
-    oldest: int
-    """The sequence number of the oldest of these."""
-    is_empty: bool
-
-    @classmethod
-    def of(cls, metadata: TableMetadata) -> _History:
-        snapshots = {s.snapshot_id: s for s in metadata.snapshots}
-        main: dict[int, int] = {}
-        here = snapshots.get(metadata.current_snapshot_id or 0)
-        while here is not None:
-            main[here.snapshot_id] = here.sequence_number or 0
-            here = snapshots.get(here.parent_snapshot_id or 0)
-        oldest = min(main.values(), default=0)
-        return cls(snapshots, frozenset(main), oldest, is_empty=metadata.current_snapshot_id is None)
-
-    def is_rolled_back(self, entry: _Entry) -> bool:
-        """Tells whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
-        return entry.snapshot_id not in self.main and (self.lacks(entry.snapshot_id) or entry.marked)
-
-    def lacks(self, snapshot_id: int) -> bool:
-        """Tells whether it is proven that a snapshot is not in main's history.
-
-        It is proven if main is empty, or if neither the snapshot nor main's history back to its time has expired.
-        Sequence numbers fall towards the root, so a snapshot that is not older than the last known ancestor would be
-        among them.
-        """
-        wanted = self.snapshots.get(snapshot_id)
-        if wanted is None or snapshot_id in self.main:
-            return False
-        return self.is_empty or (bool(self.main) and self.oldest <= (wanted.sequence_number or 0))
+def _is_rolled_back(history: History, entry: _Entry) -> bool:
+    """Tells whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
+    return entry.snapshot_id not in history.line and (history.lacks(entry.snapshot_id) or entry.marked)

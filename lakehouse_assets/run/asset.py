@@ -18,6 +18,7 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.protocol.steps import step_of
+from lakehouse_assets.run.jobs import OWN_ROWS
 from lakehouse_assets.run.resource import Lakehouse
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
@@ -44,6 +45,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
             "dagster/table_name": table.identifier,
             "dagster/column_schema": column_schema(table.schema),
             "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
+            OWN_ROWS: table.partitions is not None and table.write_mode.owns_partitions,
         },
         check_specs=[
             dg.AssetCheckSpec(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -21,7 +22,7 @@ from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.outdated import latest_made, outdated
+from lakehouse_assets.run.outdated import Metadata, latest_made, outdated
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
@@ -35,6 +36,7 @@ def all_differences(
 
     graph: of all tables of the code location.
     """
+    metadata = metadata_of(catalog)
     for table in tables:
         try:
             found = _found(catalog, table)
@@ -45,13 +47,27 @@ def all_differences(
         tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
         made_by = {partition: of[CODE_VERSION_TAG] for partition, of in tags.items() if CODE_VERSION_TAG in of}
         yield from differences(table, found, made_by)
-        if found is not None:
-            yield from _inputs_made_anew(instance, graph, table, made)
+        try:
+            if found is not None:
+                yield from _inputs_made_anew(instance, graph, table, made, metadata)
+        except Exception as error:  # a broken input must not hide the other tables either
+            yield (table.identifier, "inputs", "can be read", f"{error}", "fails")
 
 
 def failing_tables(rows: Iterable[Row]) -> list[str]:
     """Returns the identifiers of the tables whose next run fails, by what the rows say of it, in order."""
     return sorted({row[0] for row in rows if row[-1].startswith("fails")})
+
+
+def metadata_of(catalog: Catalog) -> Metadata:
+    """Returns what gives the metadata of each asset's table, loaded once. It raises what catalogs raise."""
+
+    @cache
+    def found(key: dg.AssetKey) -> TableMetadata | None:
+        table = find_table(catalog, ".".join(key.path)) if len(key.path) > 1 else None
+        return table.metadata if table else None
+
+    return found
 
 
 def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
@@ -73,12 +89,14 @@ def _inputs_made_anew(
     graph: AssetGraph,
     table: Table,
     made: Mapping[str | None, dg.AssetMaterialization],
+    metadata: Metadata,
 ) -> Iterator[Row]:
     """Yields a row for each input that is another one than the table's partitions were made from."""
-    for found in outdated(instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}):
+    for found in outdated(instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}, metadata):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
-        now = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
+        by = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
+        now = by if found.by else f"rolled back: snapshot {found.snapshot} is not in its history"
         told = "reads it anew, for the partitions that it makes" if table.write_mode.replaces else "reads it anew"
         yield (table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 

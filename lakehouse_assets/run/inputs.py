@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from dagster._core.definitions.data_version import (
@@ -16,6 +16,7 @@ from dagster._core.definitions.data_version import (
     INPUT_EVENT_POINTER_TAG_PREFIX,
 )
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
 from lakehouse_assets.declare.table import Table
@@ -25,7 +26,7 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.run.jobs import READS, markdown_table
+from lakehouse_assets.run.jobs import PINNED, READS, markdown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -96,7 +97,24 @@ def shown(table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_o
     more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
     text = markdown_table(("table", "snapshot", "committed", "by run", "read"), rows) + more
     of_others = {pin.name: str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
-    return {"inputs": dg.MetadataValue.md(text)} | ({READS: of_others} if of_others else {})
+    of_deps = {pin.name: str(pin.snapshot_id) for pin in pins if pin.name in table.dep_names}
+    by_kind = {READS: of_others, PINNED: of_deps}
+    return {"inputs": dg.MetadataValue.md(text)} | {kind: found for kind, found in by_kind.items() if found}
+
+
+def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> Mapping[str, str]:
+    """Returns the snapshots that a materialization's run has read of its deps, by identifier; ``None`` of an empty one.
+
+    metadata: the materialized table's. Runs of earlier versions of this library say it in their commit alone.
+    """
+    if PINNED in made.metadata:
+        return cast("Mapping[str, str]", made.metadata[PINNED].value)
+    own = made.metadata.get("snapshot_id")
+    snapshot = metadata.snapshot_by_id(int(str(own.value))) if own and metadata else None
+    entry = snapshot.summary[INPUTS] if snapshot and snapshot.summary else None
+    if not (entry or "").startswith("{"):  # else it names their number
+        return {}
+    return {name: version.partition("@")[0] for name, version in json.loads(entry or "{}").items()}
 
 
 def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) -> str:

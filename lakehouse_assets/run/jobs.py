@@ -16,6 +16,10 @@ from lakehouse_assets.declare.table import Table
 
 READS = "reads"
 """The metadata that names versions of tables by snapshot: of those that are no assets here, and all of a release."""
+PINNED = "pinned"
+"""The metadata that names the snapshots of the tables among its deps that a run has read, by identifier."""
+OWN_ROWS = "partitions_own_rows"
+"""The definition metadata that says whether a run's rows lie in its own partitions."""
 FILES = "drop_zone_files"
 """The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
 

@@ -1,22 +1,34 @@
-"""Finds the partitions of which an input was made anew since it was read.
+"""Finds the partitions of which an input was made anew, or rolled back, since it was read.
 
-Reads Dagster's log alone, as trace.py does. What else differs from the declarations is in declared.py.
+Read are Dagster's log, as by trace.py, and which snapshots led to a table's head. What else differs from the
+declarations is in declared.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.history import History
+from lakehouse_assets.run.jobs import PINNED
 
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
 BATCH = 1000
 Partition = str | None
 """A partition key; None for an asset without partitions."""
+Metadata = Callable[[dg.AssetKey], TableMetadata | None]
+"""Gives the metadata of an asset's table; None for an asset that is no table, or where the log alone is asked."""
+
+
+def no_metadata(_: dg.AssetKey) -> None:
+    """Has the log alone asked."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +39,9 @@ class Outdated:
     """The input's key, with dots."""
     partitions: tuple[Partition, ...]
     by: str
-    """The run that made it anew last."""
+    """The run that made it anew last; empty where it was rolled back."""
     snapshot: str
-    """What that run has published; empty for an input that is no table."""
+    """What that run has published, or what was rolled back; empty for an input that is no table."""
 
 
 def latest_made(
@@ -53,19 +65,26 @@ def outdated(
     key: dg.AssetKey,
     made: Mapping[Partition, dg.AssetMaterialization],
     parents: Collection[dg.AssetKey],
+    metadata: Metadata = no_metadata,
 ) -> Iterator[Outdated]:
-    """Yields each input that was made anew, with the partitions that have read it before.
+    """Yields each input that was made anew or rolled back, with the partitions that have read it before.
 
     key: of the asset that is looked at. made: the latest materialization of each of its partitions. parents: the inputs
     to look at. What an earlier version of this library has materialized does not say what it read, and is left out.
     """
     with dg.partition_loading_context(dynamic_partitions_store=instance):
         for parent in sorted(parents):
-            newest = _newest(instance, graph, parent)
+            history = History.of(there) if (there := metadata(parent)) else None
+            newest = _newest(instance, graph, parent, history)
             tag = get_input_event_pointer_tag(parent)
             found: list[Partition] = []
+            gone: dict[str, list[Partition]] = {}
             last = 0
             for partition, materialization in made.items():
+                pin = _pinned(materialization, parent)
+                if history and pin and history.lacks(int(pin)):
+                    gone.setdefault(pin, []).append(partition)
+                    continue
                 pointer = (materialization.tags or {}).get(tag)
                 if pointer is None:
                     continue
@@ -76,14 +95,76 @@ def outdated(
                     last = max(last, latest)
             if found:
                 yield _told(instance, parent, found, last)
+            for pin, of_pin in gone.items():
+                yield Outdated(".".join(parent.path), tuple(of_pin), "", pin)
 
 
-def _newest(instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey) -> Mapping[Partition, int]:
-    """Returns the id of the latest materialization of each partition of an asset."""
+def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:
+    """Returns the snapshot of a table that a materialization's run has read; empty for none."""
+    pins: Any = made.metadata[PINNED].value if PINNED in made.metadata else {}
+    found = str(pins.get(".".join(parent.path), ""))
+    return found if found.isdecimal() else ""
+
+
+def _newest(
+    instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey, history: History | None
+) -> Mapping[Partition, int]:
+    """Returns the id of the latest materialization of each partition of an asset, without what was rolled back."""
+    ids: Mapping[Partition, int] = {}
     if graph.get(key).is_partitioned:
-        return dict(instance.get_latest_storage_id_by_partition(key, MADE).items())
-    records = instance.fetch_materializations(key, limit=1).records
-    return {None: records[0].storage_id} if records else {}
+        ids = dict(instance.get_latest_storage_id_by_partition(key, MADE).items())
+        if not (ids and history and history.has_others):
+            return ids
+    partitions = [one for one in ids if one is not None]
+    records = latest_records(instance, key, partitions, lambda record: not is_gone(record, history))
+    return {record.partition_key: record.storage_id for record in records}
+
+
+def latest_records(
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    partitions: Collection[str],
+    counts: Callable[[dg.EventLogRecord], bool],
+    *,
+    before: datetime | None = None,
+    upto: int | None = None,
+) -> Iterator[dg.EventLogRecord]:
+    """Yields the latest materialization of each of these partitions that counts; without any, the asset's latest.
+
+    before: a time; what was noted then or later is passed over. upto: Dagster's id of the latest event that may count.
+    """
+    wanted, cursor, limit = {*partitions}, None if upto is None else upto + 1, BATCH if partitions else 1
+    while True:
+        chosen = dg.AssetRecordsFilter(
+            key,
+            asset_partitions=[*wanted] or None,
+            before_storage_id=cursor,
+            before_timestamp=before.timestamp() if before else None,
+        )
+        records = instance.fetch_materializations(chosen, limit=limit).records
+        for record in records:
+            if (partitions and record.partition_key not in wanted) or not counts(record):
+                continue
+            yield record
+            wanted.discard(str(record.partition_key))
+            if not wanted:
+                return
+        if len(records) < limit:
+            return
+        cursor, limit = records[-1].storage_id, BATCH
+
+
+def snapshot_of(record: dg.EventLogRecord) -> int | None:
+    """Returns the snapshot that a materialization names; None for an asset that is no table."""
+    made = record.asset_materialization
+    found = made.metadata.get("snapshot_id") if made else None
+    return int(str(found.value)) if found else None
+
+
+def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
+    """Tells whether what was materialized is for certain not in a table's history: it was rolled back."""
+    snapshot = snapshot_of(record)
+    return history is not None and snapshot is not None and history.lacks(snapshot)
 
 
 def partitions_read(

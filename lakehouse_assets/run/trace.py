@@ -1,27 +1,39 @@
 """Traces what a partition was made from: the versions of its inputs, and of theirs in turn, down to the drop zone.
 
-Read is Dagster's log alone: materializations stay where snapshots have expired. What they say, inputs.py and
-reporting.py write.
+Read is Dagster's log, which keeps materializations where snapshots have expired; what they say, inputs.py and
+reporting.py write. Which of them count, a run's pins and the tables' snapshots decide: what was rolled back does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
+from pyiceberg.table.snapshots import Operation
 
+from lakehouse_assets.commit.history import History
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.jobs import FILES, READS
-from lakehouse_assets.run.outdated import partitions_read
+from lakehouse_assets.run.inputs import pinned_in
+from lakehouse_assets.run.jobs import FILES, OWN_ROWS, READS
+from lakehouse_assets.run.outdated import (
+    MADE,
+    Metadata,
+    is_gone,
+    latest_records,
+    no_metadata,
+    partitions_read,
+    snapshot_of,
+)
 
-BATCH = 1000
 LEAVES = 10
 """The most files, and tables of others, that are shown below one version."""
+FRACTION = re.compile(r"[.,](\d+)")
 Partitions = tuple[str, ...]
 """Partition keys; empty for an asset without partitions."""
 
@@ -46,14 +58,17 @@ class Made:
     """Tables of others, with their versions, and files of the drop zone, a line each."""
     inputs: tuple[Made, ...] = ()
     """What it was made from."""
+    gone: str = ""
+    """What was made later, and rolled back."""
 
     def __str__(self) -> str:
         named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
-        if self.at is None:
-            return f"{named}: not materialized"
         parts = [f"snapshot {self.snapshot}"] if self.snapshot else []
-        parts += [f"{self.at:%Y-%m-%d %H:%M:%S} UTC", f"run {self.run_id[:8]}"]
-        return f"{named}: {', '.join(parts + ([f'code {self.code}'] if self.code else []))}"
+        if self.at is not None:
+            parts += [shown_time(self.at), f"run {self.run_id[:8]}"]
+        parts += [f"code {self.code}"] if self.code else []
+        gone = f"; {self.gone} was rolled back" if self.gone else ""
+        return f"{named}: {', '.join(parts) or 'not materialized'}{gone}"
 
 
 @dataclass
@@ -62,32 +77,37 @@ class Trace:
 
     instance: dg.DagsterInstance
     graph: AssetGraph
-    _known: dict[tuple[dg.AssetKey, Partitions, int | None], tuple[Made, ...]] = field(default_factory=dict)
+    metadata: Metadata = no_metadata
+    _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
 
     def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
-        """Returns what an asset, or one of its partitions, was made from, at a time or now.
+        """Returns what an asset, or one of its partitions, was made from: at a time, itself included, or now.
 
         For an asset with partitions, of which none is asked for, that is the latest materialization of any.
         """
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
-            return self._made(key, (partition,) if partition is not None else (), None, at)
+            there, partitions = self.metadata(key), (partition,) if partition is not None else ()
+            history = (History.at(there, at) if at else History.of(there)) if there else None
+            gone: dict[str, str] = {}
 
-    def _made(
-        self, key: dg.AssetKey, partitions: Partitions, before: int | None, at: datetime | None = None
-    ) -> tuple[Made, ...]:
-        """before: Dagster's id of the first event that does not count."""
-        place = (key, partitions, before)
-        if place not in self._known:
-            self._known[place] = tuple(self._found(key, partitions, before, at))
-        return self._known[place]
+            def counts(record: dg.EventLogRecord) -> bool:
+                if is_rolled_back := is_gone(record, history):
+                    gone.setdefault("", f"snapshot {snapshot_of(record)} of run {record.run_id[:8]}")
+                return not is_rolled_back
 
-    def _found(
-        self, key: dg.AssetKey, partitions: Partitions, before: int | None, at: datetime | None
+            before = at + timedelta(microseconds=1) if at else None
+            records = latest_records(self.instance, key, partitions, counts, before=before)
+            found = self._grouped(key, partitions, records)
+            return tuple(replace(one, gone=gone.get("", "")) for one in found)
+
+    def _grouped(
+        self, key: dg.AssetKey, partitions: Partitions, records: Iterable[dg.EventLogRecord]
     ) -> Iterator[Made]:
+        """Yields what each run has made of these partitions, then those that none has made."""
         asset = ".".join(key.path)
         by_run: dict[str, tuple[dg.AssetMaterialization, float, list[str], set[str]]] = {}
         left = {*partitions}
-        for record in self._latest(key, partitions, before, at):
+        for record in records:
             made = record.asset_materialization
             assert made
             *_, keys, leaves = by_run.setdefault(record.run_id, (made, record.timestamp, [], set()))
@@ -111,43 +131,63 @@ class Trace:
 
     def _inputs(self, key: dg.AssetKey, partitions: Partitions, made: dg.AssetMaterialization) -> Iterator[Made]:
         tags, by_snapshot = made.tags or {}, _value(made, READS) or {}
+        pins = pinned_in(made, self.metadata(key))
         for parent in sorted(self.graph.get(key).parent_keys - {key}):
-            if ".".join(parent.path) in by_snapshot:
+            name = ".".join(parent.path)
+            if name in by_snapshot:
                 continue
-            pointer = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER)
-            if pointer == NULL_EVENT_POINTER:
-                yield Made(".".join(parent.path), ())
+            pointer, pin = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER), pins.get(name, "")
+            if not pin.isdecimal() and (pin or pointer == NULL_EVENT_POINTER):  # it was empty, or there was none
+                yield Made(name, ())
                 continue
             read = (one for own in partitions or (None,) for one in partitions_read(self.graph, key, own, parent))
-            of_parent = {one for one in read if one is not None}
-            yield from self._made(parent, tuple(sorted(of_parent)), int(pointer) + 1)
+            of_parent = tuple(sorted({one for one in read if one is not None}))
+            place = (parent, of_parent, pointer, pin)
+            if place not in self._known:
+                self._known[place] = tuple(self._read(*place))
+            yield from self._known[place]
 
-    def _latest(
-        self, key: dg.AssetKey, partitions: Partitions, before: int | None, at: datetime | None
-    ) -> Iterator[dg.EventLogRecord]:
-        """Yields the latest materialization of each partition, or of the asset."""
-        wanted, cursor = {*partitions}, before
-        while True:
-            chosen = dg.AssetRecordsFilter(
-                key,
-                asset_partitions=[*wanted] or None,
-                before_storage_id=cursor,
-                before_timestamp=at.timestamp() if at else None,
-            )
-            limit = BATCH if wanted else 1
-            records = self.instance.fetch_materializations(chosen, limit=limit).records
-            for record in records:
-                made = record.asset_materialization
-                if not wanted or (made and made.partition in wanted):
-                    yield record
-                    if not wanted:
-                        return
-                    wanted.discard(str(made.partition if made else ""))
-                    if not wanted:
-                        return
-            if len(records) < limit:
-                return
-            cursor = records[-1].storage_id
+    def _read(self, key: dg.AssetKey, partitions: Partitions, pointer: str, pin: str) -> Iterator[Made]:
+        """Yields what an input was when it was read: at the pinned snapshot, or before the event that Dagster knew.
+
+        pointer: Dagster's id of the latest event that it knew then.
+        """
+        there = self.metadata(key) if pin else None
+        history = History.behind(there, int(pin)) if there else None
+        known = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
+
+        def counts(record: dg.EventLogRecord) -> bool:
+            snapshot = snapshot_of(record)
+            if pin and snapshot == int(pin):
+                return True
+            if history and snapshot is not None and history.line:
+                if snapshot in history.line:
+                    return True
+                if history.lacks(snapshot):
+                    return False
+            return record.storage_id <= known
+
+        if pin and not (partitions and self.graph.get(key).metadata.get(OWN_ROWS, True)):
+            yield from self._version(key, int(pin), history)
+            return
+        records = [*latest_records(self.instance, key, partitions, counts, upto=None if pin else known)]
+        if records or not pin:
+            yield from self._grouped(key, partitions, records)
+        else:
+            yield from self._version(key, int(pin), history)
+
+    def _version(self, key: dg.AssetKey, pin: int, history: History | None) -> Iterator[Made]:
+        """Yields the run that has made a snapshot, with all its partitions; the snapshot alone where no run has."""
+        line = [history.snapshots[one] for one in history.line] if history else []
+        of_rows = (one for one in line if one.summary is None or one.summary.operation is not Operation.REPLACE)
+        wanted = next((one.snapshot_id for one in of_rows), pin)
+        found = latest_records(self.instance, key, (), lambda record: snapshot_of(record) == wanted)
+        if (record := next(found, None)) is None:
+            yield Made(".".join(key.path), (), snapshot=str(pin))
+            return
+        of_run = self.instance.get_records_for_run(record.run_id, of_type=MADE).records
+        same = [one for one in of_run if one.asset_key == key and snapshot_of(one) == wanted] or [record]
+        yield from self._grouped(key, (), same)
 
 
 def _value(made: dg.AssetMaterialization, name: str) -> Any:
@@ -160,6 +200,22 @@ def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
         yield f"{name}: snapshot {version}"
     for path, size, modified_ms in _value(made, FILES) or ():
         yield f"{path}: {size:,} bytes of {datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def shown_time(time: datetime) -> str:
+    """Returns a time, to the millisecond, in a form that parse_time() reads."""
+    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Returns the last moment of a time in ISO 8601, UTC where it names no zone, or as shown_time() gives it.
+
+    A time to the second stands for the whole second, one to the millisecond for the whole millisecond. Raises
+    ValueError for a text that is no time.
+    """
+    found = datetime.fromisoformat(text.removesuffix(" UTC"))
+    digits = min(len(fraction[1]), 6) if (fraction := FRACTION.search(text)) else 0
+    return found.replace(tzinfo=found.tzinfo or UTC) + timedelta(microseconds=10 ** (6 - digits) - 1)
 
 
 def tree_lines(made: Sequence[Made]) -> Iterator[str]:

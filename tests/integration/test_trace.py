@@ -25,7 +25,7 @@ from tests.support.tables import DAYS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("inline")]
 MONTHS = dg.MonthlyPartitionsDefinition("2024-01-01", end_date="2024-03-01")
-LEFT_OUT = re.compile(r"snapshot \d+, |\d\d\d\d-\d\d-\d\d [\d:]+ UTC|, run \w+|, code [\w-]+")
+LEFT_OUT = re.compile(r"snapshot \d+, |\d\d\d\d-\d\d-\d\d [\d:.]+ UTC|, run \w+|, code [\w-]+")
 COLUMNS = [column("day", "date"), column("n", "long")]
 
 RAW = Table("demo.raw", COLUMNS, "tests.support.input_steps:dropped", partitions=DAYS, partitioned_by=["day"])
