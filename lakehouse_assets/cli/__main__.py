@@ -15,6 +15,7 @@ from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.new_project import make_project
 from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.cli.ui import serve
+from lakehouse_assets.cli.unfailing import lost_output, use_unfailing_streams
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
@@ -25,12 +26,26 @@ from lakehouse_assets.environment.spark_setup import build
 from lakehouse_assets.errors import LakehouseError
 
 INTERRUPTED = 130
+REPORTS = ("columns", "doctor", "plan", "source", "trace")
+"""The commands that are for what they print."""
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted."""
+    """Runs one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted.
+
+    Output that can't be written ends nothing. It is an error only of a command that does nothing but print.
+    """
+    use_unfailing_streams()
     chosen = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
+    status = _perform(chosen)
+    if lost := lost_output():
+        print(f"error: {lost}", file=sys.stderr)
+        return status or int(chosen.command in REPORTS)
+    return status
+
+
+def _perform(chosen: argparse.Namespace) -> int:
     settings = None
     try:
         if chosen.command == "setup":

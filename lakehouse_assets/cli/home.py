@@ -10,7 +10,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.catalog import catalog_properties, data_folders
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError, java_home
 from lakehouse_assets.environment.settings import Settings
@@ -29,11 +29,13 @@ def prepare(settings: Settings) -> None:
 
     Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
     """
-    for folder in (settings.home, *(settings.home / name for name in FOLDERS)):
+    properties = catalog_properties(settings)
+    own = data_folders(settings, properties)
+    for folder in (settings.home, *own, *(settings.home / name for name in FOLDERS)):
         make_writable(folder, settings)
     java_home()
     jars(settings)
-    spark_catalogs(catalog_properties(settings))  # refuses a catalog that PyIceberg knows and Spark does not
+    spark_catalogs(properties)  # refuses a catalog that PyIceberg knows and Spark does not
     _link(INSTANCE, settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from lakehouse_assets.cli.unfailing import Unfailing
 from lakehouse_assets.run.progress import Progress
 
 NUMBER = re.compile(r"[\d.,]*")
@@ -36,7 +37,8 @@ def output_to(log: Path) -> Iterator[TextIO]:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     saved = {number: os.dup(number) for number in (1, 2)}
-    with log.open("a") as file, os.fdopen(os.dup(1), "w") as terminal:
+    with log.open("a") as file:
+        terminal = Unfailing(saved[1])
         with suppress(OSError):  # another process holds the lock; devices know neither locks nor lengths
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(0)
@@ -47,9 +49,12 @@ def output_to(log: Path) -> Iterator[TextIO]:
         finally:
             for stream in (sys.stdout, sys.stderr):
                 _flush_or_drop(stream)
+            terminal.flush()
             for number, original in saved.items():
                 os.dup2(original, number)
                 os.close(original)
+            if isinstance(sys.stdout, Unfailing):
+                sys.stdout.error = terminal.error  # not the log's
 
 
 def _flush_or_drop(stream: TextIO) -> None:

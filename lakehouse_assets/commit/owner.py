@@ -61,7 +61,9 @@ def catalog_text(catalog: Catalog) -> str:
     kind, _ = catalog_type(catalog.properties)
     url = urlsplit(catalog.properties["uri"])
     if url.scheme.startswith("sqlite"):
-        return f"{catalog.name} in {os.path.realpath(url.path.removeprefix('/'))}"
+        from sqlalchemy import make_url
+
+        return f"{catalog.name} in {os.path.realpath(make_url(catalog.properties['uri']).database or '')}"
     host = url.netloc.rpartition("@")[2]
     warehouse = f", warehouse {catalog.properties.get('warehouse')}" if kind == "rest" else ""
     return f"{catalog.name} in {url.scheme.partition('+')[0]}://{host}{url.path.rstrip('/')}{warehouse}"

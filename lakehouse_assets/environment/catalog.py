@@ -33,6 +33,8 @@ from lakehouse_assets.environment.catalog_translation import (
 )
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
+from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of
+from lakehouse_assets.environment.moved_home import refuse_moved
 from lakehouse_assets.environment.secrets import is_secret, public, shown
 from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, unknown_names
 from lakehouse_assets.environment.spark_catalog import refuse_signing
@@ -103,7 +105,9 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
         # SQLAlchemy 2.1 uses psycopg where the URL names no driver; PyIceberg and Dagster come with psycopg2.
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
     # A SQL catalog leaves the warehouse to its clients.
-    warehouse = {"warehouse": (settings.home / "warehouse").as_uri()} if catalog_type(found)[0] == "sql" else {}
+    warehouse = (
+        {"warehouse": location_of(folder_of(settings.home, "warehouse"))} if catalog_type(found)[0] == "sql" else {}
+    )
     return {**FILE_IO, **warehouse, **found}
 
 
@@ -136,16 +140,17 @@ def configuration() -> tuple[dict[str, str], str | None]:
 def load_lake(settings: Settings) -> Catalog:
     """Opens the catalog ``lake``.
 
-    Raises SettingsError when LAKEHOUSE_HOME can't be created, and when the configuration can't be read or has no
-    catalog, one of an unknown type, or one that would load tables in part.
+    Raises SettingsError when LAKEHOUSE_HOME can't be created or was moved, and when the configuration can't be read or
+    has no catalog, one of an unknown type, or one that would load tables in part.
     """
     from pyiceberg.catalog import load_catalog
 
+    properties = catalog_properties(settings)
     try:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        for folder in (*data_folders(settings, properties), settings.home):
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
-    properties = catalog_properties(settings)
     kind, problem = catalog_type(properties)
     # PyIceberg's own message would quote the properties, passwords included.
     if problem:
@@ -155,9 +160,20 @@ def load_lake(settings: Settings) -> Catalog:
         raise SettingsError(*problems)
     if kind == "sql":
         _roll_back_refused_commits(catalog)
+        refuse_moved(catalog)
     if kind == "glue":
         _keep_run_properties_out(catalog)
     return catalog
+
+
+def data_folders(settings: Settings, properties: Mapping[str, str]) -> list[Path]:
+    """Returns the folders in the home that hold tables' and staged files; they are made before all else in it.
+
+    So a process that starts later finds them there, and takes none of an older home (local_paths.folder_of).
+    properties: PyIceberg's, of ``lake``.
+    """
+    paths = map(path_of, (settings.staging, properties.get("warehouse", "")))
+    return [path for path in paths if path and path.is_relative_to(settings.home)]
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:

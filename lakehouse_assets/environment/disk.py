@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.local_paths import path_of
 from lakehouse_assets.environment.settings import Settings
 
 MIB = 2**20
@@ -72,9 +72,10 @@ def _places(settings: Settings) -> Iterator[Path]:
         properties = catalog_properties(settings)
         urls += [properties.get("warehouse", ""), properties.get("uri", "")]
     for url in urls:
-        parts = urlsplit(url)
-        if parts.scheme in ("", "file"):
-            yield Path(parts.path)
-        elif parts.scheme.startswith("sqlite"):
-            yield Path(parts.path.removeprefix("/")).parent
+        if path := path_of(url):
+            yield path
+        elif url.startswith("sqlite"):
+            from sqlalchemy import make_url
+
+            yield Path(make_url(url).database or "").parent
     yield from (Path(tempfile.gettempdir()), settings.cache)

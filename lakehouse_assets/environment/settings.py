@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.computes import ROLE, ROLE_EXAMPLE, ComputeSettings, compute_variables, find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError
+from lakehouse_assets.environment.local_paths import folder_of, location_of
 from lakehouse_assets.environment.machine import cores
 from lakehouse_assets.environment.secrets import shown
 
@@ -25,6 +26,9 @@ QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
 QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
 QUEUE_RUNS = 4
+NO_HOME = re.compile(r"\?|%[0-9A-Fa-f]{2}|,")
+"""What the home's path may not have: Dagster (1.13.27) opens its files by SQLite URLs, in which ``?`` ends a path and
+``%20`` is decoded, and spark.local.dir is a list with commas."""
 PLACE = rf"(?!s3[an]?:).*|s3[an]?{BUCKET}"
 """A folder, or a URL, which names a bucket where it is one of S3."""
 
@@ -91,7 +95,7 @@ class Settings:
     landing: str
     """LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``."""
     staging: str
-    """LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default the URL of ``<home>/staging``."""
+    """LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``."""
     max_workers: int
     """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1."""
     spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
@@ -153,13 +157,14 @@ def read_settings(
         compute=compute,
         computes=computes,
         landing=place("LAKEHOUSE_LANDING", str(home / "landing")),
-        staging=place("LAKEHOUSE_STAGING", home.joinpath("staging").as_uri()),
+        staging=place("LAKEHOUSE_STAGING", location_of(folder_of(home, "staging"))),
         max_workers=reader.number("LAKEHOUSE_MAX_WORKERS", int, most=1000) or max(1, cores() // 2),
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
         maintenance_role=reader.text("LAKEHOUSE_MAINTENANCE_ROLE", ROLE, ROLE_EXAMPLE, default="") or None,
         unshared=place("LAKEHOUSE_UNSHARED", "") if env.get("LAKEHOUSE_UNSHARED") else None,
     )
+    reader.problems += _unusable(settings.home, settings.cache)
     problems = reader.problems + computes_problems + queue_problems + check(settings, {compute: (), **also})
     if problems:
         raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
@@ -191,6 +196,22 @@ def unknown_names(env: Mapping[str, str]) -> list[str]:
 
 def _absolute(path: str) -> Path:
     return Path(path).expanduser().absolute()
+
+
+def _unusable(home: Path, cache: Path) -> list[str]:
+    """Says which characters of the two paths Dagster, Spark or Java would give a meaning."""
+    problems = []
+    if found := NO_HOME.search(str(home)):
+        problems.append(
+            f"LAKEHOUSE_HOME={home} has {found[0]!r} in it, at which Dagster or Spark would look for its files "
+            "elsewhere; choose another folder, or give the path of a link to it"
+        )
+    if os.pathsep in str(cache):
+        problems.append(
+            f"LAKEHOUSE_CACHE={cache} has {os.pathsep!r} in it, which separates the entries of Java's class path; "
+            "choose another folder"
+        )
+    return problems
 
 
 def _prefix(place: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import locale
 import os
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Java can't open the file names that Python can where the locale's encoding is another one, as in C.
+        **({} if locale.getencoding().lower() in ("utf-8", "utf8") else {"LC_ALL": "C.UTF-8"}),
     }
 
 
@@ -126,7 +129,7 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
             call += ["--conf", f"{name}={value}"]
         # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
         own = os.environ.get("SPARK_SUBMIT_OPTS", "")  # a proxy, for example
-        done = run([*call, script], SPARK_SUBMIT_OPTS=f'{own} "-Duser.home={scratch}"')
+        done = run([*call, script], SPARK_SUBMIT_OPTS=f"{own} {quoted(f'-Duser.home={scratch}')}")
         found = scratch / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
@@ -209,7 +212,7 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
     key = archive_key(settings.cache, java_home())
     with scratch_beside(settings.cache / ARCHIVES / key) as scratch:
         archive = scratch / "classes.jsa"
-        writing = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={archive}"'}
+        writing = {"spark.driver.extraJavaOptions": quoted(f"-XX:ArchiveClassesAtExit={archive}")}
         plan = scratch / "training.json"
         plan.write_text(json.dumps({"conf": {**conf(scratch), **writing}, "scratch": str(scratch)}))
         done = run([sys.executable, "-m", module, plan])
@@ -303,13 +306,19 @@ def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
     """Yields the JVM's options, quoted as Spark splits them. folder: for temporary files."""
     yield "-Duser.timezone=UTC"
     # For native libraries that drivers and codecs unpack, and files that S3FileIO is about to upload.
-    yield f'"-Djava.io.tmpdir={folder}"'
+    yield quoted(f"-Djava.io.tmpdir={folder}")
     yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     # A JVM that can't use its archive goes on without it; its remarks about that help nobody.
     yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
     yield from COMPILE_LATER
     if archive is not None:
-        yield f'"-XX:SharedArchiveFile={archive}"'
+        yield quoted(f"-XX:SharedArchiveFile={archive}")
+
+
+def quoted(option: str) -> str:
+    """Quotes one of the JVM's options as Spark splits them (CommandBuilderUtils.parseOptionString)."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def build(settings: Settings, training: str) -> None:

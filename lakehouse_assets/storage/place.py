@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlparse
 
+from lakehouse_assets.environment.local_paths import FILE_URL
 from lakehouse_assets.errors import UnknownStorage
 
 
@@ -25,11 +26,10 @@ class StorageKind(StrEnum):
 
 S3_URL = re.compile(r"(?i:s3[an]?)://([^/]+)(?:/(.*))?", re.DOTALL)
 """S3's scheme and those that mean the same storage (org.apache.iceberg.aws.s3.S3URI, and Hadoop's S3A)."""
-FILE_URL = re.compile(r"(?:(?i:file):(?://(?:localhost)?(?=/)|(?!//)))?(/.*)", re.DOTALL)
-"""A path of this machine, or its URL; one of another host is no place here."""
 APART = re.compile(r"(?i:abfss?|wasbs?|adl|hdfs):")
 """The schemes of storages that neither S3's interface nor a path of this machine leads to: Azure's and Hadoop's."""
-# What urlparse, by which PyIceberg opens a file, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
+# What urlparse, by which PyIceberg opens a URL, cuts off or drops (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
+# A plain path it takes as it is.
 PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
 
 
@@ -110,7 +110,7 @@ def meanings(location: str) -> frozenset[Place]:
     """
     place = place_of(location)
     found = {place}
-    if PARSED_AWAY.search(location):
+    if PARSED_AWAY.search(location) and not location.startswith("/"):
         parsed = urlparse(location)
         found.add(Place(place.kind, place.bucket, parsed.path if place.kind is StorageKind.FILE else parsed.path[1:]))
     for other in tuple(found):

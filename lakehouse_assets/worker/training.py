@@ -14,6 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.environment.local_paths import location_of
+from lakehouse_assets.worker.session import literal
+
 ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -39,7 +42,7 @@ def _catalogs(scratch: Path) -> dict[str, str]:
     uris = {"lake": f"jdbc:sqlite:{scratch}/catalog.db", "stage": "jdbc:sqlite::memory:"}
     conf = {}
     for name, uri in uris.items():
-        options = {"type": "jdbc", "uri": uri, "warehouse": f"file://{scratch}/warehouse", "clients": "1"}
+        options = {"type": "jdbc", "uri": uri, "warehouse": location_of(Path(scratch, "warehouse")), "clients": "1"}
         conf[f"spark.sql.catalog.{name}"] = ICEBERG
         for option, value in {**options, "jdbc.schema-version": "V1", "cache-enabled": "false"}.items():
             conf[f"spark.sql.catalog.{name}.{option}"] = value
@@ -80,7 +83,7 @@ def _landing(spark: SparkSession, scratch: Path) -> DataFrame:
 def _stage(spark: SparkSession, rows: DataFrame, metadata: str) -> None:
     base = next(Path(metadata).glob("*.metadata.json"))
     spark.sql("CREATE NAMESPACE IF NOT EXISTS stage.fork")
-    spark.sql(f"CALL stage.system.register_table(table => 'fork.t', metadata_file => '{base.as_uri()}')")
+    spark.sql(f"CALL stage.system.register_table(table => 'fork.t', metadata_file => {literal(location_of(base))})")
     clustered = rows.repartition("day").sortWithinPartitions("at")
     clustered.writeTo("stage.fork.t").option("snapshot-property.lakehouse.token", "training").append()
     spark.sql("SELECT * FROM stage.fork.t.metadata_log_entries").collect()

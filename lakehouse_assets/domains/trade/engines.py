@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,7 +54,7 @@ def by_duckdb(figures: Table) -> tuple[dict[str, int], str]:
 
     place = figures.metadata_location
     with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
-        if urlsplit(place).scheme in ("", "file") and _loads_iceberg(connection):
+        if place.startswith(("/", "file:")) and _loads_iceberg(connection):
             found = connection.execute(SUMS.format(source="iceberg_scan(?)"), [place])
             return dict(found.fetchall()), EXTENSION
         scan = figures.scan(row_filter=f"exp_imp == '{EXPORT}'", selected_fields=("exp_imp", "ym", "Value"))
