@@ -234,8 +234,6 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
     folder: of the trash. table: its identifier. Raises StorageRefused where there is no way to take a file and give it
     back, and what the storage raises.
     """
-    from lakehouse_assets.collect.s3_bins import PlainBin, VersionedBin, compares  # botocore is slow to import
-
     if folder.is_within(place):
         raise StorageRefused(
             f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
@@ -249,6 +247,8 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
 
     @cache
     def s3(*, versions: bool) -> Bin:
+        from lakehouse_assets.collect.s3_bins import PlainBin, VersionedBin, compares  # botocore: of the extra aws
+
         client = raw_client(properties)
         is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)
         return VersionedBin(client, is_conditional) if versions else PlainBin(client, is_conditional, folder)

@@ -6,6 +6,7 @@ Runs read it; the collector and the job lakehouse_take_over write it. What linea
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -53,11 +54,12 @@ class OwnerMark(Durable):
 
 def catalog_text(catalog: Catalog) -> str:
     """Describes where a catalog is, without users and passwords; two different catalogs have different texts."""
-    from pyiceberg.catalog.glue import GlueCatalog  # boto3: not needed to load definitions
+    if "pyiceberg.catalog.glue" in sys.modules:  # a catalog that is one has imported it; it needs boto3, an extra
+        from pyiceberg.catalog.glue import GlueCatalog
 
-    if isinstance(catalog, GlueCatalog):  # whose region may come from the environment, or a profile
-        account = f"{catalog.properties['glue.id']} " if "glue.id" in catalog.properties else ""
-        return f"glue {account}in {catalog.glue.meta.endpoint_url}"
+        if isinstance(catalog, GlueCatalog):  # whose region may come from the environment, or a profile
+            account = f"{catalog.properties['glue.id']} " if "glue.id" in catalog.properties else ""
+            return f"glue {account}in {catalog.glue.meta.endpoint_url}"
     kind, _ = catalog_type(catalog.properties)
     url = urlsplit(catalog.properties["uri"])
     if url.scheme.startswith("sqlite"):
