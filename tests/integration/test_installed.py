@@ -61,7 +61,7 @@ def newest_python() -> str:
         beside = Path(sys.base_prefix).parent.glob(f"*3.{minor}.*/bin/python3.{minor}")  # as pyenv and uv keep them
         if found := next(beside, None) or shutil.which(f"python3.{minor}"):
             return str(found)
-    missing("no Python newer than this one that the wheel allows")
+    return missing("no Python newer than this one that the wheel allows")
 
 
 @pytest.fixture(scope="module", params=["newest", "oldest", "newest Python"])
