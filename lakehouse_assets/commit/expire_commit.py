@@ -31,6 +31,7 @@ from pyiceberg.table.update import (
 
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tokens import changed_marks
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused
 
 logger = logging.getLogger(__name__)
@@ -252,7 +253,7 @@ class _Expiration:
 
     def _load(self) -> Table:
         try:
-            return self.catalog.load_table(self.identifier)
+            return with_retries(lambda: self.catalog.load_table(self.identifier))
         except NoSuchTableError as error:
             raise MaintenanceRefused(
                 f"table {self.identifier}: expected in the catalog to expire its snapshots, but it is not there. If it "

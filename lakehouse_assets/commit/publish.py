@@ -37,6 +37,7 @@ from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.environment.aws import is_transient
+from lakehouse_assets.environment.catalog import CatalogUnavailable, with_retries
 from lakehouse_assets.errors import LakehouseError, PublishContended, UnreadableMetadata
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ def commit_persistently(
             raise
         except Exception as error:
             failure = error
-            if not _transient(error):
+            # An absence has been waited for: what is done about it next is to look whether the commit landed.
+            if isinstance(error, CatalogUnavailable) or not _transient(error):
                 break
             _log(f"{number} of {ATTEMPTS} to {verb}", identifier, error)
     try:
@@ -97,7 +99,7 @@ def commit_persistently(
         return found
     if not _transient(failure):
         raise failure
-    raise contended(f"not committed in {ATTEMPTS} attempts", failure) from failure
+    raise contended(f"not committed in {number} attempts", failure) from failure
 
 
 def _log(attempt: str, identifier: str, error: Exception) -> None:
@@ -243,7 +245,7 @@ class _Publication:
 
     def _load(self) -> Table:
         try:
-            return self.catalog.load_table(self.identifier)
+            return with_retries(lambda: self.catalog.load_table(self.identifier))
         except NoSuchTableError as error:
             raise self.change.refused(self.identifier, "the table is no longer in the catalog") from error
 

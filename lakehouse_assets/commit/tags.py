@@ -11,6 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishContended
 
 
@@ -23,7 +24,7 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
     """
 
     def attempt() -> bool:
-        table = catalog.load_table(identifier)
+        table = with_retries(lambda: catalog.load_table(identifier))
         refs, change, changes = table.metadata.refs, table.manage_snapshots(), 0
         for tag, snapshot_id in wanted(table.metadata).items():
             if snapshot_id is None and tag in refs:

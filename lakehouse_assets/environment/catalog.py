@@ -5,6 +5,7 @@ It is translated for Spark in catalog_translation.py.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random
 
-from lakehouse_assets.environment.aws import region_problems
+from lakehouse_assets.environment.aws import is_transient, region_problems
 from lakehouse_assets.environment.catalog_translation import (
     ADVICE,
     LAKE,
@@ -32,6 +33,7 @@ from lakehouse_assets.environment.catalog_translation import (
     variable,
 )
 from lakehouse_assets.environment.computes import find_compute
+from lakehouse_assets.environment.connections import AWAY, tell_connections_apart
 from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
 from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of
 from lakehouse_assets.environment.moved_home import refuse_moved
@@ -48,10 +50,12 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 # How long a commit waits for a catalog file that another process has locked before it counts as conflicting: not long,
 # as SQLite waits in C, where *Terminate* can't interrupt it.
 SQLITE_BUSY_SECONDS = 5
-RETRY_SECONDS = 60
+RETRY_SECONDS = 300
+"""The time for which a catalog that is away is waited for: a database that fails over is back in a minute or two."""
 POSTGRESQL = "postgresql://"
 CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -155,6 +159,8 @@ def load_lake(settings: Settings) -> Catalog:
     # PyIceberg's own message would quote the properties, passwords included.
     if problem:
         raise SettingsError(problem)
+    if kind == "sql":
+        tell_connections_apart()
     catalog = load_catalog(LAKE, **properties)
     if kind == "rest" and (problems := partial_loading(catalog.properties)):
         raise SettingsError(*problems)
@@ -260,7 +266,7 @@ class CatalogUnavailable(OSError):
 
 
 def with_retries(call: Callable[[], T]) -> T:
-    """Repeats a call that a locked, busy or disconnected catalog refuses, for RETRY_SECONDS at most.
+    """Repeats a call while the catalog is locked, busy or out of reach, for RETRY_SECONDS at most.
 
     The call must be one that may be done twice: opening, loading, creating. Raises CatalogUnavailable.
     """
@@ -268,6 +274,7 @@ def with_retries(call: Callable[[], T]) -> T:
         retry=retry_if_exception(_is_transient),
         wait=wait_random(0, 1),
         stop=stop_after_delay(RETRY_SECONDS),
+        before_sleep=_tell_once,
         reraise=True,
     )
     try:
@@ -277,27 +284,43 @@ def with_retries(call: Callable[[], T]) -> T:
         raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {reason}") from error
 
 
+def _tell_once(state: RetryCallState) -> None:
+    if state.attempt_number == 3:  # others' locks of a moment are not worth a line
+        logger.warning("the catalog %r is out of reach or locked; it is waited for, %d s at most", LAKE, RETRY_SECONDS)
+
+
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """Returns the errors that databases, REST catalogs and Glue raise when they refuse or fail."""
+    """Returns the errors that databases, REST catalogs and Glue raise when they refuse, fail or can't be reached."""
     from pyiceberg.exceptions import RESTError
+    from requests.exceptions import RequestException
     from sqlalchemy.exc import DBAPIError
 
     if "botocore" not in sys.modules:  # PyIceberg imports it with Glue
-        return DBAPIError, RESTError
+        return DBAPIError, RESTError, RequestException
     from botocore.exceptions import BotoCoreError, ClientError
 
-    return DBAPIError, RESTError, BotoCoreError, ClientError
+    return DBAPIError, RESTError, RequestException, BotoCoreError, ClientError
 
 
 def _is_transient(error: BaseException) -> bool:
     from pyiceberg.exceptions import ServiceUnavailableError, TooManyRequestsError
+    from requests.exceptions import ConnectionError as Unreachable
+    from requests.exceptions import SSLError, Timeout
 
+    if isinstance(error, (ServiceUnavailableError, TooManyRequestsError, Unreachable, Timeout)):
+        return not isinstance(error, SSLError)
+    if "botocore" in sys.modules and isinstance(error, Exception) and is_transient(error):
+        return True
     driver_error = getattr(error, "orig", None)
     locked = getattr(driver_error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     # Of several processes that open a new database at once, all but one find that its tables exist already.
-    created = getattr(driver_error, "pgcode", None) in CREATED_MEANWHILE
-    disconnected = getattr(error, "connection_invalidated", False)
-    return locked or created or disconnected or isinstance(error, (ServiceUnavailableError, TooManyRequestsError))
+    state = getattr(driver_error, "pgcode", None) or ""
+    return (
+        locked
+        or state in CREATED_MEANWHILE
+        or state.startswith(AWAY)
+        or bool(getattr(error, "connection_invalidated", False))
+    )
 
 
 # With a SQL catalog or Glue a warehouse is a place on S3; with a REST catalog it is a name.

@@ -14,7 +14,7 @@ from itertools import takewhile
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment.catalog import find_table, with_retries
+from lakehouse_assets.environment.catalog import find_table, load_lake
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.hot.hot_rows import moved_to
 from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after, warning
@@ -37,7 +37,8 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     """Asks the source how far the table is behind. Raises SourceLost, SourceUnreachable and what catalogs raise."""
     source = table.source
     assert source is not None
-    cold = with_retries(lambda: find_table(lakehouse.catalog(), table.identifier))
+    # Without the retries of lakehouse.catalog(), which outlast a tick: it fails, the next tries.
+    cold = find_table(load_lake(lakehouse.settings), table.identifier)
     position, state = moved_to(table, cold), source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(problem)
