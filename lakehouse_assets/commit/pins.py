@@ -28,6 +28,8 @@ INPUTS = "lakehouse.inputs"
 """The entry of a snapshot's summary that names what its rows were made from (run/inputs.py)."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 """The name of a copy."""
+WRITABLE = 2
+"""The latest format version whose metadata PyIceberg 0.12 writes."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties that would lead a writer elsewhere than to the location
 (https://iceberg.apache.org/docs/latest/configuration/#write-properties)."""
@@ -41,7 +43,7 @@ def pin_inputs(
     reader: the identifier of the run's table. deps: names of what it depends on; those that are no table in the catalog
     are left out. reads: names of further tables, each with ``.branch_<name>`` or ``.tag_<name>`` behind it where that
     is meant. io, folder: of the run's journal. Raises PublishRefused for a table, branch or tag of reads that there is
-    not, and what catalogs and storages raise.
+    not, and for a table of a format version that can't be pinned; also what catalogs and storages raise.
     """
     names = list(dict.fromkeys([*deps, *reads]))
     identifiers = list(dict.fromkeys(table_and_ref(name)[0] for name in names))
@@ -52,6 +54,7 @@ def pin_inputs(
         identifier, ref = table_and_ref(name)
         table = tables[identifier]
         if table is not None and (ref == MAIN or ref in table.metadata.refs):
+            _refuse_newer_versions(reader, table)
             return _write(table, name, io, folder)
         if name not in reads:
             return None
@@ -60,6 +63,17 @@ def pin_inputs(
 
     found = at_once(pinned, names)
     return tuple(pin for pin in found if pin is not None)
+
+
+def _refuse_newer_versions(reader: str, table: IcebergTable) -> None:
+    name, version = ".".join(table.name()), table.metadata.format_version
+    if version > WRITABLE:
+        raise PublishRefused(
+            f"table {reader}: it reads {name}, whose format version is {version}; inputs may have {WRITABLE} at "
+            "most, as each run gets a copy of their metadata and PyIceberg 0.12 can't write that of later versions. "
+            f"Nothing was staged or published. Let {name} have format-version {WRITABLE}, or leave it out of "
+            "deps and reads"
+        )
 
 
 def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
     NoSuchTableError,
@@ -241,6 +242,13 @@ class _Publication:
         except CommitFailedException:
             self.refused.append(snapshot)
             raise
+        except (ValueError, BadRequestError) as error:
+            # No requirement names the table's sequence number, which a commit to another branch moves on: a catalog
+            # finds that only when it adds the snapshot, and calls it a bad request. PyIceberg has no type for it.
+            if self._load().metadata.last_sequence_number == table.metadata.last_sequence_number:
+                raise
+            self.refused.append(snapshot)
+            raise CommitFailedException(f"another commit took the sequence number: {error}") from error
         return snapshot.snapshot_id
 
     def _load(self) -> Table:

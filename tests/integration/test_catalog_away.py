@@ -1,4 +1,4 @@
-"""A catalog whose database is away for a while is waited for, and one that refuses is not: a real PostgreSQL, real ends.
+"""A catalog whose database is away for a while is waited for, and one that refuses is not: a real PostgreSQL.
 What a locked SQLite file or a lost answer does to a publish is in test_publish_commit.py."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -91,6 +91,26 @@ def test_another_commit_that_came_first_is_logged_in_one_quiet_sentence(
     assert logged.levelname == "INFO"
     assert "Exception" not in logged.getMessage()
     assert f"{daily.identifier}: another commit came first at attempt 1 of 20" in logged.getMessage()
+
+
+def test_a_commit_to_another_branch_that_came_first_is_a_conflict_like_others(
+    catalog: Catalog, daily: Daily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daily.append(daily_rows(DAYS[0], each=3))
+    table, commit = daily.table, catalog.commit_table
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    staged = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(catalog, "commit_table", commit)
+        daily.table.append(daily_rows("2013-02-01"), branch="audit")
+        return commit(*arguments)
+
+    monkeypatch.setattr(catalog, "commit_table", late)
+    published = daily.publish("run", DAYS, staged)
+    assert (published.attempts, daily.table.current_snapshot().snapshot_id) == (2, published.snapshot_id)
+    assert daily.counts() == dict.fromkeys(DAYS, 1)
+    assert len(daily.table.snapshots()) == 3
 
 
 # SQLite locked by somebody else

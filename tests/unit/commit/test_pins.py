@@ -1,0 +1,37 @@
+"""Which tables can be pinned; what a run reads of a pinned one is in tests/integration/test_inputs.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io import load_file_io
+
+from lakehouse_assets.commit.pins import pin_inputs
+from lakehouse_assets.errors import PublishRefused
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    lake = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": tmp_path.as_uri()}
+    catalog = load_catalog("lake", **lake)
+    catalog.create_namespace("demo")
+    return catalog
+
+
+def test_an_input_of_format_version_3_is_refused_in_words(catalog: Catalog, tmp_path: Path) -> None:
+    made = catalog.create_table("demo.made", pa.schema([("n", pa.int64())]))
+    metadata = json.loads(Path(made.metadata_location.removeprefix("file://")).read_text())
+    newer = tmp_path / "00000-newer.metadata.json"
+    newer.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
+    catalog.register_table("demo.newer", newer.as_uri())
+    io = load_file_io({}, tmp_path.as_uri())
+    assert [pin.table for pin in pin_inputs(catalog, "demo.t", ["demo.made"], [], io, tmp_path.as_uri())] == [
+        "demo.made"
+    ]
+    for deps, reads in ((["demo.newer"], []), ([], ["demo.newer"])):
+        with pytest.raises(PublishRefused, match=r"table demo\.t: it reads demo\.newer, whose format version is 3"):
+            pin_inputs(catalog, "demo.t", deps, reads, io, tmp_path.as_uri())
