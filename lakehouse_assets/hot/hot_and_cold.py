@@ -96,7 +96,8 @@ class HotAndCold:
         from pyspark.sql import functions as F  # noqa: TID251  the reader has brought a session
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: TID251
 
-        hot = session.createDataFrame(self.hot, from_arrow_schema(self.hot.schema))
+        # A time without a zone is one in no session's zone either.
+        hot = session.createDataFrame(self.hot, from_arrow_schema(self.hot.schema, prefer_timestamp_ntz=True))
         both = hot
         if self.cold is not None and self.snapshot_id is not None:
             reader = session.read.option("versionAsOf", self.snapshot_id)
@@ -109,7 +110,8 @@ class HotAndCold:
                 )
             )
             if self.shadowed is not None:
-                keys = session.createDataFrame(self.shadowed, from_arrow_schema(self.shadowed.schema))
+                schema = from_arrow_schema(self.shadowed.schema, prefer_timestamp_ntz=True)
+                keys = session.createDataFrame(self.shadowed, schema)
                 cold = cold.join(F.broadcast(keys), on=self.shadowed.column_names, how="left_anti").select(hot.columns)
             both = cold.unionByName(hot)
         both = (both.where(self.where) if self.where else both).select(*self.columns)
@@ -160,7 +162,7 @@ def _read(
         cold = with_retries(lambda: find_table(catalog, table.identifier))
         try:
             position = moved_to(table, cold)
-            rows = read_hot(table, table.source, position, limit_hot, before)
+            rows = read_hot(table, cold, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
             # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
             is_lost = isinstance(error, SourceLost) and _snapshot(

@@ -52,10 +52,10 @@ class HotRows:
         return [*divided, *([Split(split.partition, begin, split.end)] if begin < split.end else [])]
 
     def to_arrow(self, schema: pa.Schema) -> pa.Table:
-        """Returns all of them."""
+        """Returns all of them; columns that they lack are null."""
         import pyarrow as pa
 
-        return pa.concat_tables([schema.empty_table(), *self.by_split.values()])
+        return pa.concat_tables([schema.empty_table(), *self.by_split.values()], promote_options="default")
 
 
 def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
@@ -70,18 +70,26 @@ def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
     return known.offsets(table.source.name)
 
 
-def read_hot(table: Table, source: RowSource, position: Offsets | None, limit: int, before: HotRows) -> HotRows:
+def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, limit: int, before: HotRows) -> HotRows:
     """Returns the rows of a table's source from a position on, and proves that none of them was missing.
 
-    limit: the most rows. before: what was read before of the same source. Raises SourceLost, SourceUnreachable,
-    TooMuchHot and BadValue.
+    A column that neither has yet is left out; one that only the table has would be overwritten with nulls.
+    cold: the table that the position is of. limit: the most rows. before: what was read before of the same source.
+    Raises SourceLost, SourceUnreachable, TooMuchHot and BadValue.
     """
+    source = table.source
+    assert source is not None
     state = source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(_advised(table, problem))
     begin = state.begin(position)
     known = before.kept(state.identity)
+    lacking = source.lacking([column.name for column in table.schema.columns])
+    if gone := sorted({*lacking} & {*cold.schema().column_names}) if cold is not None else []:
+        raise SourceLost(_advised(table, f"{source.name} has no column {', '.join(gone)}, which the table has"))
     schema, rows = hot_schema(table), 0
+    for name in lacking:
+        schema = schema.remove(schema.get_field_index(name))
     found: dict[Split, pa.Table] = {}
     for split in (part for whole in source.visible(state, begin) for part in known.splits_of(whole)):
         if split in known.by_split:

@@ -5,7 +5,6 @@ Pure functions of numbers; the sensors that act on them are in source_sensors.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -43,8 +42,6 @@ class SourceLook:
     lag: Lag
     writing: float = 0.0
     """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
-    lacking: Sequence[str] = ()
-    """The table's columns that the source does not have."""
 
     def metadata(self, now: datetime) -> dict[str, Any]:
         """Returns the numbers that the source's asset shows, each of which Dagster plots."""
@@ -75,11 +72,6 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
         return warning(
             f"a transaction of the database has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
             "came after it from being moved: see pg_stat_activity"
-        )
-    if look.lacking:
-        return warning(
-            f"{source.name} has no column {', '.join(look.lacking)}, which are read as null: execute what `lakehouse "
-            "source sql` prints, or correct the declaration"
         )
     return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved")
 

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.commit.positions import settled
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, with_retries
-from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.offsets import Offsets
@@ -49,6 +49,9 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
     position, state = Offsets.parse(text) if text else None, source.state()
     if position is None or position.identity != state.identity or position.by_partition <= state.first:
         return None
+    names = [column.name for column in table.schema.columns]
+    if problem := source.column_problem(names, may_lack=True):
+        raise SourceLost(problem)
     return Purgeable(source, position.by_partition[0])
 
 

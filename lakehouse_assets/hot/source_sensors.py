@@ -23,6 +23,7 @@ from lakehouse_assets.run.in_flight import ENDED, flights, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.step.move import MOVE
 
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."
@@ -42,9 +43,11 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     position, state = moved_to(table, cold), source.state()
     if problem := state.problem(source.name, position):
         raise SourceLost(problem)
+    names = [column.name for column in table.schema.columns]
+    if problem := source.column_problem(names, may_lack=table.step != MOVE):
+        raise SourceLost(problem)
     writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
-    lacking = source.lacking([column.name for column in table.schema.columns])
-    return SourceLook(state, source.lag(state, state.begin(position)), writing, lacking)
+    return SourceLook(state, source.lag(state, state.begin(position)), writing)
 
 
 def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetCheckResult, SourceLook | None]:

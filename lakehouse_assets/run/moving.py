@@ -14,6 +14,7 @@ from lakehouse_assets.errors import PublishRefused, SourceLost
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.input_positions import read_on_of
 from lakehouse_assets.run.run_tags import READ_ALL, RunTags
+from lakehouse_assets.step.move import MOVE
 
 WAY_OUT = (
     f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
@@ -26,7 +27,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
     """Returns what a run moves of its table's source; None for a table without one.
 
     metadata: the table's. tags: the run's. Raises SourceUnreachable, and PublishRefused where the rows that the table
-    has not got are not all there.
+    has not got are not all there, or where columns are not that it declares.
     """
     if (source := table.source) is None:
         return None
@@ -41,6 +42,9 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
         raise _refused(table, str(error)) from error
     if (problem := state.problem(source.name, position)) and not RunTags.of(tags).read_all:
         raise _refused(table, problem)
+    names = [column.name for column in table.schema.columns]
+    if problem := source.column_problem(names, may_lack=table.step != MOVE):
+        raise PublishRefused(f"table {table.identifier}: {problem}. Nothing was staged or published")
     begin = state.begin(position)
     return SourceRange(source, begin, source.bound(state, begin))
 

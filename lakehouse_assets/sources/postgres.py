@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from lakehouse_assets.errors import BadValue, SourceLost
 from lakehouse_assets.sources.offsets import Offsets
@@ -27,6 +27,8 @@ TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
 POS, POS_AT = "pos", "pos_at"
 """Columns that a source has beside the table's: the transaction that wrote the row last, and when that began."""
 CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
+BLOCK_BYTES = 1 << 20
+"""How much text becomes one batch of rows, or more where a row is longer."""
 PURGED = "lakehouse_purged"
 """The table that says up to which ``pos`` each source was purged."""
 TYPES = {
@@ -68,6 +70,9 @@ class PostgresTable(RowSource):
     table: str = field(kw_only=False)
     """Its name, with its schema where that is not on the search path. Its columns are named as the table's."""
 
+    ignore: Sequence[str] = ()
+    """Its columns that are not moved, and whose values a purge deletes; others that the table lacks stop the moves."""
+
     grace: timedelta = timedelta(minutes=10)
     """How long rows stay that the lake has; more than the longest read takes, which must begin again otherwise."""
 
@@ -84,6 +89,8 @@ class PostgresTable(RowSource):
             yield f"a PostgresTable is moved by Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
         if taken := sorted({POS, POS_AT, DELETED} & {name.lower() for name in columns}):
             yield f"columns that a PostgresTable has of its own: {', '.join(taken)}; call them otherwise"
+        if both := sorted({*self.ignore} & {*columns}):
+            yield f"PostgresTable has ignore={both}, which the table declares: leave them out of one of the two"
         for name, type_ in columns.items():
             if postgres_type(type_) is None:
                 yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
@@ -134,13 +141,13 @@ class PostgresTable(RowSource):
         import pyarrow.csv as csv
 
         with TemporaryFile() as file:
+            rows = _CopiedRows(file)
             with self._cursor(READING) as cursor:
-                has = self._columns(cursor)
-                columns = ", ".join(quoted(name) if name in has else "NULL" for name in schema.names)
+                columns = ", ".join(map(quoted, schema.names))
                 until = "" if split.end is None else f" AND {POS} < {split.end:d}"
                 most = "" if limit is None else f" LIMIT {limit:d}"
-                rows = f"SELECT {columns} FROM {self._quoted} WHERE {POS} >= {split.begin:d}{until}{most}"
-                cursor.copy_expert(f"COPY ({rows}) TO STDOUT (FORMAT csv)", file)
+                query = f"SELECT {columns} FROM {self._quoted} WHERE {POS} >= {split.begin:d}{until}{most}"
+                cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv)", rows)
             if not file.tell():
                 return
             file.seek(0)
@@ -154,7 +161,9 @@ class PostgresTable(RowSource):
             )
             parse = csv.ParseOptions(newlines_in_values=True)
             try:
-                yield from csv.open_csv(file, csv.ReadOptions(column_names=schema.names), parse, options)
+                # A row may begin in one block and end in the next, no more.
+                blocks = csv.ReadOptions(column_names=schema.names, block_size=max(BLOCK_BYTES, rows.longest))
+                yield from csv.open_csv(file, blocks, parse, options)
             except pa.ArrowException as error:
                 told = CSV_COLUMN.sub(lambda found: f"column {schema.names[int(found[1])]}", str(error))
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
@@ -162,14 +171,32 @@ class PostgresTable(RowSource):
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Looks at the table's columns."""
         with self._cursor() as cursor:
-            return sorted({*columns} - self._columns(cursor))
+            return sorted({*columns} - {*self._columns(cursor)})
 
-    def _columns(self, cursor: Cursor) -> set[str]:
+    def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
+        """Looks at the table's columns: one that was renamed is missing, and is there under another name."""
+        with self._cursor() as cursor:
+            found = {*self._columns(cursor)}
+        if (lacking := sorted({*columns} - found)) and not may_lack:
+            return (
+                f"{self.name} has no column {', '.join(lacking)}: moving its rows would overwrite values with nulls. "
+                "Execute what `lakehouse source sql` prints, name it as it was, or correct the declaration"
+            )
+        if beside := sorted(found - {*columns, *self.ignore, POS, POS_AT, DELETED}):
+            return (
+                f"{self.name} has columns that the table does not declare, whose values a purge would delete: "
+                f"{', '.join(beside)}. Declare them, or give them up: PostgresTable({self.table!r}, ignore={beside})"
+            )
+        return None
+
+    def _columns(self, cursor: Cursor) -> dict[str, bool]:
+        """Returns whether each column is computed by the database, by its name."""
         cursor.execute(
-            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            "SELECT attname, attgenerated <> '' FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self.table,),
         )
-        return {name for (name,) in cursor.fetchall()}
+        return dict(cursor.fetchall())
 
     def purge(self, upto: int) -> int:
         """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.
@@ -199,13 +226,18 @@ class PostgresTable(RowSource):
                 return None
             csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
             file.seek(0)
-            columns = ", ".join(map(quoted, rows.column_names))
+            # What the database computes, it computes again; but an identity is the row's.
+            computed = {name for name, is_computed in self._columns(cursor).items() if is_computed}
+            columns, written = (
+                ", ".join(quoted(name) for name in rows.column_names if name not in left_out)
+                for left_out in (set[str](), computed)
+            )
             cursor.execute(
                 f"CREATE TEMP TABLE put_back ON COMMIT DROP AS SELECT {columns} FROM {self._quoted} WITH NO DATA"
             )
             cursor.copy_expert("COPY put_back FROM STDIN (FORMAT csv)", file)
             cursor.execute(
-                f"INSERT INTO {self._quoted} AS hot ({columns}) SELECT {columns} FROM put_back "
+                f"INSERT INTO {self._quoted} AS hot ({written}) OVERRIDING SYSTEM VALUE SELECT {written} FROM put_back "
                 f"ON CONFLICT ({', '.join(map(quoted, keys))}) DO UPDATE SET {DELETED} = hot.{DELETED} "
                 f"WHERE hot.{POS} < %s",
                 (position,),
@@ -228,6 +260,17 @@ class PostgresTable(RowSource):
 
     def _cursor(self, patience: Patience = ASKING) -> AbstractContextManager[Cursor]:
         return connected(self.name, patience)
+
+
+class _CopiedRows:
+    """Writes what COPY sends to a file, each row at a time, and measures the longest."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.longest = file, 0
+
+    def write(self, row: bytes) -> int:
+        self.longest = max(self.longest, len(row))
+        return self.file.write(row)
 
 
 def quoted(name: str) -> str:

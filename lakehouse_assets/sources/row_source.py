@@ -133,14 +133,21 @@ class RowSource(ABC):
 
     @abstractmethod
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a split, with the columns of the schema; a column that the source lacks is null.
+        """Yields the rows of a split, with the columns of the schema; what a record of a topic lacks is null.
 
         limit: after how many rows to stop, about. Raises SourceUnreachable, SourceLost and BadValue.
         """
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
-        """Returns those of a table's columns that the source is known not to have; they are read as nulls."""
+        """Returns those of a table's columns that the source is known not to have."""
         return []
+
+    def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
+        """Says why moving these columns would lose values, or null them; None if it would not.
+
+        may_lack: whether the table's step adds those that the source lacks.
+        """
+        return None
 
     def prove(self, begin: Offsets) -> None:
         """Raises SourceLost unless all rows from there on are still there.

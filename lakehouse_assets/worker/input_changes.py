@@ -23,6 +23,7 @@ from lakehouse_assets.environment.catalog_translation import LAKE
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import EMPTY, Position
+from lakehouse_assets.step.move import MOVE
 from lakehouse_assets.step.window import CHANGE_TYPE, Window
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input
 from lakehouse_assets.worker.source_rows import read_range
@@ -87,7 +88,9 @@ class InputChanges:
         if name in work.read_on.unknown:
             raise self._unknown(name, work.read_on.unknown[name])
         position = work.read_on.offsets(name)
-        columns = StructType([one for one in self.columns if one.name not in work.undeclared])
+        # A step of its own adds what the source lacks; without one, reading it fails.
+        lacking = work.source.source.lacking(self.columns.names) if work.step != MOVE else ()
+        columns = StructType([one for one in self.columns if one.name not in {*work.undeclared, *lacking}])
         rows, to = read_range(self.spark, work.source, position, columns)
         if to != position:
             self.read_to[name] = str(to)

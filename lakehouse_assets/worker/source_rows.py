@@ -72,5 +72,7 @@ def read_range(
             raise RAISED[found[1]](found[2]) from None
         raise
     source.prove(begin)
+    if problem := source.column_problem(columns.names, may_lack=True):  # a column that came since the plan
+        raise SourceLost(problem)
     ends = (max(pair) for pair in zip(begin.by_partition, chosen.to.by_partition, strict=True))
     return rows, Offsets(chosen.to.identity, tuple(ends))

@@ -31,6 +31,7 @@ from tests.support.faults import from_failure
 from tests.support.hot_tables import COLUMNS, UPSERT, ddl_of, state_table
 from tests.support.live_lake import live_catalogs
 from tests.support.rewrites import token
+from tests.support.standin_mover import made, moving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,6 +190,25 @@ def test_every_engine_reads_the_same(lake: Lake, database: Connection, jvm: Spar
     spark = configure(jvm.newSession(), live_catalogs(catalog_properties(lake.settings)))
     assert sorted(row.n for row in found.spark(spark, "state").collect()) == [2, 4]
     assert spark.sql("SELECT count(*) FROM state").first()[0] == 2
+
+
+def test_a_time_without_a_zone_is_in_none_of_sparks(lake: Lake, database: Connection, jvm: SparkSession) -> None:
+    columns = (column("n", "long", required=True), column("at", "timestamp"), column("sent", "timestamptz"))
+    table, catalog = state_table(columns=columns), load_lake(lake.settings)
+    insert = "INSERT INTO state (n, at, sent) VALUES (%s, '2026-03-08 02:30', '2026-03-08 07:30+00')"
+    with database.cursor() as cursor:
+        cursor.execute("DROP TABLE state")
+        cursor.execute(ddl_of(table))
+        cursor.execute(insert, (1,))
+        made(catalog, table)
+        for _ in moving(catalog, table):
+            pass
+        cursor.execute(insert, (2,))
+    spark = configure(jvm.newSession(), live_catalogs(catalog_properties(lake.settings)))
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # where this hour was left out
+    hot_and_cold(table, catalog=catalog).spark(spark, "state")
+    found = spark.sql("SELECT n, string(at), string(sent) FROM state ORDER BY n").collect()
+    assert [(*row,) for row in found] == [(n, "2026-03-08 02:30:00", "2026-03-08 03:30:00") for n in (1, 2)]
 
 
 def test_filters_and_columns_reach_the_files(lake: Lake, database: Connection) -> None:

@@ -46,6 +46,7 @@ def test_a_table_with_a_source_needs_no_step() -> None:
         (state_table, {"write_mode": Append()}, BY_MERGE),
         (state_table, {"write_mode": Merge(["n"])}, BY_MERGE),
         (state_table, {"source": PostgresTable("State; DROP")}, "not of the form table or schema.table"),
+        (state_table, {"source": PostgresTable("state", ignore=["text", "x"])}, r"ignore=\['text'\], which the table"),
         (state_table, {"columns": [column("n", "long"), column("pos", "long")]}, "has of its own: pos"),
         (state_table, {"columns": [column("n", "long"), column("at", "uuid")]}, "can't be read from PostgreSQL"),
     ],
