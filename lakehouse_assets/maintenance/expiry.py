@@ -25,6 +25,7 @@ from lakehouse_assets.errors import MaintenanceRefused
 
 # https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties; PyIceberg has no constant for it.
 MAX_REF_AGE_MS = "history.expire.max-ref-age-ms"
+LONGEST_MS = timedelta.max // timedelta(milliseconds=1)
 GC_ENABLED = "gc.enabled"
 
 
@@ -64,7 +65,7 @@ class ExpiryPolicy:
         minimum = _number(table, metadata, TableProperties.MIN_SNAPSHOTS_TO_KEEP)
         names = {"age": TableProperties.MAX_SNAPSHOT_AGE_MS, "reader_age": MAX_REF_AGE_MS, "ref_age": MAX_REF_AGE_MS}
         given = ((field, _number(table, metadata, name)) for field, name in names.items())
-        ages: dict[str, Any] = {field: timedelta(milliseconds=ms) for field, ms in given if ms is not None}
+        ages: dict[str, Any] = {field: _duration(ms) for field, ms in given if ms is not None}
         return replace(self, minimum=self.minimum if minimum is None else minimum, **ages)
 
 
@@ -168,7 +169,12 @@ class Retention:
 
 
 def _age(ms: int | None) -> timedelta | None:
-    return timedelta(milliseconds=ms) if ms else None
+    return _duration(ms) if ms else None
+
+
+def _duration(ms: int) -> timedelta:
+    """Returns an age that Iceberg has as a 64-bit number, whose largest one means for ever; Python's end before."""
+    return timedelta(milliseconds=max(-LONGEST_MS, min(ms, LONGEST_MS)))
 
 
 Kept = Mapping[int, tuple[Why, ...]]

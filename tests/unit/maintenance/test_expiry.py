@@ -83,6 +83,17 @@ def test_a_tables_properties_win_over_the_policy() -> None:
     assert expired(history) == [1, 2]
 
 
+@pytest.mark.parametrize("name", ["max-ref-age-ms", "max-snapshot-age-ms"])
+def test_javas_longest_age_is_for_ever(name: str) -> None:
+    history, longest = History(), 2**63 - 1
+    ids = history.commits(8, youngest=400)
+    history.tag("release", ids[0], max_ref_age_ms=longest)
+    history.properties[f"history.expire.{name}"] = str(longest)
+    found = plan(history)
+    assert found.expiry.refs == ()
+    assert list(found.expiry.snapshot_ids) == ([] if name == "max-snapshot-age-ms" else ids[1:-1])
+
+
 def test_a_branch_s_own_retention_wins_over_the_tables_properties() -> None:
     history = History()
     history.commits(8)
