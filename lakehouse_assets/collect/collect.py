@@ -18,6 +18,7 @@ from lakehouse_assets.collect.leases import HELD, Periods, is_over
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import Listed, Spool
 from lakehouse_assets.collect.marks import MOST, Mark
+from lakehouse_assets.collect.missing import Unseen
 from lakehouse_assets.collect.pass_report import EXAMPLES, LOOK, LastLook, Report, Tally
 from lakehouse_assets.collect.reachable import digest
 from lakehouse_assets.collect.refusals import Kept
@@ -131,8 +132,10 @@ class _Pass:
                 self._trash()
 
     def _judge(self) -> None:
+        unseen, site = Unseen.of(self.seen.table), self.seen.site
         for file, judgement, mark in self.seen.judged():
             if judgement.keep:
+                unseen.saw(digest(file.place))
                 self.report.kept[judgement.keep].add(file.size)
             else:
                 self._unneeded(file, judgement, mark)
@@ -140,6 +143,8 @@ class _Pass:
         self.report.is_large = not self.allow_large and self.due_of_table.size > SHARE * self.report.listed.size
         if self.report.is_large:
             self.report.problems.append(self._share_text())
+        if missing := unseen.problem(lambda: site.trashes(self.report.identifier, self.seen.table)):
+            self.report.problems.append(missing)
 
     def _unneeded(self, file: Listed, judgement: Judgement, mark: Mark | None) -> None:
         seen, token = self.seen, judgement.token

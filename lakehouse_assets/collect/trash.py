@@ -149,6 +149,12 @@ class Trash:
         self._record_taken(batch, stayed)
         return stayed
 
+    def held(self) -> set[Place]:
+        """Returns the places of all files that can be brought back, without links. Raises StorageRefused."""
+        with self._refusals("be looked for in the trash"):
+            recorded = self.ledger.read()
+        return {without_links(one.batch.entries[n].place) for one in recorded for n in one.held()}
+
     def restore(self, selection: TrashSelection) -> RestoreReport:
         """Brings files back to where they were; what is there by now is never overwritten.
 

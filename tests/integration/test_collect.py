@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,15 +17,20 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.judge import Keep, WhyUnneeded
 from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.ledger import Entry
+from lakehouse_assets.collect.missing import RESTORE
 from lakehouse_assets.collect.pass_report import LastLook, Report
 from lakehouse_assets.collect.trash import Trash, TrashSelection
+from lakehouse_assets.commit.change import Change
+from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.environment.aws import s3_client
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.storage.place import place_of
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
-from tests.support.forks import SCHEMA, Daily, daily_rows
+from tests.support.forks import SCHEMA, Daily, daily_rows, region
 from tests.support.lakes import DAYS, live_files, live_locations, name_file, path_of, write_file
 from tests.support.servers import SeaweedFS
 
@@ -87,6 +93,33 @@ def test_an_orphan_is_marked_then_due_then_in_the_trash_then_restored(site: Test
     assert path.read_bytes() == b"x" * 100
     (again,) = passes(site, table, 6.5)
     assert (again.unreachable.files, again.due.files) == (1, 0), "the grace begins anew"
+
+
+def test_live_files_that_somebody_deleted_are_told_by_partition_and_run(site: TestSite, table: Daily) -> None:
+    change = Change(region(DAY), [table.stage("run-7", 0, [DAY], daily_rows(DAY, each=3))])
+    token = RunToken("run-7", datetime.now(UTC))
+    publish(table.catalog, table.identifier, change, token, {"lakehouse.run-id": "run-7"})
+    tasks = table.table.scan().plan_files()
+    by_day = {task.file.file_path.rpartition("day=")[2][: len(DAY)]: task.file.file_path for task in tasks}
+    gone, elsewhere = path_of(by_day[DAY]), path_of(by_day[OTHER])
+    gone.unlink()
+    (told,) = passes(site, table, 0)[0].problems
+    assert told.startswith(f"table {table.identifier}: 1 of its live files are not in storage")
+    assert f"day={DAY} ({by_day[DAY]}, written by run run-7)" in told
+    assert f"day={OTHER}" not in told
+    assert "Materialize these partitions again" in told
+    (dry,) = passes(site, table, 0, dry_run=True)
+    assert dry.problems == [told]
+    table.publish("run-8", [DAY], table.stage("run-8", 0, [DAY], daily_rows(DAY, each=4)))
+    assert passes(site, table, 0)[0].problems == []
+
+    trash = site.trash(table.table, table.identifier, place_of(table.table.location()))
+    (file,) = (file for file in site.list_table(table.table, trash.place) if path_of(file.place.location) == elsewhere)
+    trash.put([Entry.of(file, "by mistake", 0)], "run-9")
+    (told,) = passes(site, table, 0)[0].problems
+    assert f"The trash has 1 of them: bring them back by the job {RESTORE}. Otherwise, materialize these" in told
+    assert restore_all(site, table) == 1
+    assert passes(site, table, 0)[0].problems == []
 
 
 def test_what_comes_back_after_a_pass_that_failed_midway_waits_for_another_grace(

@@ -1,0 +1,83 @@
+"""Finds live files that are not in storage: somebody else deleted them, and every reader of their partitions fails.
+
+Files that are there and that nobody needs are judge.py's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.table import Table
+
+from lakehouse_assets.collect.reachable import digest, without_links
+from lakehouse_assets.collect.trash import Trash
+from lakehouse_assets.commit.entries import Entries, partition_of, partition_paths
+from lakehouse_assets.commit.manifest_plan import live_manifests
+from lakehouse_assets.commit.staged import missing_files
+from lakehouse_assets.storage.place import place_of
+
+EXAMPLES = 10
+"""The number of partitions that a message names."""
+RUN_ID = "lakehouse.run-id"
+RESTORE = "lakehouse_restore"
+"""The job that brings files back (maintenance/table_jobs.py)."""
+
+
+@dataclass
+class Unseen:
+    """The live files of a table's current snapshot that a listing has not shown so far."""
+
+    table: Table
+    _entries: dict[bytes, ManifestEntry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Table) -> Unseen:
+        """Begins with all of them. Raises as read_manifests()."""
+        read = Entries(without_metrics=True).read(table.io, live_manifests(table))
+        found = (entry for entries in read for entry in entries)
+        return cls(table, {digest(without_links(place_of(e.data_file.file_path))): e for e in found})
+
+    def saw(self, of_place: bytes) -> None:
+        """Takes out the file at the place with this digest, which was listed."""
+        self._entries.pop(of_place, None)
+
+    def problem(self, trashes: Callable[[], Iterable[Trash]]) -> str | None:
+        """Says which files are missing, by partition and run, and what to do; None where all are there.
+
+        Each file that was not listed is opened: it may have been written since, or lie outside of the folders.
+        trashes: finds where files may have gone. Raises OSError and StorageRefused.
+        """
+        by_path = {entry.data_file.file_path: entry for entry in self._entries.values()}
+        gone = missing_files(self.table.io, [entry.data_file for entry in by_path.values()])
+        if not gone:
+            return None
+        path_of = partition_paths(self.table.metadata)
+        partitions: dict[str, list[ManifestEntry]] = defaultdict(list)
+        for location in gone:
+            partitions[path_of(partition_of(by_path[location])) or "the whole table"].append(by_path[location])
+        named = [self._named(partition, entries) for partition, entries in sorted(partitions.items())]
+        more = f" and {len(named) - EXAMPLES} more partitions" if len(named) > EXAMPLES else ""
+        held = {place for trash in trashes() for place in trash.held()}
+        back = sum(without_links(place_of(location)) in held for location in gone)
+        cure = "Materialize these partitions again, which replaces the files"
+        if back:
+            cure = f"The trash has {back} of them: bring them back by the job {RESTORE}. Otherwise, m{cure[1:]}"
+        return (
+            f"table {'.'.join(self.table.name())}: {len(gone)} of its live files are not in storage, and reading their "
+            f"partitions fails: {'; '.join(named[:EXAMPLES])}{more}. Something else than this collector deleted them. "
+            f"{cure}"
+        )
+
+    def _named(self, partition: str, entries: list[ManifestEntry]) -> str:
+        runs = {self._run(entry) for entry in entries}
+        files = f"{len(entries)} files, such as {entries[0].data_file.file_path}" if len(entries) > 1 else ""
+        written = f"written by {', '.join(sorted(runs))}"
+        return f"{partition} ({files or entries[0].data_file.file_path}, {written})"
+
+    def _run(self, entry: ManifestEntry) -> str:
+        snapshot = self.table.metadata.snapshot_by_id(entry.snapshot_id) if entry.snapshot_id is not None else None
+        run = snapshot.summary[RUN_ID] if snapshot and snapshot.summary else None
+        return f"run {run}" if run else f"snapshot {entry.snapshot_id}"
