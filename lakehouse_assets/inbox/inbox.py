@@ -29,6 +29,8 @@ may be done with parts of the same one at once."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
 """The name of one of an object's many partitions: the object's own name, which of them it is, and of how many. Whoever
 takes it for the name of an object, as older code does, finds no such object."""
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last one that Python's times have."""
 CROWD = 100
 """The number of notes of one object beyond which they are made one."""
 
@@ -222,7 +224,19 @@ def _content(name: str, content: bytes) -> Content:
         raise ValueError(f"it is of version {version!r}, this code reads version {VERSION}")
     if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
-    return _named(name, [Item(key=key, **fields) for key in fields.pop("keys")])
+    if not isinstance(keys := fields.pop("keys"), list):
+        raise TypeError(f"expected a list of keys, found {keys!r}")
+    group = [Item(key=key, **fields) for key in keys]
+    if wrong := next((item for item in group if not _is_sound(item)), None):
+        raise TypeError(f"expected texts and whole numbers that can be times, found {wrong}")
+    return _named(name, group)
+
+
+def _is_sound(item: Item) -> bool:
+    """Says whether the fields have their types: a dataclass takes anything, and one wrong object would stop all."""
+    numbers = (item.messages, item.sent_ms, item.received_ms)
+    texts = (item.table, item.key)
+    return all(type(n) is int and 0 <= n <= LATEST_MS for n in numbers) and all(type(t) is str for t in texts)
 
 
 def _object_of(note: str) -> str:

@@ -115,6 +115,26 @@ def test_what_another_version_wrote_waits_for_it() -> None:
     assert len(later.contents) == 2
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sent_ms": "5"}, {"sent_ms": 10**30}, {"received_ms": None}, {"messages": [1]}, {"messages": True},
+        {"keys": [7]}, {"keys": [None]}, {"keys": "123"}, {"keys": {}}, {"table": 1}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_object_of_other_types_says_nothing_and_stops_no_other(wrong: dict[str, object]) -> None:
+    inbox, objects = empty()
+    inbox.put([*range_of("1"), *range_of(*KEYS, sent_ms=1)])
+    one, other = (name for name, content in sorted(objects.contents.items(), key=lambda o: b'"001"' in o[1]))
+    objects.contents[one] = json.dumps({**json.loads(objects.contents[one]), **wrong}).encode()
+    found = again(objects).look()
+    assert sorted(item.key for item in found.items.values()) == KEYS
+    assert found.objects == 2
+    again(objects).tidy(found)
+    assert objects.contents.keys() == {one, other}
+
+
 def test_an_object_is_read_once_however_many_there_are() -> None:
     inbox, objects = empty()
     inbox.put(Item("a.t", str(n), 1, n, 6) for n in range(5_100))
