@@ -15,7 +15,6 @@ from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.new_project import make_project
 from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.cli.ui import serve
-from lakehouse_assets.cli.unfailing import lost_output, use_unfailing_streams
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
@@ -23,6 +22,7 @@ from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.package import VERSION
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_setup import build
+from lakehouse_assets.environment.unfailing import lost_output, use_unfailing_streams
 from lakehouse_assets.errors import LakehouseError
 
 INTERRUPTED = 130

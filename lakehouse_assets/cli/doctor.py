@@ -23,6 +23,7 @@ from lakehouse_assets.environment.aws import bucket_and_key, client, error_code,
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
+from lakehouse_assets.environment.redaction import redacted
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.environment.spark_setup import jars
 from lakehouse_assets.health.findings import size_text
@@ -61,7 +62,7 @@ def doctor(settings: Settings, tables: Sequence[str]) -> int:
 
     tables: identifiers that the catalog is asked for; they need not exist. Without any, it lists its namespaces.
     """
-    rows = [(probe.what, outcome(probe)) for probe in probes(settings, tables)]
+    rows = [(redacted(probe.what), redacted(outcome(probe))) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
     missing = [what for what, found in rows if found != "ok"]
     if missing:

@@ -37,6 +37,7 @@ from lakehouse_assets.environment.connections import AWAY, tell_connections_apar
 from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
 from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of
 from lakehouse_assets.environment.moved_home import refuse_moved
+from lakehouse_assets.environment.redaction import remember
 from lakehouse_assets.environment.secrets import is_secret, public, shown
 from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, unknown_names
 from lakehouse_assets.environment.spark_catalog import refuse_signing
@@ -80,6 +81,7 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
     configured, unreadable = configuration()
     if unreadable:
         raise SettingsError(unreadable)
+    remember(configured)
     properties = {**(received or {}), **configured}
     if received and "uri" not in properties and properties.get("type", "").lower() != "glue":
         raise SettingsError(
@@ -252,6 +254,7 @@ def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
     catalog = load_catalog(LAKE, **properties)
     table = catalog.load_table(identifier)
     found = dict(table.io.properties)
+    remember(found)
     refuse_signing(found)
     endpoint = found.pop(REFRESH_ENDPOINT, None)
     # PyIceberg mixes in the table's own properties. An endpoint from there is not used: anybody who may set

@@ -197,6 +197,8 @@ def _url_problems(uri: str) -> list[str]:
         return [f"{variable('uri')} is on {backend}; known are postgresql and sqlite"]
     if backend == "postgresql" and not url.host:  # commit/owner.py tells catalogs apart by it
         return [f"{variable('uri')} names no host; a name is needed for a server on this machine, too"]
+    if "@" in (url.host or ""):
+        return [f"{variable('uri')} has an @ in its password; write %40 instead"]
     return []
 
 

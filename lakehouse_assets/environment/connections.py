@@ -12,6 +12,8 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_assets.environment.redaction import redact
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import ExceptionContext
 
@@ -30,12 +32,14 @@ def tell_connections_apart() -> None:
     """From now on, a connection that SQLAlchemy can't make counts as lost, unless the server refuses it for good.
 
     SQLAlchemy calls one lost that broke while it was used (``connection_invalidated``), and never one that could not be
-    made. Only connections of psycopg2 are looked at, and only once they have failed.
+    made. Only connections of psycopg2 are looked at, and only once they have failed. Messages lose what is secret in
+    them: psycopg2 quotes as a host's name what follows an ``@`` that should have been percent-encoded.
     """
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
     event.listen(Engine, "handle_error", _note_absence)
+    event.listen(Engine, "handle_error", _hide_secrets)
 
 
 def _note_absence(context: ExceptionContext) -> None:
@@ -45,6 +49,12 @@ def _note_absence(context: ExceptionContext) -> None:
     if not context.is_disconnect and isinstance(error, context.dialect.loaded_dbapi.OperationalError):
         arguments, keywords = context.dialect.create_connect_args(context.engine.url)
         context.is_disconnect = not is_refused(*arguments, **keywords)
+
+
+def _hide_secrets(context: ExceptionContext) -> None:
+    for error in (context.original_exception, context.sqlalchemy_exception):
+        if error:
+            redact(error)
 
 
 def is_refused(*arguments: Any, **keywords: Any) -> bool:

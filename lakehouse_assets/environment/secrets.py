@@ -24,7 +24,11 @@ NAME = re.compile(SENSITIVE)
 # A secret's name with its value, inside another value: a URL's query, Java's -D options, libpq's connection strings.
 INSIDE = re.compile(rf"(?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=[^\s&;]", re.IGNORECASE)
 # As in SQLAlchemy's URLs, a password, between the user's colon and the @, may have any character.
-USER_INFO = re.compile(r"://[^:/@]*:[^@]+@")
+USER_INFO = re.compile(r"://[^:/@]*:(.+)@", re.DOTALL)
+# The same in a text, with what precedes it.
+URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^\s\"'<>]+@")
+# A secret's name, and the value that is assigned to it.
+ASSIGNED = re.compile(rf"((?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=)([^\s&;\"']+)", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:

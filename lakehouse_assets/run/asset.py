@@ -16,6 +16,7 @@ from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.redaction import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.run.jobs import OWN_ROWS
@@ -65,6 +66,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         try:
             yield from materialize(context, table, lakehouse)
         except Exception as error:
+            redact(error)
             by_command = context.run.remote_job_origin is None
             if (failure := _failure(error, table, lakehouse, by_command=by_command)) is None:
                 raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext
 
+from lakehouse_assets.environment.unfailing import use_unfailing_streams
 from lakehouse_assets.protocol.assignment import OUT_OF_REACH
 from lakehouse_assets.worker.perform import perform
 from lakehouse_assets.worker.pipes import in_session
@@ -30,6 +31,7 @@ PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 def main() -> int:
     """Works in the Pipes session that this process was started for. Returns its exit status."""
     started = time.monotonic()
+    use_unfailing_streams()
     end_with_parent()
     return in_session(lambda pipes: _perform_and_report(pipes, started))
 

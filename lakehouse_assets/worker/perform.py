@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lakehouse_assets.environment.redaction import redact
 from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Assignment, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
@@ -49,6 +50,7 @@ def perform(
     except Exception as error:
         from lakehouse_assets.worker.session import jvm_exit
 
+        redact(error)
         ended = jvm_exit()
         about = {OUT_OF_REACH: out_of_reach(error), CAUSE: cause_of(error, ended)}
         return {"error": {**describe(error, ended), **about}}

@@ -19,6 +19,7 @@ import pytest
 from botocore.model import OperationModel
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
+from lakehouse_assets.cli.doctor import doctor
 from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.environment.secrets import SENSITIVE, is_secret
 from lakehouse_assets.environment.settings import Settings, read_settings
@@ -256,6 +257,33 @@ def test_a_wrong_password_is_not_told(
     assert "password authentication failed" in failure_text(result)
     watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
     watch.files(tmp_path)
+    assert watch.found() == ""
+
+
+def test_a_password_that_is_not_percent_encoded_is_told_neither_whole_nor_in_part(
+    plant,
+    instance: dg.DagsterInstance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """psycopg2 takes what follows the first @ for the host, and quotes it."""
+    monkeypatch.setattr("lakehouse_assets.environment.catalog.RETRY_SECONDS", 0)
+    first, second, of_dagster = planted("First"), planted("Second"), planted("Dagster")
+    watch = plant({"uri": f"postgresql://app:{first}@{second}@127.0.0.1:9/app"}, first, second, of_dagster)
+    monkeypatch.setenv("DAGSTER_POSTGRES_HOST", f"{of_dagster}.invalid")
+    monkeypatch.setenv("DAGSTER_POSTGRES_PASSWORD", of_dagster)
+    settings = read_settings()
+
+    result = Lake(settings, instance).run(numbers(), "2024-01-01")
+    assert doctor(settings, ["demo.numbers"]) == 1
+
+    assert not result.success
+    watch.seen["doctor"] = "\n".join(capsys.readouterr())
+    watch.seen["events"] = "\n".join(str(event) for event in result.all_events)
+    watch.files(tmp_path)
+    assert "could not translate host name" in watch.seen["events"]
+    assert "127.0.0.1:9" in watch.seen["doctor"]
     assert watch.found() == ""
 
 

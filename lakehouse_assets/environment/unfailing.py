@@ -1,6 +1,6 @@
-"""Makes standard output and error streams that never raise: what nobody can read must not end what is being done.
+"""Makes standard output and error streams that never raise, and that show no secrets.
 
-How progress and tables look is terminal.py's.
+What nobody can read must not end what is being done. How progress and tables look is cli/terminal.py's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import sys
 from contextlib import suppress
 from typing import TextIO
+
+from lakehouse_assets.environment.redaction import redacted
 
 PLAIN = {"─": "-", "…": "...", "→": "->"}
 """What stands for characters that the locale's encoding lacks; others become question marks."""
@@ -53,12 +55,20 @@ class _Descriptor(io.RawIOBase):
 
 
 class Unfailing(io.TextIOWrapper):
-    """A text stream to a file descriptor that drops what can't be written; closing it leaves the descriptor open."""
+    """A text stream to a file descriptor that hides secrets, and drops what can't be written.
+
+    Closing it leaves the descriptor open.
+    """
 
     def __init__(self, number: int) -> None:
         self._descriptor = _Descriptor(number)
         encoding = getattr(sys.__stdout__, "encoding", None) or locale.getencoding()
         super().__init__(io.BufferedWriter(self._descriptor), encoding, "plain", line_buffering=True)
+
+    def write(self, text: str, /) -> int:
+        """Writes the text without secrets. Returns the number of characters that were given."""
+        super().write(redacted(text))
+        return len(text)
 
     @property
     def error(self) -> OSError | None:

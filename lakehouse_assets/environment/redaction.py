@@ -1,0 +1,87 @@
+"""Keeps the values of secrets out of texts that leave a process: output, logs, events, errors.
+
+What counts as a secret is secrets.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from lakehouse_assets.environment.secrets import ASSIGNED, NAME, URL_PASSWORD, USER_INFO
+
+HIDDEN = "…"
+SHORTEST = 4
+"""Shorter values are hidden in URLs only: they are words, or parts of words, in too many texts."""
+ALWAYS = 16
+"""Values of letters and digits that are as long are hidden within words as well."""
+NO_SECRETS = ("true", "false", "none", "null")
+KNOWN: dict[str, str] = {}
+"""Settings that are not in the environment, such as those of .pyiceberg.yaml: remember() adds them."""
+
+
+def remember(settings: Mapping[str, str]) -> None:
+    """Has the secrets among these settings hidden from now on, in addition to those of the environment's variables."""
+    KNOWN.update({name: str(value) for name, value in settings.items() if any(_secrets(name, str(value)))})
+
+
+def redacted(text: str) -> str:
+    """Returns the text without the values of this process's secrets, percent-encoded or not, and without their parts.
+
+    Passwords in URLs are hidden whether they are known or not.
+    """
+    if pattern := _pattern(frozenset({*os.environ.items(), *KNOWN.items()})):
+        text = pattern.sub(HIDDEN, text)
+    return URL_PASSWORD.sub(rf"\g<1>{HIDDEN}@", text)
+
+
+def redact(error: BaseException) -> None:
+    """Takes secrets out of the messages of an error, its causes and contexts, in place."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        with suppress(Exception):  # an error whose arguments can't be set
+            one.args = tuple(redacted(part) if isinstance(part, str) else part for part in one.args)
+            if isinstance(description := getattr(one, "description", None), str):  # dagster.Failure's
+                one.description = redacted(description)  # type: ignore[attr-defined]
+        left += [other for other in (one.__cause__, one.__context__) if other]
+
+
+@lru_cache(maxsize=4)
+def _pattern(settings: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
+    found = {form for name, value in settings for secret in _secrets(name, value) for form in _forms(secret)}
+    parts = [_alone(one) for one in sorted(found, key=len, reverse=True) if one.lower() not in NO_SECRETS]
+    return re.compile("|".join(parts)) if parts else None
+
+
+def _secrets(name: str, value: str) -> Iterator[str]:
+    """Yields the secrets in a setting: its value, passwords in it, and the parts that a message may quote alone."""
+    if NAME.search(name):
+        yield from (value, *value.splitlines(), *value.split(":"))
+    yield from (found[2] for found in ASSIGNED.finditer(value))
+    if found := USER_INFO.search(value):
+        yield (password := found[1])
+        # Clients end a password at another character than we do where it is not percent-encoded.
+        yield from re.split(r"[@:/?#]", password)
+        yield from (f"{password[at.end() :]}@" for at in re.finditer("@", password))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yields how the secret may be written in a text."""
+    for form in {secret, unquote(secret), unquote_plus(secret)}:
+        written = {form, quote(form), quote(form, ""), quote_plus(form), repr(form)[1:-1]}
+        yield from (one for one in written if len(one) >= SHORTEST)
+
+
+def _alone(secret: str) -> str:
+    """Returns a pattern for the secret, which leaves longer words alone where it may be a word itself."""
+    if len(secret) >= ALWAYS or not secret.isalnum():
+        return re.escape(secret)
+    return rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"
