@@ -14,6 +14,7 @@ from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.commit.live_rows import live_rows
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
@@ -39,7 +40,9 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
         if "." in name and (table := find_table(catalog, name)):
             snapshot = table.current_snapshot()
             found = snapshot.summary if snapshot and snapshot.summary else {}
-            totals = [f"{int(found.get(f'total-{what}', 0)):,}" for what in ("records", "data-files", "files-size")]
+            rows = live_rows(table.metadata, snapshot, table.io) if snapshot else 0
+            totals = ["" if rows is None else str(rows)]
+            totals += [f"{int(found.get(f'total-{what}', 0)):,}" for what in ("data-files", "files-size")]
             totals.append(str(sum(one.timestamp_ms >= began * 1000 for one in table.metadata.snapshots)))
         lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
     return text_table(HEADER, lines)

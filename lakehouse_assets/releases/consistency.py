@@ -11,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
@@ -32,6 +33,8 @@ class PinnedTable:
     identifier: str
     metadata: TableMetadata
     snapshot: Snapshot
+    io: FileIO
+    """For its files."""
     before: int | None = None
     """The snapshot in the newest release, which was looked at then; None where that has none of this table."""
 

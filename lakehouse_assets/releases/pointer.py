@@ -36,7 +36,7 @@ SCHEMA = Schema(
     NestedField(5, "table_uuid", StringType(), required=True, doc="The member's UUID: another one was created again"),
     NestedField(6, "snapshot_id", LongType(), required=True, doc="The snapshot that readers get"),
     NestedField(7, "committed_at", TimestamptzType(), required=True, doc="When the snapshot was committed"),
-    NestedField(8, "rows", LongType(), required=False, doc="The rows of the snapshot, where its summary says them"),
+    NestedField(8, "rows", LongType(), required=False, doc="The rows of the snapshot, where they were counted"),
 )
 PROPERTIES = {
     # Nobody travels through the pointer's own past: its rows have all releases that are kept.
@@ -57,7 +57,7 @@ class Member:
     committed_at: datetime
     """When the snapshot was committed."""
     rows: int | None
-    """How many rows it has; None where its summary does not say."""
+    """How many rows it has; None where they were not counted, as too many files delete some of them."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.expire_commit import Expiry, expire
+from lakehouse_assets.commit.live_rows import live_rows
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
@@ -169,7 +170,7 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
                 f"table {identifier}: a release of {order.name} needs a snapshot of each of its tables, and this one "
                 f"{found}. Materialize it first. Nothing was released"
             )
-        return PinnedTable(declared.key, identifier, table.metadata, snapshot, before.get(identifier))
+        return PinnedTable(declared.key, identifier, table.metadata, snapshot, table.io, before.get(identifier))
 
     return at_once(pinned, order.tables)
 
@@ -196,15 +197,15 @@ def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tupl
             f"released{before}. To release them all the same, materialize with the run tag lakehouse/release_anyway: "
             "true"
         )
-    return [_member(table) for table in pinned], misfits
+    return at_once(_member, pinned), misfits
 
 
 def _member(table: PinnedTable) -> Member:
     snapshot = table.snapshot
-    rows = snapshot.summary["total-records"] if snapshot.summary else None
+    rows = live_rows(table.metadata, snapshot, table.io)
     committed_at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
     uuid = str(table.metadata.table_uuid)
-    return Member(table.identifier, uuid, snapshot.snapshot_id, committed_at, int(rows) if rows else None)
+    return Member(table.identifier, uuid, snapshot.snapshot_id, committed_at, rows.exactly if rows else None)
 
 
 def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:

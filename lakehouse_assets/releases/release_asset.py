@@ -141,7 +141,7 @@ def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:
             since = "unchanged"
         else:
             since = "" if old.rows is None or member.rows is None else f"{member.rows - old.rows:+,}"
-        counted = "" if member.rows is None else f"{member.rows:,}"
+        counted = "not counted" if member.rows is None else f"{member.rows:,}"
         rows.append((member.table, str(member.snapshot_id), counted, since))
     manifest = markdown_table(("table", "snapshot", "rows", "since the last release"), rows)
     metadata: dict[str, Any] = {

@@ -13,6 +13,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.commit.live_rows import live_rows
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
 from lakehouse_assets.declare.columns import column_schema
@@ -72,6 +73,18 @@ def run_metadata(
     }
 
 
+def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
+    """Returns how many rows a whole table has, under the name by which the UI plots it; an upper bound as text.
+
+    table: as it is behind the commit of that snapshot.
+    """
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    rows = live_rows(table.metadata, snapshot, table.io) if snapshot else None
+    if rows is None:
+        return {}
+    return {"dagster/row_count": rows.count} if rows.is_exact else {"rows": str(rows)}
+
+
 def _declared_nulls(schema: Schema, table: Table) -> Schema:
     """Returns the table's columns, required where they are declared so: the audit lets no null pass."""
     required = {column.name for column in table.schema.columns if column.required}
@@ -114,6 +127,7 @@ def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) ->
     rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
     if table.partitions is None or table.write_mode.owns_partitions:
         first = previews(region, chunks)
+        rows = rows if table.write_mode.replaces else "rows_written"  # what a run adds or merges is not all
         return {
             key: dict(zip((rows, "files", "bytes"), stat, strict=True))
             | ({"preview": first[key]} if key in first else {})

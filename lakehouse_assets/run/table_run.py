@@ -43,7 +43,7 @@ from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
 from lakehouse_assets.run.jobs import FILES
-from lakehouse_assets.run.metadata import run_metadata, shown_by_key
+from lakehouse_assets.run.metadata import rows_now, run_metadata, shown_by_key
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.plan import (
     Plans,
@@ -457,6 +457,9 @@ class TableRun:
             of_run |= shown(self.table, staging.inputs, read_to, staging.read_on)
             if self.table.source is not None:
                 of_run["moved_to"] = read_to.get(self.table.source.name, "no further: there was nothing to move")
+            if self.table.partitions is None and not self.table.write_mode.replaces:
+                now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
+                of_run |= rows_now(now, published.snapshot_id)
             if not forks:
                 return of_run, {}
             region = self._region_of([self.plan.chunks[fork.receipt.chunk] for fork in forks])

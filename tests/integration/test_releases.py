@@ -34,6 +34,7 @@ from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.instances import light_instance
 from tests.support.live_lake import live_catalogs
+from tests.support.outsiders import commit_deletes, live, position_deletes
 from tests.support.releases import (
     BETWEEN,
     RAW,
@@ -106,6 +107,15 @@ def test_the_ui_shows_the_manifest_and_what_changed(demo: ReleasedLake) -> None:
         ["| demo.raw", "+3"],
         ["| demo.sums", "+3"],
     ]
+
+
+def test_the_manifest_tells_the_rows_that_readers_get(demo: ReleasedLake) -> None:
+    demo.write(5)
+    table = demo.table(RAW)
+    commit_deletes(table, position_deletes(table, {live(table)[0].data_file.file_path: [0, 1, 2]}))
+    manifest = told(demo.publish(release_anyway="true"))["manifest"]
+    assert manifest.splitlines()[2].endswith("| 2 | +1 |")
+    assert demo.read().members["demo.raw"].rows == 2
 
 
 def test_nothing_changed_is_no_new_release(demo: ReleasedLake) -> None:
