@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from dagster_shared.check import CheckError
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
@@ -34,7 +35,7 @@ from lakehouse_assets.drive.drive import Drive, driving
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
-from lakehouse_assets.errors import HeadMoved, InputsMoved
+from lakehouse_assets.errors import HeadMoved, InputsMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.pin import Pin
@@ -111,10 +112,29 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
 
 
 def _keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
-    """Returns the run's partition keys; none for a table without partitions."""
+    """Returns the run's partition keys; none for a table without partitions.
+
+    Raises PublishRefused for a range that ends at a partition which is no longer declared.
+    """
     # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
-    partitioned = context.has_partition_key or context.has_partition_key_range
-    return tuple(context.partition_keys) if partitioned and table.partitions is not None else ()
+    if table.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
+        return ()
+    try:
+        return tuple(context.partition_keys)
+    except (CheckError, dg.DagsterError) as error:
+        known, asked = table.partitions.get_partition_keys(dynamic_partitions_store=context.instance), _ends(context)
+        if not (gone := sorted({*asked}.difference(known))):
+            raise
+        there = f"those declared are {keys_text(known)}" if known else "none is declared"
+        raise PublishRefused(
+            f"table {table.identifier}: the run is for the partitions {' to '.join(asked)}, and {' and '.join(gone)} "
+            f"{'is' if len(gone) == 1 else 'are'} not declared (any more); {there}. Nothing was staged or published. "
+            "Materialize the partitions that there are in a new run, or declare the others again"
+        ) from error
+
+
+def _ends(context: dg.AssetExecutionContext) -> tuple[str, str]:
+    return context.partition_key_range.start, context.partition_key_range.end
 
 
 def evolved(lakehouse: Lakehouse, table: Table) -> Evolution:
