@@ -66,7 +66,10 @@ class HotAndCold:
         return _read(self.declared, self.columns, self.where, self.limit_hot, self.catalog, self.rows)
 
     def polars(self) -> pl.LazyFrame:
-        """Returns all rows as a lazy frame of Polars, whose filters and projections reach the table's files."""
+        """Returns all rows as a lazy frame of Polars, whose filters and projections reach the table's files.
+
+        Raises DeclarationError for a condition that Polars can't use.
+        """
         import polars as pl
 
         hot = pl.DataFrame(self.hot).lazy()
@@ -81,8 +84,20 @@ class HotAndCold:
                 cold = cold.join(pl.DataFrame(self.shadowed).lazy(), on=self.shadowed.column_names, how="anti")
             both = pl.concat([cold, hot])
         if self.where:
-            both = both.filter(pl.sql_expr(self.where))
+            try:
+                condition = pl.sql_expr(self.where)
+                both.collect_schema().to_frame().filter(condition)
+            except pl.exceptions.PolarsError as error:
+                raise self._unusable(str(error).strip().partition("\n")[0]) from error
+            both = both.filter(condition)
         return both.select(self.columns)
+
+    def _unusable(self, problem: str) -> DeclarationError:
+        return DeclarationError(
+            f"table {self.declared.identifier} can't be read where {self.where}: {problem}. Times are compared with "
+            "TIMESTAMPTZ '2026-01-31 00:00:00+01:00' if the column is a timestamptz, with TIMESTAMP '2026-01-31 "
+            "00:00:00' if it is a timestamp, and with DATE '2026-01-31'; compute a time that depends on now in Python"
+        )
 
     def duckdb(self, connection: DuckDBPyConnection, name: str) -> None:
         """Registers all rows under a name: those of the table are read now, with this read's columns and condition."""

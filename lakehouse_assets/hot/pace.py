@@ -42,13 +42,18 @@ class SourceLook:
     lag: Lag
     writing: float = 0.0
     """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
+    writer: str = ""
+    """Which transaction that is."""
+    blind_role: str = ""
+    """The role that looks, if it can't see the transactions of others."""
 
     def metadata(self, now: datetime) -> dict[str, Any]:
         """Returns the numbers that the source's asset shows, each of which Dagster plots."""
-        age = (now - self.lag.oldest).total_seconds() if self.lag.oldest else 0.0
+        waiting = [at for at in (self.lag.oldest, self.lag.held_since) if at]
+        age = (now - min(waiting)).total_seconds() if waiting else 0.0
         return {
             "depth": self.lag.depth,
-            "lag_rows": self.lag.rows,
+            "lag_rows": self.lag.rows + self.lag.held,
             "lag_seconds": round(max(0.0, age), 1),
             "held_back": self.state.held_back,
             "oldest_writer_seconds": round(self.writing, 1),
@@ -61,7 +66,8 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
     The text has no number that grows from tick to tick, as the sensor tells what changed in it: how long something
     lasts already is in SourceLook.metadata().
     """
-    state, lag = look.state, look.lag
+    state, lag, blind = look.state, look.lag, look.blind_role
+    unseen = f". {blind} does not see the transactions of others: GRANT pg_read_all_stats TO {blind}" if blind else ""
     age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
     if state.retention and age > NEAR * state.retention.total_seconds():
         return warning(
@@ -70,10 +76,15 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
         )
     if state.held_back and look.writing > LONG_WRITER_SECONDS:
         return warning(
-            f"a transaction of the database has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
-            "came after it from being moved: see pg_stat_activity"
+            f"a transaction ({look.writer}) has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
+            f"came after it from being moved: end it{unseen}"
         )
-    return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved")
+    if lag.held_since and (now - lag.held_since).total_seconds() > LONG_WRITER_SECONDS:
+        return warning(
+            f"{source.name} has rows that were written more than {LONG_WRITER_SECONDS:,.0f} s ago and can't be moved, "
+            f"since an older transaction is open: see pg_stat_activity and pg_prepared_xacts{unseen}"
+        )
+    return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved{unseen}")
 
 
 def warning(text: str) -> dg.AssetCheckResult:

@@ -7,6 +7,7 @@ When a run is due, and what the check says, is pace.py's.
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -22,7 +23,7 @@ from lakehouse_assets.hot.purge import PURGE, purgeable
 from lakehouse_assets.run.in_flight import ENDED, flights, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.postgres import PostgresTable, Writer
 from lakehouse_assets.step.move import MOVE
 
 CHECK = "source"
@@ -30,6 +31,8 @@ DESCRIPTION = "Whether the source still has all rows that the table has not, and
 MOVER_TAG = "lakehouse/mover"
 """The tag of a run that the sensor asked for: the table's identifier."""
 EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
+LOOKS_AT_ONCE = 16
+"""How many sources are asked at the same time."""
 REMEMBERED = 8
 """The number of ended runs that are looked at; eight failures wait for the longest time."""
 
@@ -46,8 +49,8 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     names = [column.name for column in table.schema.columns]
     if problem := source.column_problem(names, may_lack=table.step != MOVE):
         raise SourceLost(problem)
-    writing = source.oldest_writer() if isinstance(source, PostgresTable) else 0.0
-    return SourceLook(state, source.lag(state, state.begin(position)), writing)
+    writer = source.oldest_writer() if isinstance(source, PostgresTable) else Writer()
+    return SourceLook(state, source.lag(state, state.begin(position)), *writer)
 
 
 def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetCheckResult, SourceLook | None]:
@@ -90,10 +93,12 @@ def movers_sensor(
         busy = flights(context.instance, tables, location_of_sensor(context))
         requests, sentences, said = list[dg.RunRequest](), list[str](), dict[str, str]()
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
-        for table in tables:
+        # At once: one that does not answer holds up no other.
+        with ThreadPoolExecutor(min(LOOKS_AT_ONCE, len(tables))) as pool:
+            looks = [*pool.map(lambda table: judged(lakehouse, table, at), tables)]
+        for table, (found, look) in zip(tables, looks, strict=True):
             name, source = table.identifier, table.source
             assert source is not None
-            found, look = judged(lakehouse, table, at)
             if look is None:
                 sentences.append(f"{name}: {found.description}")
             else:

@@ -21,6 +21,10 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable
 
 WARM = "lakehouse_warm"
+FORM = (
+    "It takes the form of PyIceberg's filters, such as a = 1 and b = 'x', without functions; a timestamptz is compared "
+    "with '2026-01-31T00:00:00+01:00', a timestamp with '2026-01-31T00:00:00', a date with '2026-01-31'"
+)
 TRIES = 5
 """How often the table is read again where its source was purged further meanwhile."""
 
@@ -70,9 +74,9 @@ def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
             raise dg.Failure(str(error)) from error
         except ParseException as error:
             text = f"the condition {config.where!r} can't be read from {config.where[error.loc :]!r} on"
-            raise dg.Failure(f"{text}: it takes the form of PyIceberg's filters, such as a = 1 and b = 'x'") from error
+            raise dg.Failure(f"{text}: {FORM}") from error
         except ValueError as error:
-            raise dg.Failure(f"the condition {config.where!r} can't be used: {error}") from error
+            raise dg.Failure(f"the condition {config.where!r} can't be used: {error}. {FORM}") from error
         context.log.info(f"{config.table}: {rows} rows are in its source again")
         context.add_output_metadata({"rows": rows})
 

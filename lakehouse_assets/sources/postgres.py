@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from lakehouse_assets.errors import BadValue, SourceLost
 from lakehouse_assets.sources.offsets import Offsets
@@ -48,6 +48,18 @@ SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, to_regclass(%
        pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
        (SELECT upto FROM {PURGED} WHERE source = %s)
 FROM pg_database d, pg_current_snapshot() s WHERE d.datname = current_database()
+"""
+WRITER = """
+SELECT seconds, who, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN '' ELSE current_user END
+FROM (SELECT) AS one LEFT JOIN (
+    SELECT extract(epoch FROM now() - xact_start)::float AS seconds,
+           format('process %s of %s in database %s', pid, usename, datname) AS who
+    FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+    UNION ALL
+    SELECT extract(epoch FROM now() - prepared)::float, format('prepared %L of %s in database %s', gid, owner, database)
+    FROM pg_prepared_xacts
+    ORDER BY seconds DESC LIMIT 1
+) AS oldest ON true
 """
 
 
@@ -120,16 +132,17 @@ class PostgresTable(RowSource):
         return Offsets(state.identity, (last + 1 if rows >= self.ceiling else safe,))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Counts the table's rows, and those that are safe and not moved."""
+        """Counts the table's rows, and those not moved: safe ones, and those that an open transaction holds back."""
         (first,), (safe,) = begin.by_partition, state.safe
+        movable, held = f"FILTER (WHERE {POS} >= {first:d} AND {POS} < {safe:d})", f"FILTER (WHERE {POS} >= {safe:d})"
         query = (
-            f"SELECT count(*), count(*) FILTER (WHERE {POS} >= %s AND {POS} < %s), min({POS_AT}) FILTER "
-            f"(WHERE {POS} >= %s AND {POS} < %s) FROM {self._quoted}"
+            f"SELECT count(*), count(*) {movable}, min({POS_AT}) {movable}, count(*) {held}, min({POS_AT}) {held} "
+            f"FROM {self._quoted}"
         )
         with self._cursor() as cursor:
-            cursor.execute(query, (first, safe) * 2)
-            depth, rows, oldest = cursor.fetchone() or (0, 0, None)
-        return Lag(depth, rows, oldest)
+            cursor.execute(query)
+            (row,) = cursor.fetchall()
+        return Lag(*row)
 
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
         """Returns one split without an end: all that is committed may be read."""
@@ -244,15 +257,15 @@ class PostgresTable(RowSource):
             )
             return int(cursor.rowcount)
 
-    def oldest_writer(self) -> float:
-        """Returns for how many seconds the oldest open transaction has been writing, in any database; 0 without one."""
+    def oldest_writer(self) -> Writer:
+        """Returns the transaction that has been writing for longest, in any database; it may be a prepared one.
+
+        Without the rights of pg_read_all_stats, PostgreSQL shows only those of the role itself.
+        """
         with self._cursor() as cursor:
-            cursor.execute(
-                "SELECT extract(epoch FROM now() - min(xact_start))::float FROM pg_stat_activity "
-                "WHERE backend_xid IS NOT NULL"
-            )
-            row = cursor.fetchone()
-            return row[0] or 0.0 if row else 0.0
+            cursor.execute(WRITER)
+            ((seconds, who, role),) = cursor.fetchall()
+        return Writer(seconds or 0.0, who or "", role)
 
     @property
     def _quoted(self) -> str:
@@ -260,6 +273,17 @@ class PostgresTable(RowSource):
 
     def _cursor(self, patience: Patience = ASKING) -> AbstractContextManager[Cursor]:
         return connected(self.name, patience)
+
+
+class Writer(NamedTuple):
+    """The open transaction that has been writing for longest."""
+
+    seconds: float = 0.0
+    """For how long; 0 if none is seen."""
+    who: str = ""
+    """Which session or prepared transaction it is, in words."""
+    blind_role: str = ""
+    """The role that asked, if it can't see the transactions of others."""
 
 
 class _CopiedRows:

@@ -51,13 +51,18 @@ def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
     """
     import psycopg2
 
-    pinned = PINNED | {
-        "lock_timeout": f"{patience.lock_seconds}s",
-        "statement_timeout": f"{patience.statement_seconds}s",
-    }
+    waits = {"lock_timeout": f"{patience.lock_seconds}s", "statement_timeout": f"{patience.statement_seconds}s"}
+    pinned = waits | PINNED
     try:
         connection = psycopg2.connect(
-            "", application_name="lakehouse", connect_timeout=CONNECT_SECONDS, client_encoding="UTF8"
+            "",
+            application_name="lakehouse",
+            connect_timeout=CONNECT_SECONDS,
+            client_encoding="UTF8",
+            # A server that is gone without a word is noticed in a minute.
+            keepalives_idle=30,
+            keepalives_interval=10,
+            keepalives_count=3,
         )
         try:
             connection.set_session(isolation_level="READ COMMITTED")

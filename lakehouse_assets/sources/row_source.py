@@ -77,9 +77,13 @@ class Lag:
     depth: int
     """Rows that the source holds, moved or not; of a topic, offsets."""
     rows: int
-    """Rows that are not moved yet; of a topic, offsets, which may be more than rows."""
+    """Rows that can be moved; of a topic, offsets, which may be more than rows."""
     oldest: datetime | None
     """When the oldest of these was written, by the source's clock; None where there is none."""
+    held: int = 0
+    """Rows that are there, and can't be moved before open transactions have ended."""
+    held_since: datetime | None = None
+    """When the oldest of these was written."""
 
 
 @dataclass(frozen=True)

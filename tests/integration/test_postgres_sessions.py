@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import psycopg2
@@ -15,14 +16,22 @@ from psycopg2.extensions import connection as Connection
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
+from lakehouse_assets.hot import hot_and_cold as reader
+from lakehouse_assets.hot import pace
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.hot_rows import hot_schema
+from lakehouse_assets.hot.source_sensors import judged
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.sources import postgres_session
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.row_source import Split
+from tests.conftest import Lake
 from tests.support.hot_tables import UPSERT, ddl_of, state_table
 
 pytestmark = pytest.mark.server
-STATE = PostgresTable("state")
+STATE, NOW = PostgresTable("state"), datetime(2026, 1, 1, tzinfo=UTC)
 ALL = Split(0, 0, None)
 WIDE = state_table(
     columns=(
@@ -87,7 +96,8 @@ def read(table: Table) -> list[dict[str, Any]]:
     assert table.source is not None
     schema = hot_schema(table)
     rows = pa.Table.from_batches(table.source.read(ALL, schema), schema).drop_columns(["deleted"])
-    return rows.sort_by("n").to_pylist()
+    found: list[dict[str, Any]] = rows.sort_by("n").to_pylist()
+    return found
 
 
 def test_settings_of_a_role_change_no_value(wide: Connection) -> None:
@@ -154,3 +164,83 @@ def test_a_server_that_takes_no_writes_is_told(database: Connection) -> None:
         assert read(state_table()) == []
         with pytest.raises(SourceUnreachable, match="postgres:state takes no writes at"):
             STATE.purge(9)
+
+
+@contextmanager
+def altering(database: Connection) -> Iterator[None]:
+    """An ALTER TABLE that nobody commits, for some seconds."""
+    with closing(psycopg2.connect("", options="-c idle_in_transaction_session_timeout=20s")) as holder:
+        with holder.cursor() as cursor:
+            cursor.execute("ALTER TABLE state ALTER text SET DEFAULT ''")
+        yield
+
+
+def test_a_lock_holds_up_no_reader_and_no_other_table(
+    lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, free = (
+        load_lake(lake.settings),
+        replace(state_table(), identifier="demo.free", source=PostgresTable("free")),
+    )
+    with database.cursor() as cursor:
+        cursor.execute(ddl_of(free))
+        cursor.execute("INSERT INTO free (n) VALUES (1)")
+    monkeypatch.setitem(postgres_session.PINNED, "lock_timeout", "200ms")
+    monkeypatch.setattr(reader, "UNREACHABLE_SECONDS", 0)
+    says = "postgres:state: a transaction has held a lock"
+    with altering(database):
+        with pytest.raises(SourceUnreachable, match=says):
+            hot_and_cold(state_table(), catalog=catalog)
+        with pytest.raises(SourceUnreachable, match=says):
+            STATE.purge(9)
+        (stalled, look), (found, other) = (
+            judged(Lakehouse(lake.settings), table, NOW) for table in (state_table(), free)
+        )
+    assert (stalled.passed, look) == (False, None)
+    assert says in str(stalled.description)
+    assert found.passed
+    assert other
+    assert other.lag.rows == 1
+    with database.cursor() as cursor:
+        cursor.execute("DROP TABLE free")
+
+
+def test_a_role_that_sees_no_other_sees_that_rows_are_held_back(lake: Lake, database: Connection) -> None:
+    later = datetime.now(UTC) + timedelta(minutes=6)
+    with closing(psycopg2.connect("")) as writer, role(database):
+        writer.cursor().execute(UPSERT, (1, "a", False))
+        with database.cursor() as cursor:
+            cursor.execute(UPSERT, (2, "b", False))
+        found, look = judged(Lakehouse(lake.settings), state_table(), later)
+        assert look
+        assert (look.lag.rows, look.lag.held, look.metadata(later)["lag_rows"]) == (0, 1, 1)
+        assert look.metadata(later)["lag_seconds"] > 300
+        assert not found.passed
+        assert "postgres:state has rows that were written more than 300 s ago and can't be moved" in str(
+            found.description
+        )
+        assert "narrow does not see the transactions of others: GRANT pg_read_all_stats TO narrow" in str(
+            found.description
+        )
+        with database.cursor() as cursor:
+            cursor.execute("GRANT pg_read_all_stats TO narrow")
+        seen = STATE.oldest_writer()
+        assert (seen.who, seen.blind_role) == (
+            f"process {writer.info.backend_pid} of lakehouse in database postgres",
+            "",
+        )
+
+
+def test_a_prepared_transaction_is_seen(lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "LONG_WRITER_SECONDS", 0.0)
+    with database.cursor() as cursor:
+        cursor.execute("BEGIN; INSERT INTO state (n) VALUES (1); PREPARE TRANSACTION 'left'")
+        try:
+            cursor.execute(UPSERT, (2, "b", False))
+            found, _ = judged(Lakehouse(lake.settings), state_table(), datetime.now(UTC))
+        finally:
+            cursor.execute("ROLLBACK PREPARED 'left'")
+    assert not found.passed
+    assert "a transaction (prepared 'left' of lakehouse in database postgres) has been writing" in str(
+        found.description
+    )

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.errors import PublishRefused, SourceLost
+from lakehouse_assets.errors import DeclarationError, PublishRefused, SourceLost
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.hot_rows import hot_schema
 from lakehouse_assets.hot.purge import purgeable
@@ -149,3 +149,17 @@ def test_rows_are_put_back_whatever_computes_their_columns(catalog: Catalog, dat
     assert warm(catalog, table, "n = 2") == 1
     assert execute(database, "SELECT n, text, shout FROM state") == [(2, "b", "B")]
     assert rows(catalog, table) == [(1, "a", "A"), (2, "b", "B")]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["at >= TIMESTAMP '2026-01-31T00:00:00+01:00'", "at > now() - INTERVAL '1 hour'", "at > '2026-01-31'", "at >"],
+)
+def test_a_condition_that_cannot_be_used_is_told(catalog: Catalog, database: Connection, where: str) -> None:
+    table = state_table(columns=(*COLUMNS, column("at", "timestamptz")), source=SOON)
+    execute(database, ddl_of(table))
+    with pytest.raises(DeclarationError, match=r"demo\.state can't be read where at >.*TIMESTAMPTZ '2026"):
+        hot_and_cold(table, where=where, catalog=catalog).polars()
+    execute(database, "INSERT INTO state (n, at) VALUES (1, '2026-01-30 23:00+00'), (2, '2026-01-30 22:59+00')")
+    found = hot_and_cold(table, where="at >= TIMESTAMPTZ '2026-01-31 00:00:00+01:00'", catalog=catalog).polars()
+    assert found.collect()["n"].to_list() == [1]

@@ -44,6 +44,7 @@ class PostgreSQL:
         """Until it can be asked."""
         # Durability costs time, and nothing here outlives the test: what a killed process has written is there still.
         options = [f"-cport={self.port}", "-clisten_addresses=127.0.0.1", "-cfsync=off"]
+        options += ["-cmax_prepared_transactions=2"]
         options += [f"-cunix_socket_directories={self.folder}"]
         deadline, log = time.monotonic() + START_SECONDS, self.folder / "postgres.log"
         asked = [_program("pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
