@@ -245,7 +245,7 @@ class _Publication:
         except (ValueError, BadRequestError) as error:
             # No requirement names the table's sequence number, which a commit to another branch moves on: a catalog
             # finds that only when it adds the snapshot, and calls it a bad request. PyIceberg has no type for it.
-            if self._load().metadata.last_sequence_number == table.metadata.last_sequence_number:
+            if self._load().metadata.next_sequence_number() == table.metadata.next_sequence_number():
                 raise
             self.refused.append(snapshot)
             raise CommitFailedException(f"another commit took the sequence number: {error}") from error

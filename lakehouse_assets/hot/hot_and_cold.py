@@ -214,7 +214,7 @@ def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]
 
     if not (keys := table.write_mode.match_on):
         return rows, None
-    return rows.filter(pc.invert(rows[DELETED])).drop_columns([DELETED]), rows.select([*keys])
+    return rows.filter(pc.invert(pc.fill_null(rows[DELETED], False))).drop_columns([DELETED]), rows.select([*keys])
 
 
 def _types(wanted: Any, found: Any) -> list[tuple[str, Any, Any]]:

@@ -79,7 +79,7 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
     """
     source = table.source
     assert source is not None
-    state = source.state()
+    state = source.state(position)
     if problem := state.problem(source.name, position):
         raise SourceLost(_advised(table, problem))
     begin = state.begin(position)

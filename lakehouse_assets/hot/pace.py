@@ -5,6 +5,7 @@ Pure functions of numbers; the sensors that act on them are in source_sensors.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,8 @@ class SourceLook:
     """Which transaction that is."""
     blind_role: str = ""
     """The role that looks, if it can't see the transactions of others."""
+    advice: Sequence[str] = ()
+    """What should be changed at the source, in clauses."""
 
     def metadata(self, now: datetime) -> dict[str, Any]:
         """Returns the numbers that the source's asset shows, each of which Dagster plots."""
@@ -84,6 +87,8 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
             f"{source.name} has rows that were written more than {LONG_WRITER_SECONDS:,.0f} s ago and can't be moved, "
             f"since an older transaction is open: see pg_stat_activity and pg_prepared_xacts{unseen}"
         )
+    if look.advice:
+        return warning(f"{source.name}: {'; '.join(look.advice)}")
     return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved{unseen}")
 
 

@@ -18,6 +18,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
+from lakehouse_assets.run.moving import mover_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
@@ -46,11 +47,14 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
     if (cold := with_retries(lambda: find_table(catalog, table.identifier))) is None:
         return None
     text = settled(cold.metadata, source.name, round((now - source.grace.total_seconds()) * 1000))
-    position, state = Offsets.parse(text) if text else None, source.state()
+    position = Offsets.parse(text) if text else None
+    state = source.state(position)
     if position is None or position.identity != state.identity or position.by_partition <= state.first:
         return None
+    source.refuse_faults(state)
     names = [column.name for column in table.schema.columns]
-    if problem := source.column_problem(names, may_lack=True):
+    others = state.of_another(source.name, mover_of(table, cold.metadata))
+    if problem := others or source.column_problem(names, may_lack=True):
         raise SourceLost(problem)
     return Purgeable(source, position.by_partition[0])
 
@@ -66,16 +70,22 @@ def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
 
     @dg.op(name="purge", out=dg.Out(dg.Nothing))
     def purge(context: dg.OpExecutionContext, config: PurgeConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
-        rows = []
+        rows, failures = [], []
         try:
-            for table in chosen_tables(config.tables, tables):
+            chosen = chosen_tables(config.tables, tables)
+        except LakehouseError as error:
+            raise dg.Failure(str(error)) from error
+        for table in chosen:
+            try:
                 if (found := purgeable(lakehouse.catalog(), table, time.time())) is not None:
                     deleted = found.source.purge(found.upto)
                     context.log.info(f"{found.source.name}: {deleted} rows below {found.upto} deleted")
                     rows.append((found.source.name, str(found.upto), str(deleted)))
-        except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
-            raise dg.Failure(str(error)) from error
+            except (LakehouseError, OSError) as error:  # OSError: networks, catalogs; the others are purged
+                failures.append(f"{table.identifier}: {error}")
         context.add_output_metadata({"purged": shown_table(("source", "up to", "rows"), rows)})
+        if failures:
+            raise dg.Failure("; ".join(failures))
 
     about = "Deletes from sources in PostgreSQL the rows that the lake has had for their grace."
     return job_of(purge, PurgeConfig, PURGE, about)

@@ -22,6 +22,7 @@ from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after, w
 from lakehouse_assets.hot.purge import PURGE, purgeable
 from lakehouse_assets.run.in_flight import ENDED, flights, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor
+from lakehouse_assets.run.moving import mover_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable, Writer
 from lakehouse_assets.step.move import MOVE
@@ -43,14 +44,19 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     assert source is not None
     # Without the retries of lakehouse.catalog(), which outlast a tick: it fails, the next tries.
     cold = find_table(load_lake(lakehouse.settings), table.identifier)
-    position, state = moved_to(table, cold), source.state()
-    if problem := state.problem(source.name, position):
+    position = moved_to(table, cold)
+    state = source.state(position)
+    faults = source.faults(state)
+    refused = [f"{source.name}: {fault.text}" for fault in faults if fault.is_refused]
+    others = cold and state.of_another(source.name, mover_of(table, cold.metadata))
+    if problem := state.problem(source.name, position) or others or "; ".join(refused):
         raise SourceLost(problem)
     names = [column.name for column in table.schema.columns]
-    if problem := source.column_problem(names, may_lack=table.step != MOVE):
-        raise SourceLost(problem)
+    if column := source.column_problem(names, may_lack=table.step != MOVE):
+        raise SourceLost(column)
     writer = source.oldest_writer() if isinstance(source, PostgresTable) else Writer()
-    return SourceLook(state, source.lag(state, state.begin(position)), *writer)
+    advice = [fault.text for fault in faults]
+    return SourceLook(state, source.lag(state, state.begin(position)), *writer, advice=advice)
 
 
 def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetCheckResult, SourceLook | None]:

@@ -42,7 +42,7 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
             raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows")
         if (position := moved_to(table, cold)) is None:
             raise SourceLost(f"table {table.identifier}: no run has moved rows of {source.name}")
-        state = source.state()
+        state = source.state(position)
         if position.identity != state.identity:
             raise SourceLost(f"table {table.identifier}: {state.problem(source.name, position)}")
         names = [column.name for column in table.schema.columns if column.name in cold.schema().column_names]

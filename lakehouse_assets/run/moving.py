@@ -21,6 +21,9 @@ WAY_OUT = (
     "from its beginning (an Append then adds rows once more that it has); else roll the table forward, or restore the "
     "source"
 )
+OTHER_MOVER = (
+    f"Declare the source for one table only; to move it into this one from now on, add the run tag {READ_ALL}: true"
+)
 
 
 def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> SourceRange | None:
@@ -37,17 +40,31 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
         raise _refused(table, f"how far {source.name} was read can't be known: {why}")
     position = known.offsets(source.name)
     try:
-        state = source.state()
+        state = source.state(position)
     except SourceLost as error:
         raise _refused(table, str(error)) from error
-    if (problem := state.problem(source.name, position)) and not RunTags.of(tags).read_all:
+    try:
+        source.refuse_faults(state)
+    except SourceLost as error:
+        raise _refused(table, str(error), way_out="") from error
+    read_all = RunTags.of(tags).read_all
+    if (problem := state.problem(source.name, position)) and not read_all:
         raise _refused(table, problem)
     names = [column.name for column in table.schema.columns]
     if problem := source.column_problem(names, may_lack=table.step != MOVE):
-        raise PublishRefused(f"table {table.identifier}: {problem}. Nothing was staged or published")
+        raise _refused(table, problem, way_out="")
+    try:
+        source.claim(state, mover_of(table, metadata), takes_over=read_all)
+    except SourceLost as error:
+        raise _refused(table, str(error), way_out=OTHER_MOVER) from error
     begin = state.begin(position)
     return SourceRange(source, begin, source.bound(state, begin))
 
 
-def _refused(table: Table, problem: str) -> PublishRefused:
-    return PublishRefused(f"table {table.identifier}: {problem}. Nothing was staged or published. {WAY_OUT}")
+def mover_of(table: Table, metadata: TableMetadata) -> str:
+    """Returns what a table's source notes as the one that it is moved into."""
+    return f"{table.identifier}@{metadata.table_uuid}"
+
+
+def _refused(table: Table, problem: str, way_out: str = WAY_OUT) -> PublishRefused:
+    return PublishRefused(f"table {table.identifier}: {problem}. Nothing was staged or published. {way_out}".rstrip())

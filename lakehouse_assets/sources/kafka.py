@@ -71,7 +71,7 @@ class KafkaTopic(RowSource):
             yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset@topic-id, as the run says"
         yield from self.value.problems(columns)
 
-    def state(self) -> SourceState:
+    def state(self, position: Offsets | None = None) -> SourceState:
         """Asks for the topic's id and offsets, and looks whether it keeps its records."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType

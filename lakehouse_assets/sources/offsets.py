@@ -17,12 +17,28 @@ class Offsets(NamedTuple):
     """
 
     identity: str
-    """Which source the offsets are of; those of one that was created again, or restored elsewhere, mean nothing."""
+    """Which source the offsets are of; those of one that was created again, or restored elsewhere, mean nothing.
+    A mark may follow, which the source keeps: one that was set back to an earlier time does not know it."""
     by_partition: tuple[int, ...]
     """The first offset that was not read, by the number of its partition."""
 
     def __str__(self) -> str:
         return f"{','.join(map(str, self.by_partition))}@{self.identity}"
+
+    @staticmethod
+    def marked(source: str, mark: str) -> str:
+        """Returns the identity of a source with a mark; without one where that is empty."""
+        return f"{source}~{mark}" if mark else source
+
+    @property
+    def source(self) -> str:
+        """The identity without its mark."""
+        return self.identity.partition("~")[0]
+
+    @property
+    def mark(self) -> str:
+        """The mark; empty where there is none, as in the position of a move before there were marks."""
+        return self.identity.partition("~")[2]
 
     @classmethod
     def parse(cls, text: str) -> Offsets:

@@ -7,30 +7,34 @@ by trying is in docs/why.md.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from lakehouse_assets.errors import BadValue, SourceLost
 from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres_faults import POS, POS_AT, faults_of
 from lakehouse_assets.sources.postgres_session import ASKING, READING, WRITING, Patience, connected
-from lakehouse_assets.sources.row_source import DELETED, Lag, RowSource, SourceState, Split
+from lakehouse_assets.sources.row_source import DELETED, Fault, Lag, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg2.extensions import cursor as Cursor
 
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
-POS, POS_AT = "pos", "pos_at"
-"""Columns that a source has beside the table's: the transaction that wrote the row last, and when that began."""
 CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 BLOCK_BYTES = 1 << 20
 """How much text becomes one batch of rows, or more where a row is longer."""
 PURGED = "lakehouse_purged"
-"""The table that says up to which ``pos`` each source was purged."""
+"""The table that says up to which ``pos`` each source was purged, and by the moves of which table."""
+MARKS = "lakehouse_marks"
+"""The table that has a row for each move: by it a database that was set back behind the move is recognized."""
+PURGES = "lakehouse.purges"
+"""The setting by which a transaction may delete rows of the source whose oid it holds."""
 TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -43,11 +47,14 @@ TYPES = {
     "string": "text",
 }
 """PostgreSQL's types, by Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
+THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
+"""The query for the database's part of an identity; the table's oid follows."""
+OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
+"""The rows of a source: it may be named with its schema or without."""
 STATE = f"""
-SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, to_regclass(%s)::oid,
-       pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
-       (SELECT upto FROM {PURGED} WHERE source = %s)
-FROM pg_database d, pg_current_snapshot() s WHERE d.datname = current_database()
+SELECT ({THIS}), to_regclass(%s)::oid, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
+       (SELECT jsonb_agg(to_jsonb(found)) FROM (SELECT * {OF_SOURCE}) AS found), to_regclass('{MARKS}') IS NOT NULL
+FROM pg_current_snapshot() s
 """
 WRITER = """
 SELECT seconds, who, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN '' ELSE current_user END
@@ -107,17 +114,74 @@ class PostgresTable(RowSource):
             if postgres_type(type_) is None:
                 yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
 
-    def state(self) -> SourceState:
+    def state(self, position: Offsets | None = None) -> SourceState:
         """Asks for the identity, what was purged, and the oldest transaction that may still write."""
+        mark = position.mark if position else ""
         with self._cursor() as cursor:
             cursor.execute(STATE, (self.table, self.table))
-            (row,) = cursor.fetchall()
-        system, database, table, oldest, newest, purged = row
-        if table is None or purged is None:
-            raise SourceLost(
-                f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
+            ((database, table, oldest, newest, rows, keeps_marks),) = cursor.fetchall()
+            if table is None or not rows:
+                raise SourceLost(
+                    f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
+                )
+            if mark and keeps_marks:
+                cursor.execute(f"SELECT FROM {MARKS} WHERE mark = %s", (mark,))
+                mark = mark if cursor.rowcount else ""
+        source, purged = f"{database}.{table}", max(row["upto"] for row in rows)
+        movers = [row["mover"] or "" for row in rows if "mover" in row]
+        return SourceState(
+            Offsets.marked(source, mark if keeps_marks else ""),
+            (purged,),
+            (oldest,),
+            (newest,),
+            purged=purged > 0,
+            mover=max(movers) if keeps_marks and movers else None,
+            is_restored=any(row.get("identity") not in (None, source) for row in rows),
+        )
+
+    def faults(self, state: SourceState) -> list[Fault]:
+        """Looks at the table, at what refers to it, and at what `lakehouse source sql` has made."""
+        with self._cursor() as cursor:
+            found = faults_of(cursor, self.table)
+        if state.is_restored:
+            text = "it was restored from another server, or made again, and its transactions are counted anew: execute "
+            found.append(Fault(True, f"{text}what `lakehouse source sql` prints, then materialize all of it"))
+        if state.mover is None:
+            text = "a database that is set back can't be recognized: execute what `lakehouse source sql` prints"
+            found.append(Fault(False, text))
+        return found
+
+    def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
+        """Notes which table the source is moved into, unless another one is noted. Raises SourceLost then.
+
+        mover: the table, as in SourceState. takes_over: whether it is noted in place of another one.
+        """
+        if state.mover is None or state.mover == mover:
+            return
+        with self._cursor(WRITING) as cursor:
+            cursor.execute(f"SELECT mover {OF_SOURCE} FOR UPDATE", (self.table,))
+            now = replace(state, mover=max(found or "" for (found,) in cursor.fetchall()))
+            if (problem := now.of_another(self.name, mover)) and not takes_over:
+                raise SourceLost(problem)
+            cursor.execute(
+                f"UPDATE {PURGED} SET mover = %s WHERE to_regclass(source) = to_regclass(%s)", (mover, self.table)
             )
-        return SourceState(f"{system}.{database}.{table}", (purged,), (oldest,), (newest,), purged=purged > 0)
+
+    def marked(self, to: Offsets) -> Offsets:
+        """Adds a row that the position names. It is committed behind all that was read, and is flushed before the move.
+
+        Nothing is added where `lakehouse source sql` has not made its table yet.
+        """
+        mark = secrets.token_hex(8)
+        with self._cursor() as cursor:
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
+            if cursor.fetchone() == (False,):
+                return Offsets(to.source, to.by_partition)
+            cursor.execute("SET LOCAL synchronous_commit = on")
+            cursor.execute(
+                f"INSERT INTO {MARKS} VALUES (%s, to_regclass(%s), %s)", (mark, self.table, *to.by_partition)
+            )
+        return Offsets(Offsets.marked(to.source, mark), to.by_partition)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
         """Returns the oldest transaction that may still write, or the end of the one that makes it ``ceiling`` rows."""
@@ -156,6 +220,8 @@ class PostgresTable(RowSource):
         with TemporaryFile() as file:
             rows = _CopiedRows(file)
             with self._cursor(READING) as cursor:
+                if split.end is not None:
+                    self._refuse_set_back(cursor, split.end)
                 columns = ", ".join(map(quoted, schema.names))
                 until = "" if split.end is None else f" AND {POS} < {split.end:d}"
                 most = "" if limit is None else f" LIMIT {limit:d}"
@@ -180,6 +246,13 @@ class PostgresTable(RowSource):
             except pa.ArrowException as error:
                 told = CSV_COLUMN.sub(lambda found: f"column {schema.names[int(found[1])]}", str(error))
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
+
+    def _refuse_set_back(self, cursor: Cursor, end: int) -> None:
+        """Raises SourceLost where transactions before the end of a range may still write, as none did at its plan."""
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        ((oldest,),) = cursor.fetchall()
+        if oldest < end:
+            raise SourceLost(f"{self.name} was to be read to {end}, and has only got to {oldest}: it was set back")
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Looks at the table's columns."""
@@ -216,14 +289,27 @@ class PostgresTable(RowSource):
 
         A row that an open transaction writes is passed over: it gets a new stamp, or a later purge finds it.
         """
+        table = f"ONLY {self._quoted}"  # a ctid is unique in one table only
         with self._cursor(WRITING) as cursor:
-            cursor.execute("SET LOCAL lakehouse.purge = 'on'")
-            cursor.execute(f"UPDATE {PURGED} SET upto = %s WHERE source = %s AND upto <= %s", (upto, self.table, upto))
+            # Nobody adds a reference to a table, or a table that inherits from it, while this lock is held.
+            cursor.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+            if refused := [found.text for found in faults_of(cursor, self.table) if found.is_refused]:
+                raise SourceLost(f"{self.name} can't be purged: {'; '.join(refused)}")
+            cursor.execute("SET LOCAL lakehouse.purge = 'on'")  # for triggers that an older `source sql` has made
+            cursor.execute(f"SELECT set_config('{PURGES}', to_regclass(%s)::oid::text, true)", (self.table,))
+            cursor.execute(
+                f"UPDATE {PURGED} SET upto = %s WHERE to_regclass(source) = to_regclass(%s) AND upto <= %s",
+                (upto, self.table, upto),
+            )
             if not cursor.rowcount:  # another one has purged further
                 return 0
-            rows = f"SELECT ctid FROM {self._quoted} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
-            cursor.execute(f"DELETE FROM {self._quoted} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
-            return int(cursor.rowcount)
+            rows = f"SELECT ctid FROM {table} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
+            cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
+            deleted = int(cursor.rowcount)
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
+            if cursor.fetchone() == (True,):  # a position before what was purged is refused without its mark
+                cursor.execute(f"DELETE FROM {MARKS} WHERE source = to_regclass(%s) AND upto < %s", (self.table, upto))
+            return deleted
 
     def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
         """Writes rows of the lake that stood at ``position``, so that they count as written now; returns how many.
@@ -234,7 +320,7 @@ class PostgresTable(RowSource):
         import pyarrow.csv as csv
 
         with self._cursor(WRITING) as cursor, TemporaryFile() as file:
-            cursor.execute(f"SELECT upto FROM {PURGED} WHERE source = %s FOR SHARE", (self.table,))
+            cursor.execute(f"SELECT upto {OF_SOURCE} FOR SHARE", (self.table,))
             if any(upto > position for (upto,) in cursor.fetchall()):
                 return None
             csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.sources.offsets import Offsets
@@ -29,7 +29,7 @@ class SourceState:
     """Holds what a source says of its offsets at one time."""
 
     identity: str
-    """As in Offsets."""
+    """As in Offsets: with the mark of the position that was asked for, if the source knows it."""
     first: tuple[int, ...]
     """The first offset whose row is still there, by partition: what comes before was purged, or retention took it."""
     safe: tuple[int, ...]
@@ -40,6 +40,11 @@ class SourceState:
     """After which time the source deletes rows by itself; None where it does not."""
     purged: bool = False
     """Whether what comes before ``first`` was purged because a table had it."""
+    mover: str | None = None
+    """The table that the source is moved into, as ``shop.orders@<table uuid>``; empty until it is moved, None if the
+    source does not keep that."""
+    is_restored: bool = False
+    """Whether what it says of purges is of another server, or of a table that is gone."""
 
     @property
     def held_back(self) -> int:
@@ -56,18 +61,41 @@ class SourceState:
             if self.purged:
                 return f"{name} was purged up to {_text(self.first)}, and the table has nothing of it"
             return None
-        if position.identity != self.identity:
-            return f"{name} is another one than was read: {self.identity} now, {position.identity} then"
+        if position.source != Offsets(self.identity, ()).source:
+            return f"{name} is another one than was read: {self.identity} now, {position.source} then"
         begin = position.widened(len(self.first)).by_partition
         if lost := sum(max(0, first - offset) for first, offset in zip(self.first, begin, strict=True)):
             return f"{name} was read to {_text(begin)}, and has only what follows {_text(self.first)}: {lost} offsets"
         if any(newest < offset for newest, offset in zip(self.newest, begin, strict=True)):
             return f"{name} was read to {_text(begin)}, and has only got to {_text(self.newest)}: it was set back"
+        if position.identity != self.identity:
+            return (
+                f"{name} was read to {_text(begin)}, and does not know of it: it was set back to an earlier time, as "
+                "by a restore, or a failover to a server that lagged behind"
+            )
         return None
+
+    def of_another(self, name: str, mover: str) -> str | None:
+        """Says that the source is moved into another table, if it is. name: the source's. mover: the one that asks."""
+        if not self.mover or self.mover.rpartition("@")[2] == mover.rpartition("@")[2]:
+            return None
+        return (
+            f"{name} is moved into another table, {self.mover}, not into {mover}: what one has moved is purged, and "
+            "the other would lack it"
+        )
 
 
 def _text(offsets: Sequence[int]) -> str:
     return str(offsets[0]) if len(offsets) == 1 else f"{[*offsets]}"
+
+
+class Fault(NamedTuple):
+    """What is wrong with how a source is made, or with what refers to it."""
+
+    is_refused: bool
+    """Whether rows would be lost, so that nothing is moved or purged; if not, it is worth a warning."""
+    text: str
+    """A clause, with what to do."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +148,11 @@ class RowSource(ABC):
         """Yields the reasons why a table can't have this source. columns: its types by name, in Iceberg's words."""
 
     @abstractmethod
-    def state(self) -> SourceState:
-        """Asks the source what it holds. Raises SourceUnreachable, and SourceLost where it does not exist."""
+    def state(self, position: Offsets | None = None) -> SourceState:
+        """Asks the source what it holds. Raises SourceUnreachable, and SourceLost where it does not exist.
+
+        position: that of the table, whose mark is looked for.
+        """
 
     @abstractmethod
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
@@ -142,6 +173,26 @@ class RowSource(ABC):
         limit: after how many rows to stop, about. Raises SourceUnreachable, SourceLost and BadValue.
         """
 
+    def faults(self, state: SourceState) -> Sequence[Fault]:
+        """Looks for what is wrong with how the source is made."""
+        return ()
+
+    def refuse_faults(self, state: SourceState) -> None:
+        """Raises SourceLost where rows would be lost if it were moved or purged."""
+        if refused := [fault.text for fault in self.faults(state) if fault.is_refused]:
+            raise SourceLost(f"{self.name} can't be moved or purged: {'; '.join(refused)}")
+
+    def marked(self, to: Offsets) -> Offsets:
+        """Returns the position with a new mark of a source that keeps marks. Called once all up to there was read."""
+        return to
+
+    def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
+        """Notes which table the source is moved into, where that matters. Raises SourceLost if it is another one.
+
+        mover: the table, as in SourceState. takes_over: whether it is noted in place of another one.
+        """
+        return
+
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Returns those of a table's columns that the source is known not to have."""
         return []
@@ -158,7 +209,7 @@ class RowSource(ABC):
 
         Asked after they were read, it proves that none was missing when they were.
         """
-        if problem := self.state().problem(self.name, begin):
+        if problem := self.state(begin).problem(self.name, begin):
             raise SourceLost(problem)
 
 

@@ -75,4 +75,4 @@ def read_range(
     if problem := source.column_problem(columns.names, may_lack=True):  # a column that came since the plan
         raise SourceLost(problem)
     ends = (max(pair) for pair in zip(begin.by_partition, chosen.to.by_partition, strict=True))
-    return rows, Offsets(chosen.to.identity, tuple(ends))
+    return rows, source.marked(Offsets(chosen.to.identity, tuple(ends)))

@@ -268,7 +268,7 @@ def test_no_connection_left_is_told_and_the_next_run_moves(lake: Lake, database:
     with database.cursor() as cursor:
         cursor.execute("DROP ROLE IF EXISTS narrow")
         cursor.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1")
-        cursor.execute("GRANT ALL ON state, lakehouse_purged TO narrow")
+        cursor.execute("GRANT ALL ON state, lakehouse_purged, lakehouse_marks TO narrow")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGUSER", "narrow")
         with closing(psycopg2.connect("")):

@@ -48,7 +48,7 @@ def same_states(spark: SparkSession, window: Window) -> DataFrame:
 
 def make_source(cursor: Any) -> None:
     """An empty source ``state``, in place of what is there."""
-    cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged CASCADE")
+    cursor.execute("DROP TABLE IF EXISTS state, lakehouse_purged, lakehouse_marks CASCADE")
     cursor.execute(ddl_of(state_table()))
 
 

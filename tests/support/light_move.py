@@ -60,6 +60,7 @@ class LightMove:
         changes = _changes(self.table, begin, chosen.to)
         source.prove(begin)
         to = Offsets(chosen.to.identity, tuple(map(max, begin.by_partition, chosen.to.by_partition)))
+        to = source.marked(to) if begin.spans(to) else begin
 
         base = strategy_of(self.table.write_mode).fork(target, self.name, planned_ms=0)
         fork = register(base.location, target.io.properties)

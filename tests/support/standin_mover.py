@@ -36,7 +36,8 @@ def moving(catalog: Catalog, table: Table) -> Iterator[None]:
     source = table.source
     assert source is not None
     cold = catalog.load_table(table.identifier)
-    position, state = position_of(cold, table), source.state()
+    position = position_of(cold, table)
+    state = source.state(position)
     begin = state.begin(position)
     to = source.bound(state, begin)
     yield
@@ -46,7 +47,7 @@ def moving(catalog: Catalog, table: Table) -> Iterator[None]:
     yield
     source.prove(begin)
     rows = pa.Table.from_batches(batches, schema)
-    summary = {POSITIONS: json.dumps({source.name: str(to)})}
+    summary = {POSITIONS: json.dumps({source.name: str(source.marked(to))})}
     with LeanTransaction(cold) as transaction:  # PyIceberg's copies the metadata with all its snapshots each time
         if WITNESS not in cold.properties:
             transaction.set_properties({WITNESS: source.name})
