@@ -5,14 +5,13 @@ What a run may change is decided in schema_policy.py. Rows and snapshots are not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -26,6 +25,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField
 
+from lakehouse_assets.commit.dropped_values import decided
 from lakehouse_assets.commit.fork import shape_text
 from lakehouse_assets.commit.schema_policy import (
     LAYOUT,
@@ -35,7 +35,7 @@ from lakehouse_assets.commit.schema_policy import (
     PolicyVerdict,
     SchemaChange,
     of_action,
-    verdicts,
+    renamed_properties,
 )
 from lakehouse_assets.declare.columns import parse_type
 from lakehouse_assets.declare.table import Table
@@ -62,7 +62,7 @@ class Evolution:
 
         Raises PublishRefused for those that the declared policies don't allow.
         """
-        found = allowed(table, target.metadata)
+        found = allowed(table, target)
         applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
         _apply(transaction, table, applied)
@@ -90,7 +90,9 @@ class Evolution:
         """
         if not self.applied:
             return
-        table, found = self.table, allowed(self.table, transaction.table_metadata)
+        table, here = self.table, self.found
+        there = IcebergTable(here.name(), transaction.table_metadata, here.metadata_location, here.io, here.catalog)
+        found = allowed(table, there)
         now = of_action(found, PolicyAction.APPLY)
         if set(now) <= set(self.applied):
             _apply(transaction, table, now)
@@ -142,9 +144,9 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
         return (), (AssertLastAssignedFieldId.model_validate(last),)
 
 
-def allowed(table: Table, metadata: TableMetadata) -> Sequence[PolicyVerdict]:
+def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
     """Returns what becomes of each difference. Raises PublishRefused for those that the policies don't allow."""
-    found = verdicts(table, metadata)
+    found = decided(table, target)
     if refused := [str(verdict) for verdict in found if verdict.action is PolicyAction.REFUSE]:
         raise PublishRefused(
             f"table {table.identifier}: the declaration and the table in the catalog differ: {'; '.join(refused)}. Or "
@@ -159,8 +161,10 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
         # PyIceberg calls required columns incompatible; schema_policy.py lets them through only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
+            before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}
             for change in of_columns:
-                _change_column(update, table.schema, change)
+                first, *rest = change.subject
+                _change_column(update, table.schema, change, (before.get(first, first), *rest))
     if ChangeKind.SPEC in kinds:
         _change_spec(transaction, table)
     if ChangeKind.ORDER in kinds:
@@ -169,6 +173,8 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
         transaction.set_properties(properties)
     if dropped := [change.name for change in changes if change.kind is ChangeKind.UNDECLARED]:
         _forget_properties(transaction, dropped)
+    if renames := {change.found: change.declared for change in changes if change.kind is ChangeKind.RENAMED}:
+        _rename_properties(transaction, renames)
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
@@ -182,12 +188,23 @@ def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None
         transaction.remove_properties(*old)
 
 
-def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange) -> None:
-    path = change.subject
+def _rename_properties(transaction: Transaction, renames: Mapping[str, str]) -> None:
+    """Gives the properties of renamed columns the new names, as Iceberg's own library does; declared ones are set."""
+    there = transaction.table_metadata.properties
+    if moved := renamed_properties(there, renames):
+        if new := {name: there[old] for old, name in moved.items() if name not in there}:
+            transaction.set_properties(new)
+        transaction.remove_properties(*moved)
+
+
+def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange, path: tuple[str, ...]) -> None:
+    """path: the column's, by the names that it has in the table."""
     column = None if change.kind is ChangeKind.UNDECLARED else declared.find_field(change.name)
     match change.kind, column:
         case ChangeKind.MISSING, NestedField() as new:
             update.add_column(path, new.field_type, new.doc, required=new.required)
+        case ChangeKind.RENAMED, NestedField():
+            update.rename_column(path, change.declared)
         case ChangeKind.UNDECLARED, None:
             update.delete_column(path)
         case ChangeKind.TYPE, NestedField():

@@ -6,7 +6,7 @@ The decisions are pure functions, with the reason of each; evolution.py carries 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -30,6 +30,8 @@ from lakehouse_assets.declare.table import OnLayoutChange, OnSchemaChange, Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 
 NONE, NOT_SET = "none", "not set"
+COLUMN_PROPERTY = ".column."
+"""Stands in the names of properties before the column that they are of."""
 
 
 class ChangeKind(StrEnum):
@@ -44,6 +46,8 @@ class ChangeKind(StrEnum):
     REQUIRED = "required"
     """A column that is declared optional is required in the table: nulls would come into it, since the audit goes by
     the declaration and forks take any null. The other way round is no difference: the audit lets no null pass."""
+    RENAMED = "renamed"
+    """The table has the column under the name that it is declared to have had before."""
     DOC = "doc"
     """A column is declared with another doc. One that is declared without is no difference."""
     SPEC = "spec"
@@ -63,8 +67,8 @@ class SchemaChange:
 
     kind: ChangeKind
     declared: str
-    """The declared side: a type as Iceberg spells it, ``optional`` or ``required``, partition or sort terms, a doc, or
-    the value of a property; ``none`` where it has nothing."""
+    """The declared side: a type as Iceberg spells it, a name, ``optional`` or ``required``, partition or sort terms, a
+    doc, or the value of a property; ``none`` where it has nothing."""
     found: str
     """The same of the table; ``none`` where it has nothing, ``not set`` for a property that it lacks."""
     subject: tuple[str, ...] = ()
@@ -90,6 +94,7 @@ class SchemaChange:
             ChangeKind.SPEC: "partitioned by",
             ChangeKind.ORDER: "sorted by",
             ChangeKind.PROPERTY: f"property {self.name}",
+            ChangeKind.RENAMED: "name of a column",
             ChangeKind.DOC: f"doc of column {self.name}",
         }
         return of_table.get(self.kind, f"column {self.name}")
@@ -100,7 +105,10 @@ class SchemaChange:
 
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
     """Finds every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
-    changes = list(_of_struct(table.schema.as_struct(), found.schema().as_struct()))
+    renames = renames_of(table, found)
+    found = renamed(found, renames)
+    changes = [SchemaChange(ChangeKind.RENAMED, new, old, (new,)) for old, new in renames.items()]
+    changes += _of_struct(table.schema.as_struct(), found.schema().as_struct())
     undeclared = [change for change in changes if change.kind is ChangeKind.UNDECLARED]
     changes = [change for change in changes if change.kind is not ChangeKind.UNDECLARED] + undeclared
     for kind, wanted, actual in (
@@ -113,6 +121,38 @@ def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
         if name != "format-version" and (there := found.properties.get(name)) != value:
             changes.append(SchemaChange(ChangeKind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
     return changes
+
+
+def renames_of(table: Table, found: TableMetadata) -> dict[str, str]:
+    """Returns the new names of the table's columns that are declared to have another one now, by the old names."""
+    there = [field.name for field in found.schema().fields]
+    taken = {name.lower() for name in there}
+    return {c.was: c.name for c in table.columns if c.was in there and c.name.lower() not in taken}
+
+
+def renamed(found: TableMetadata, renames: Mapping[str, str]) -> TableMetadata:
+    """Returns a copy of the metadata whose current schema and whose columns' properties have the new names."""
+    if not renames:
+        return found
+    schema = found.schema()
+    fields = [field.model_copy(update={"name": renames.get(field.name, field.name)}) for field in schema.fields]
+    new = Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+    others = [one for one in found.schemas if one.schema_id != schema.schema_id]
+    moved = renamed_properties(found.properties, renames)
+    properties = {name: value for name, value in found.properties.items() if name not in moved}
+    properties |= {new: found.properties[old] for old, new in moved.items()}
+    return found.model_copy(update={"schemas": [*others, new], "properties": properties})
+
+
+def renamed_properties(properties: Collection[str], renames: Mapping[str, str]) -> dict[str, str]:
+    """Returns the new names of the properties of columns that are renamed, by the old names."""
+    found = {}
+    for name in properties:
+        head, of_column, path = name.partition(COLUMN_PROPERTY)
+        column, dot, rest = path.partition(".")
+        if of_column and column in renames:
+            found[name] = f"{head}{of_column}{renames[column]}{dot}{rest}"
+    return found
 
 
 def _of_struct(ours: StructType, theirs: StructType, parent: tuple[str, ...] = ()) -> Iterator[SchemaChange]:
@@ -175,14 +215,20 @@ class PolicyVerdict:
     action: PolicyAction
     reason: str = ""
     """The reason of a refusal, with what to do."""
+    lost: str = ""
+    """The values that go with a column that is dropped, in words; empty where they were not counted."""
 
     def __str__(self) -> str:
         return f"{self.change}{f' ({self.reason})' if self.reason else ''}"
 
 
 def verdicts(table: Table, found: TableMetadata) -> list[PolicyVerdict]:
-    """Decides about every difference between the declaration and the table, in the order of schema_changes()."""
-    return [_verdict(table, found, change) for change in schema_changes(table, found)]
+    """Decides about every difference between the declaration and the table, in the order of schema_changes().
+
+    Whether a column that is to be dropped has values is dropped_values.py's to say.
+    """
+    by_new_names = renamed(found, renames_of(table, found))
+    return [_verdict(table, by_new_names, change) for change in schema_changes(table, found)]
 
 
 def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> PolicyVerdict:
@@ -222,7 +268,9 @@ def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> s
     if cant:
         left = change.kind is ChangeKind.TYPE and not next(_not_left(table, found, change), None)
         return f"{cant}; to leave it, {IGNORE}" if left else cant
-    done = {ChangeKind.MISSING: "add", ChangeKind.TYPE: "widen"}.get(change.kind, "change")
+    done = {ChangeKind.MISSING: "add", ChangeKind.TYPE: "widen", ChangeKind.RENAMED: "rename"}.get(
+        change.kind, "change"
+    )
     return f"to {done} it, {APPEND} or {SYNC}"
 
 
@@ -234,8 +282,15 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
         case ChangeKind.MISSING if not change.is_nested:
             if table.schema.find_field(change.name).required and found.current_snapshot_id and not table.replaces_all:
                 yield "the rows that are there have no value for a required column: declare it optional"
-            if spec := next((s for s in found.partition_specs for f in s.fields if f.name == change.name), None):
-                yield f"a field of the table's partitions (spec {spec.spec_id}) has its name: declare another"
+            yield from _named_as_a_partition(found, change)
+        case ChangeKind.RENAMED:
+            field_id = found.schema().find_field(change.name).field_id
+            if spec := next((s for s in found.partition_specs for f in s.fields if f.source_id == field_id), None):
+                yield (
+                    f"the table is partitioned by it (spec {spec.spec_id}), and such columns keep their names: declare "
+                    f"{change.found}"
+                )
+            yield from _named_as_a_partition(found, change)
         case ChangeKind.UNDECLARED:
             yield from _uses(found, change)
         case ChangeKind.TYPE if not _is_wider(change):
@@ -247,6 +302,12 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
             found.schema().find_field(change.name).field_id in found.schema().identifier_field_ids
         ):
             yield "it is an identifier field of the table: declare it required"
+
+
+def _named_as_a_partition(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    fields = ((spec, field) for spec in found.partition_specs for field in spec.fields)
+    if spec := next((spec for spec, field in fields if field.name == change.name), None):
+        yield f"a field of the table's partitions (spec {spec.spec_id}) has its name: declare another"
 
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
@@ -264,6 +325,8 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
         yield from _needed_types(table, found, change)
     elif change.kind is ChangeKind.UNDECLARED and found.schema().find_field(change.name).required:
         yield "new rows would have no value for a required column: declare it, and return it from the step"
+    elif change.kind is ChangeKind.RENAMED:
+        yield f"new values would be written under neither name: {cant or f'{APPEND} or {SYNC}'}"
     elif change.kind is ChangeKind.REQUIRED:
         yield f"nulls would come into it: {cant or f'declare it required, or {APPEND}'}"
 

@@ -6,7 +6,7 @@ Partitioning and sorting by columns is in terms.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -63,17 +63,22 @@ class Column:
     """The column's documentation, in the catalog and in the UI."""
     required: bool = False
     """Whether it holds no nulls; the audit looks."""
+    was: str = ""
+    """The name that it had before: where the table has that one still, the next run renames it, and its values stay.
+    Harmless once that is done. Parts of nested columns can't be renamed."""
 
 
-def column(name: str, type: str, doc: str = "", *, required: bool = False) -> Column:
+def column(name: str, type: str, doc: str = "", *, required: bool = False, was: str = "") -> Column:
     """Declares a column; ``required`` ones hold no nulls (audited from file statistics).
+
+    ``was`` is the name that it had before: the next run renames it.
 
     Example:
         >>> from lakehouse_assets import column
         >>> column("place", "struct<lat: double, lon: double>", "Where it was measured", required=True).type
         'struct<lat: double, lon: double>'
     """
-    return Column(name, type, doc, required)
+    return Column(name, type, doc, required, was)
 
 
 def schema_of(columns: Sequence[Column]) -> Schema:
@@ -88,7 +93,21 @@ def schema_of(columns: Sequence[Column]) -> Schema:
         raise ValueError(f"column names must consist of letters, digits and _, found {', '.join(map(repr, bad))}")
     if taken := [c.name for c in columns if c.name.lower() in RESERVED]:
         raise ValueError(f"column names that Iceberg keeps for itself: {', '.join(taken)}; call them otherwise")
+    for problem in _rename_problems(columns):
+        raise ValueError(problem)
     return assign_fresh_schema_ids(Schema(*(_field(i, c) for i, c in enumerate(columns, start=1))))
+
+
+def _rename_problems(columns: Sequence[Column]) -> Iterator[str]:
+    renamed = [c for c in columns if c.was]
+    names, before = {c.name.lower() for c in columns}, [c.was.lower() for c in renamed]
+    for c in renamed:
+        if not NAME.fullmatch(c.was):
+            yield f"column {c.name!r} has was={c.was!r}, expected the name of a whole column: letters, digits and _"
+        elif c.was.lower() in names:
+            yield f"column {c.name!r} has was={c.was!r}, and that is declared too: leave out one of the two"
+        elif before.count(c.was.lower()) > 1:
+            yield f"several columns have was={c.was!r}: only one of them can be it"
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:

@@ -116,6 +116,8 @@ class Table:
     """What a run does to the table."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
     """What a run does where the table in the catalog has other columns than declared."""
+    allow_drop: Sequence[str] = ()
+    """Columns that ``sync_all_columns`` may drop although rows have values in them; parts of nested ones with dots."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
     """The same where it has other partitions, sort order, properties or docs."""
     unique: Sequence[str] = ()
@@ -198,6 +200,10 @@ class Table:
                     f"reads names {name!r}, which is not of the form namespace.table, or .tag_<name> or .branch_<name> "
                     "behind it"
                 )
+        if self.allow_drop and self.on_schema_change != OnSchemaChange.SYNC_ALL_COLUMNS:
+            raise ValueError('allow_drop has no effect without on_schema_change="sync_all_columns": leave it out')
+        if both := sorted({*self.allow_drop} & {*self.schema.column_names}):
+            raise ValueError(f"allow_drop names {', '.join(both)}, which is declared: leave out one of the two")
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
                 raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")

@@ -13,10 +13,12 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CODE_VERSION_TAG
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.commit.dropped_values import decided
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.commit.schema_policy import PolicyAction, PolicyVerdict, verdicts
+from lakehouse_assets.commit.schema_policy import ChangeKind, PolicyAction, PolicyVerdict
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.environment.catalog import find_table
@@ -46,7 +48,11 @@ def all_differences(
         made = latest_made(instance, graph, table.key)
         tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
         made_by = {partition: of[CODE_VERSION_TAG] for partition, of in tags.items() if CODE_VERSION_TAG in of}
-        yield from differences(table, found, made_by)
+        try:
+            yield from differences(table, found, made_by)
+        except Exception as error:  # its manifests can't be read
+            yield (table.identifier, "table", "can be read", f"{error}", "fails")
+            continue
         try:
             if found is not None:
                 yield from _inputs_made_anew(instance, graph, table, made, metadata)
@@ -70,13 +76,13 @@ def metadata_of(catalog: Catalog) -> Metadata:
     return found
 
 
-def _found(catalog: Catalog, table: Table) -> TableMetadata | None:
-    """Loads the table's metadata; None if there is no such table.
+def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
+    """Loads the table; None if there is no such table.
 
     Raises what catalogs raise, and PublishRefused for a table that is lost.
     """
     if found := find_table(catalog, table.identifier):
-        return found.metadata
+        return found
     from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
 
     if refused := refusal(catalog, table):
@@ -101,19 +107,20 @@ def _inputs_made_anew(
         yield (table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 
 
-def differences(table: Table, found: TableMetadata | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
+def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
     """Yields a row of COLUMNS for each difference; none for a table that is as declared.
 
     found: None for a table that is not there. made_by: the code version that made each partition, under the key None
-    for a table without partitions; partitions whose code version is not known are left out.
+    for a table without partitions; partitions whose code version is not known are left out. Raises what the storage
+    raises where values that would be dropped are counted.
     """
     if found is None:
         yield (table.identifier, "table", _summary(table), "not there", "creates it")
         return
-    changes, is_old = verdicts(table, found), found.format_version != FORMAT_VERSION
+    changes, is_old = decided(table, found), found.metadata.format_version != FORMAT_VERSION
     if is_old:
         told = f"fails: only tables of version {FORMAT_VERSION} are written; one of version 1 can be set to it"
-        yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.format_version), told)
+        yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.metadata.format_version), told)
     fails = is_old or any(verdict.action is PolicyAction.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)
     made_otherwise: dict[str, list[str | None]] = defaultdict(list)
@@ -137,11 +144,26 @@ def _changed(made_by: str, now: str) -> str:
 def _row(table: Table, verdict: PolicyVerdict, *, fails: bool) -> Row:
     change = verdict.change
     next_run = {
-        PolicyAction.APPLY: FAILS if fails else "changes it, in the commit of its rows",
+        PolicyAction.APPLY: FAILS if fails else f"{_done(verdict)}, in the commit of its rows",
         PolicyAction.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
         PolicyAction.REFUSE: f"fails: {verdict.reason}",
     }
     return (table.identifier, change.what, change.declared, change.found, next_run[verdict.action])
+
+
+def _done(verdict: PolicyVerdict) -> str:
+    match verdict.change.kind:
+        case ChangeKind.MISSING:
+            return "adds it"
+        case ChangeKind.TYPE:
+            return "widens it"
+        case ChangeKind.REQUIRED:
+            return "makes it optional"
+        case ChangeKind.RENAMED:
+            return "renames it, with its values"
+        case ChangeKind.UNDECLARED:
+            return f"drops it ({verdict.lost or 'each run replaces all rows'})"
+    return "changes it"
 
 
 def _summary(table: Table) -> str:

@@ -11,6 +11,7 @@ import pytest
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, WriteMode
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support import merges
 from tests.support.twins import twins
@@ -137,6 +138,25 @@ def test_a_merge_adds_columns_and_leaves_those_that_are_not_declared(lake: Lake)
         2: {"n": 2, "text": "t2", "extra": None},
         7: {"n": 7, "text": None, "extra": "y"},
     }
+
+
+def test_a_merge_renames_a_column_and_keeps_its_values(lake: Lake) -> None:
+    tuning = {"tuning": Tuning(metrics={"text": "full"})}
+    give(lake, *(unkeyed(id, text=f"t{id}") for id in range(2)), columns="id day n text")
+    assert lake.run(merged(column("text", "string"), **tuning)).success
+    new = merged(
+        column("label", "string", was="text"),
+        n="long",
+        on_schema_change="sync_all_columns",
+        tuning=Tuning(metrics={"label": "full"}),
+    )
+    give(lake, unkeyed(1, label="x"), unkeyed(7, label="y"), columns="id day n label")
+    result = lake.run(new)
+    assert result.success, failure_text(result)
+    assert found(lake, new) == {0: {"n": 0, "label": "t0"}, 1: {"n": 1, "label": "x"}, 7: {"n": 7, "label": "y"}}
+    give(lake, unkeyed(0, label="z"), columns="id day n label")
+    assert lake.run(new).success, "and Spark's Iceberg takes its properties"
+    assert found(lake, new)[0]["label"] == "z"
 
 
 @pytest.mark.parametrize(

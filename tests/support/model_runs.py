@@ -145,6 +145,7 @@ def declared(identifier: str, extra: str) -> Declaration:
         identifier=identifier,
         columns=[*columns, *([column("extra", extra)] if extra != "none" else [])],
         on_schema_change="sync_all_columns",
+        allow_drop=["extra"] if extra == "none" else [],
         unique=[],
         sorted_by=[],
     )

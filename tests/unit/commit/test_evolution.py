@@ -17,6 +17,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedFiel
 from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.commit.change import Change
+from lakehouse_assets.commit.dropped_values import values_of
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
@@ -35,7 +36,7 @@ from tests.support.tables import numbers
 DAY = column("day", "date", required=True)
 EVOLVES = {"on_schema_change": "sync_all_columns", "on_layout_change": "evolve", "unique": [], "sorted_by": []}
 OLD = numbers(columns=[DAY, column("n", "int"), column("old", "string")], **EVOLVES)
-NEW = numbers(columns=[DAY, column("n", "long"), column("new", "string", "New.")], **EVOLVES)
+NEW = numbers(columns=[DAY, column("n", "long"), column("new", "string", "New.")], allow_drop=["old"], **EVOLVES)
 
 
 @pytest.fixture
@@ -102,10 +103,69 @@ def test_columns_change_in_the_commit_of_the_rows_that_need_them(catalog: Catalo
     ]
 
 
+def test_a_column_with_values_is_dropped_only_where_that_is_said(catalog: Catalog) -> None:
+    write(catalog, OLD, "one", n=1, old="x")
+    write(catalog, OLD, "two", "2024-01-02", n=2, old=None)
+    unsaid = replace(NEW, allow_drop=[])
+    with pytest.raises(PublishRefused, match=r"column old: .*1 value would go: .*allow_drop=\['old'\].*was='old'"):
+        stage(catalog, unsaid, "three", n=3, new="y")
+    kept = write(catalog, OLD, "four", n=1, old=None)
+    assert [row["n"] for row in rows(write(catalog, unsaid, "five", n=3, new="y"))] == [3, 2], "no value was left"
+    assert "old" in kept.schema().column_names
+
+
+def test_values_that_come_while_a_run_is_at_work_are_not_dropped(catalog: Catalog) -> None:
+    write(catalog, OLD, "one", n=1, old=None)
+    evolution, staged = stage(catalog, replace(NEW, allow_drop=[]), "two", "2024-01-02", n=2, new="y")
+    write(catalog, OLD, "three", "2024-01-03", n=3, old="x")
+    with pytest.raises(PublishRefused, match="1 value would go"):
+        land(catalog, NEW, evolution, staged)
+
+
+def test_the_values_of_a_column_are_counted_or_bounded(catalog: Catalog) -> None:
+    def counted(*names: str) -> list[str]:
+        table = catalog.load_table(OLD.identifier)
+        return [str(values) for values in values_of(table, [table.schema().find_field(name) for name in names])]
+
+    write(catalog, OLD, "one", n=1, old="x")
+    nested = numbers(columns=[*OLD.columns, column("s", "struct<a: int>"), column("t", "string")], **EVOLVES)
+    write(catalog, nested, "two", "2024-01-02", n=2, old=None, s={"a": 1}, t=None)
+    assert counted("old", "s", "t") == ["1 value", "at most 1 value", "0 values"], "t was not there in the first file"
+    unmeasured = replace(nested, properties={"write.metadata.metrics.column.t": "none"})
+    write(catalog, unmeasured, "three", "2024-01-03", n=3, old="y", s=None, t=None)
+    assert counted("old", "s", "t") == ["2 values", "at most 1 value", "at most 1 value"]
+
+
+def test_a_column_is_renamed_with_its_values_in_the_commit_of_the_rows(catalog: Catalog) -> None:
+    metrics = {"write.metadata.metrics.column.old": "full", "write.parquet.bloom-filter-enabled.column.old": "true"}
+    before = write(catalog, replace(OLD, properties=metrics), "one", n=1, old="x")
+    renamed = [DAY, column("n", "long"), column("fresh", "string", "Fresh.", was="old")]
+    moved = {name.replace(".old", ".fresh"): value for name, value in metrics.items()}
+    table = numbers(columns=renamed, properties=moved, **EVOLVES)
+    evolution, staged = stage(catalog, table, "two", "2024-01-02", n=2, fresh="y")
+    land(catalog, table, evolution, staged)
+    after = catalog.load_table(table.identifier)
+    assert after.metadata.metadata_log[-1].metadata_file == before.metadata_location, "one commit"
+    assert after.schema().find_field("fresh").field_id == before.schema().find_field("old").field_id
+    assert {name: value for name, value in after.properties.items() if ".column." in name} == moved
+    assert rows(after) == [{"day": "2024-01-01", "n": 1, "fresh": "x"}, {"day": "2024-01-02", "n": 2, "fresh": "y"}]
+    assert rows(after, before.current_snapshot().snapshot_id) == [{"day": "2024-01-01", "n": 1, "old": "x"}]
+    assert evolution_texts(evolution.applied) == {
+        "schema_change": "- name of a column: old → fresh\n- column n: int → long",
+        "layout_change": "- doc of column fresh: '' → 'Fresh.'",
+    }
+    assert not Evolution.of(table, after).applied, "harmless once it has landed"
+    again = numbers(columns=[DAY, column("n", "long"), column("last", "string", was="fresh")], **EVOLVES)
+    assert [row["last"] for row in rows(write(catalog, again, "three", "2024-01-03", n=3, last="z"))] == ["x", "y", "z"]
+    skipped = numbers(columns=[DAY, column("n", "long"), column("late", "string", was="fresh")], **EVOLVES)
+    with pytest.raises(PublishRefused, match=r"column last: .*3 values would go"):
+        Evolution.of(skipped, catalog.load_table(skipped.identifier))
+
+
 def test_a_column_that_was_dropped_and_comes_back_does_not_have_its_old_values(catalog: Catalog) -> None:
     write(catalog, OLD, "one", n=1, old="x")
     write(catalog, NEW, "two", "2024-01-02", n=2, new="y")
-    again = numbers(columns=[DAY, column("n", "long"), column("old", "string")], **EVOLVES)
+    again = numbers(columns=[DAY, column("n", "long"), column("old", "string")], allow_drop=["new"], **EVOLVES)
     assert rows(write(catalog, again, "three", "2024-01-03", n=3, old="z")) == [
         {"day": "2024-01-01", "n": 1, "old": None},
         {"day": "2024-01-02", "n": 2, "old": None},
@@ -122,6 +182,9 @@ def test_nested_fields_are_added_widened_and_dropped(catalog: Catalog) -> None:
     )
     changed = declared("struct<a: long, b: string, l: list<struct<x: int, z: string>>, m: map<string, int>>")
     new = {"a": 2**40, "b": "b", "l": [{"x": 3, "z": "z"}], "m": [("k", 1)]}
+    with pytest.raises(PublishRefused, match=r"column s\.l\.element\.y: .*allow_drop="):
+        stage(catalog, changed, "none", "2024-01-02", s=new)
+    changed = replace(changed, allow_drop=["s.l.element.y"])
     after = write(catalog, changed, "two", "2024-01-02", s=new)
     assert [row["s"] for row in rows(after)] == [{"a": 1, "b": None, "l": [{"x": 1, "z": None}], "m": None}, new]
 
@@ -291,11 +354,11 @@ def test_a_new_column_may_be_what_the_table_is_partitioned_by(catalog: Catalog) 
 def test_what_another_run_has_added_is_not_dropped_by_one_that_began_before(catalog: Catalog) -> None:
     write(catalog, OLD, "one", n=1, old="x")
     evolution, staged = stage(catalog, NEW, "two", "2024-01-02", n=2, new="ours")
-    newer = numbers(columns=[*NEW.columns, column("precious", "string")], **EVOLVES)
+    newer = replace(NEW, columns=[*NEW.columns, column("precious", "string")])
     write(catalog, newer, "three", "2024-01-03", n=3, new="theirs", precious="y")
-    with pytest.raises(HeadMoved):
+    with pytest.raises(PublishRefused, match="1 value would go"):
         land(catalog, NEW, evolution, staged)
-    again = Evolution.of(NEW, catalog.load_table(NEW.identifier))
+    again = Evolution.of(replace(NEW, allow_drop=["precious"]), catalog.load_table(NEW.identifier))
     with pytest.raises(PublishRefused, match="precious is not declared, and may have been added"):
         again.refuse_to_drop_others(evolution.target.schema().column_names)
 
@@ -308,7 +371,7 @@ def test_a_part_of_a_column_that_another_run_has_added_is_not_dropped_either(cat
     ours = declared("a: int", column("new", "string"))
     evolution, _ = stage(catalog, ours, "two", "2024-01-02", part={"a": 2}, new="ours")
     write(catalog, declared("a: int, precious: string"), "three", part={"a": 3, "precious": "y"})
-    again = Evolution.of(ours, catalog.load_table(ours.identifier))
+    again = Evolution.of(replace(ours, allow_drop=["part.precious"]), catalog.load_table(ours.identifier))
     with pytest.raises(PublishRefused, match=r"part\.precious is not declared, and may have been added"):
         again.refuse_to_drop_others(evolution.target.schema().column_names)
 
@@ -320,7 +383,8 @@ def test_what_is_set_of_a_column_goes_with_it(catalog: Catalog) -> None:
     before = numbers(columns=columns, **EVOLVES | {"properties": modes})
     write(catalog, before, "one", n=1, old="x")
     kept = [found for found in columns if found.name in ("day", "n", "older")]
-    after = write(catalog, numbers(columns=kept, **EVOLVES), "two", "2024-01-02", n=2)
+    table = numbers(columns=kept, allow_drop=["old"], **EVOLVES)
+    after = write(catalog, table, "two", "2024-01-02", n=2)
     assert {name for name in after.properties if ".column." in name} == {
         "write.metadata.metrics.column.n",
         "write.metadata.metrics.column.older",

@@ -6,7 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.types import ListType, MapType, StructType
 
@@ -61,6 +64,18 @@ def metadata(table: Table) -> TableMetadata:
         ([DAY, column("p", "struct<key: long>")], [DAY, column("p", "struct<key: int>")], (R, R, A, A)),
         ([DAY, column("p", "struct<a: int, c: int>")], [DAY, column("p", "struct<A: int, c: int>")], (R, R, R, R)),
         ([DAY, POINT], [DAY, column("point", "string")], (R, L, R, R)),
+        ([DAY, column("m", "long", was="n")], [DAY, N], (R, R, A, A)),
+        ([DAY, column("m", "long", was="n")], [DAY, column("m", "long")], (None,) * 4),
+        ([DAY, column("m", "long", was="n")], [DAY, N, column("m", "long")], (R, L, L, A)),
+        ([DAY, column("m", "long", was="n")], [DAY, column("n", "int")], (R, R, A, A)),
+        ([DAY, column("M", "long", was="n")], [DAY, N, column("m", "long")], (R, R, R, R)),
+        ([column("date", "date", required=True, was="day"), N], [DAY, N], (R, R, R, R)),
+        (
+            [DAY, column("q", "struct<lat: double>", was="point")],
+            [DAY, column("point", "struct<lat: float>")],
+            (R, R, A, A),
+        ),
+        ([DAY, column("k", "long", was="m")], [DAY, N], (R, L, A, A)),
     ],
     ids=lambda value: "; ".join(f"{c.name} {c.type}" for c in value) if isinstance(value, list) else "",
 )
@@ -68,9 +83,10 @@ def test_each_policy_on_each_difference(
     declared: list[Column], found: list[Column], actions: tuple[PolicyAction, ...]
 ) -> None:
     there = metadata(numbers(columns=found, **PLAIN))
-    said = [verdicts(numbers(columns=declared, on_schema_change=policy, **PLAIN), there) for policy in POLICIES]
+    options = PLAIN | {"partitioned_by": [declared[0].name]}
+    said = [verdicts(numbers(columns=declared, on_schema_change=policy, **options), there) for policy in POLICIES]
     # The worst of them, where one change of the declaration makes two differences.
-    worst = [next(a for a in (R, A, L) if a in {v.action for v in verdict}) for verdict in said]
+    worst = [next((a for a in (R, A, L) if a in {v.action for v in verdict}), None) for verdict in said]
     assert tuple(worst) == actions
 
 
@@ -78,7 +94,7 @@ def test_every_refusal_names_the_column_both_types_and_what_allows_it() -> None:
     there = metadata(numbers(columns=[DAY, column("n", "int"), column("old", "string")], **PLAIN))
     declared = numbers(columns=[DAY, N, TEXT], **PLAIN)
     with pytest.raises(PublishRefused) as refused:
-        allowed(declared, there)
+        allowed(declared, IcebergTable(("demo", "numbers"), there, "", PyArrowFileIO(), NoopCatalog("none")))
     message = str(refused.value)
     assert message.startswith("table demo.numbers: the declaration and the table in the catalog differ: ")
     both = 'declare on_schema_change="append_new_columns" or declare on_schema_change="sync_all_columns"'

@@ -69,10 +69,31 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     before = target.metadata_location
     rows = planned(settings, instance, numbers(columns=columns, sorted_by=[], **GREEN))
     assert rows == [
-        ("demo.numbers", "column new", "string", "none", "changes it, in the commit of its rows"),
+        ("demo.numbers", "column new", "string", "none", "adds it, in the commit of its rows"),
         ("demo.numbers", "column old", "none", "string", "leaves it, and makes its rows fit"),
         ("demo.numbers", "sorted by", "none", "n", "changes it, in the commit of its rows"),
     ]
+    more = [column("day", "date", required=True), column("m", "long", was="n"), column("text", "string")]
+    synced = {"on_schema_change": "sync_all_columns", "unique": [], "sorted_by": [], "on_layout_change": "evolve"}
+    rows = planned(settings, instance, numbers(columns=more, **synced))
+    assert [row[1:] for row in rows] == [
+        ("name of a column", "m", "n", "renames it, with its values, in the commit of its rows"),
+        ("column m", "optional", "required", "makes it optional, in the commit of its rows"),
+        ("column old", "none", "string", "drops it (0 values go), in the commit of its rows"),
+        ("sorted by", "none", "m", "changes it, in the commit of its rows"),
+    ]
+    values = {"day": [date(2024, 1, 1)], "n": [1], "text": ["one"], "old": ["x"]}
+    target = load_lake(settings).load_table("demo.numbers")
+    target.append(pa.table(values, schema=target.schema().as_arrow()))
+    before = load_lake(settings).load_table("demo.numbers").metadata_location
+    (drop,) = [row for row in planned(settings, instance, numbers(columns=more, **synced)) if row[1] == "column old"]
+    assert drop[4].startswith("fails: 1 value would go: to drop it all the same, declare allow_drop=['old']")
+    (drop,) = [
+        row
+        for row in planned(settings, instance, numbers(columns=more, allow_drop=["old"], **synced))
+        if row[1] == "column old"
+    ]
+    assert drop[4] == "drops it (1 value goes), in the commit of its rows"
     refused = planned(settings, instance, numbers(columns=columns))
     assert [row[4].partition(":")[0] for row in refused] == ["fails", "fails"]
     assert load_lake(settings).load_table("demo.numbers").metadata_location == before
