@@ -12,7 +12,7 @@ from collections.abc import Mapping
 # and Hadoop's settings. The pattern means the same in Java and in Python.
 WORDS = (
     "secret|passw|passphrase|cookie|(?<!security[.])authorization|signed-url|connection-string"
-    "|token|(?<!renewal[.])credential|encryption[.]key(?=$|=)|(?:access|account|api|private|shared|sse)[._-]?key"
+    "|token|user[._-]?info|(?<!renewal[.])credential|encryption[.]key(?=$|=)|(?:access|account|api|private|shared|sse)[._-]?key"
 )
 # The endings of names that have such a word but are no secrets: switches, classes, places, times.
 ENDINGS = (
@@ -28,7 +28,7 @@ USER_INFO = re.compile(r"://[^:/@]*:(.+)@", re.DOTALL)
 # The same in a text, with what precedes it.
 URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^\s\"'<>]+@")
 # A secret's name, and the value that is assigned to it.
-ASSIGNED = re.compile(rf"((?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=)([^\s&;\"']+)", re.IGNORECASE)
+ASSIGNED = re.compile(rf"((?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=)[\"']?([^\s&;\"']+)", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import locale
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.machine import (
+    MIB,
     WRAPPER,
     SetupError,
     command,
@@ -70,6 +72,12 @@ EXCLUDED = (
 """Dependencies of COORDINATES that Spark or Iceberg's bundle brings already, or that only other settings of S3A use."""
 
 
+JARS_BYTES = 280 * MIB
+"""The jars twice: Ivy keeps what it has fetched until they are in place."""
+ARCHIVE_BYTES = 220 * MIB
+"""The class-data archive, and the small tables that a training session writes."""
+
+
 def spark_home() -> Path:
     """Finds the directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
     spec = importlib.util.find_spec("pyspark")
@@ -108,7 +116,9 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def fetch_jars(settings: Settings) -> None:
-    """Fetches the jars of COORDINATES. Raises SetupError as resolve() does."""
+    """Fetches the jars of COORDINATES. Raises SetupError as resolve() does, and where the disk has no room for them."""
+    if problem := no_room(settings.cache, JARS_BYTES):
+        raise SetupError(f"Spark's jars can't be fetched: {problem}")
     resolve(settings, COORDINATES, jar_folder(settings.cache), EXCLUDED)
 
 
@@ -138,6 +148,17 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
                 + last_lines(done.stdout)
             )
         put_in_place(found, target)
+
+
+def no_room(cache: Path, needed: int) -> str | None:
+    """Says that the cache's disk has fewer bytes free than are needed; None if it has them."""
+    cache.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(cache).free) >= needed:
+        return None
+    return (
+        f"{free / MIB:,.0f} MiB are free on the disk of {cache}, {needed / MIB:,.0f} are needed; make room there, or "
+        "point LAKEHOUSE_CACHE to another disk"
+    )
 
 
 @contextmanager
@@ -334,5 +355,8 @@ def build(settings: Settings, training: str) -> None:
         fetch_jars(settings)
     if class_data_archive(settings) is None:
         print("training the class-data archive, so that workers start faster (half a minute, once) …")
-        if problem := train_archive(settings, training, lambda folder: machine_conf(settings, "1g", None, folder)):
+        problem = no_room(settings.cache, ARCHIVE_BYTES) or train_archive(
+            settings, training, lambda folder: machine_conf(settings, "1g", None, folder)
+        )
+        if problem:
             print(f"no class-data archive, workers start slower:\n{problem}")

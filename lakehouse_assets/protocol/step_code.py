@@ -23,6 +23,8 @@ from lakehouse_assets.environment.package import LIBRARY, installed_with, projec
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
 """A statement that has one of these, as a name or an attribute (``sys.modules``), may use any name of its module."""
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
+SOURCELESS = ("built-in", "frozen")
+"""The origins of modules that are parts of Python itself, such as ``os``, and have no file that could be read."""
 PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
 
 
@@ -296,7 +298,8 @@ def _resolved(name: str, package: str) -> str:
 
 def _top_level(name: str) -> ModuleSpec | None:
     with suppress(ImportError, ValueError):  # a finder that refuses it, a module without a spec
-        return importlib.util.find_spec(name)  # not PathFinder's: editable installs have finders of their own
+        spec = importlib.util.find_spec(name)  # not PathFinder's: editable installs have finders of their own
+        return None if spec and spec.origin in SOURCELESS else spec
     return None
 
 

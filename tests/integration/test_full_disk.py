@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,18 @@ def told(run: subprocess.Popen[str], disk: Path) -> None:
     said = f"the disk is full: 0.0 of 8 MiB are free on the file system of {disk}; make room there"
     assert said in out + errors, out + errors
     assert len(errors.splitlines()) <= 1, out + errors
+
+
+@pytest.mark.parametrize("where", ["| head -1", "> /dev/full"])
+def test_output_that_nobody_gets_fails_no_run(settings: Settings, where: str) -> None:
+    """Neither a pager that ends, nor standard output's full disk, which is not the lake's."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), ORDER: json.dumps({"keys": [], "step": f"{TINY}:stage"})}
+    call = f"{{ {shlex.join([sys.executable, '-c', RUN, ''])}; }} {where}"
+    command = ["bash", "-o", "pipefail", "-c", call]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    lost = "error: standard output can't be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (0, lost if "full" in where else ""), done.stdout
+    assert rows(settings) == 3 * len(DAYS.get_partition_keys())
 
 
 def rows(settings: Settings) -> int:

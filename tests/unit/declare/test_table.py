@@ -131,6 +131,8 @@ def declare(**changes: Any) -> Table:
         ({"step": "tests.support.steps"}, "'tests.support.steps' is not of the form module:function"),
         ({"step": "tests.no_steps:numbers"}, "there is no module tests.no_steps"),
         ({"step": "no_package.steps:numbers"}, "there is no module no_package.steps"),
+        ({"step": "os:system"}, "the code of os:system can't be read: there is no module os with a source"),
+        ({"step": "time:sleep"}, "there is no module time with a source"),
         ({"step": ":numbers"}, "is not of the form module:function"),
         ({"partitioned_by": ["month(day)"]}, "do not line up with its Iceberg partitions (month(day))"),
         ({"partitioned_by": []}, "do not line up with its Iceberg partitions (none)"),

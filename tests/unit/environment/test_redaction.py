@@ -19,6 +19,7 @@ VARIABLES = (
     "PYICEBERG_CATALOG__LAKE__HEADER__X_API_KEY",
     "LAKEHOUSE_SPARK__spark__hadoop__fs__s3a__secret__key",
     "DAGSTER_POSTGRES_PASSWORD",
+    "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO",
     "PGPASSWORD",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -65,6 +66,14 @@ def test_what_is_not_in_the_environment_is_remembered() -> None:
     remember({"credential": "client:hush-hush", "uri": "https://lake.example", "warehouse": "s3://lake"})
     told = "client:hush-hush hush-hush https://lake.example s3://lake"
     assert redacted(told) == "… … https://lake.example s3://lake"
+
+
+def test_so_is_a_password_in_an_option() -> None:
+    os.environ |= {
+        "KAFKA_SASL_JAAS_CONFIG": 'ScramLoginModule required username="me" password="hush-hush";',
+        "LAKEHOUSE_SPARK__spark__driver__extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=quiet-please -Da=b",
+    }
+    assert redacted("hush-hush quiet-please me b") == "… … me b"
 
 
 def test_words_of_other_texts_stay() -> None:

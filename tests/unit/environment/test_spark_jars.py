@@ -14,12 +14,14 @@ from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.spark_setup import (
     COORDINATES,
+    build,
     fetch_jars,
     jar_folder,
     jars,
     put_in_place,
     scratch_beside,
 )
+from tests.support.faults import small_disk
 
 
 def test_missing_jars_say_what_to_run(settings: Settings, tmp_path: Path) -> None:
@@ -47,6 +49,25 @@ def test_options_of_the_users_own_reach_the_resolver(
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dhttps.proxyHost=proxy")
     with pytest.raises(SetupError, match=r"options: -Dhttps.proxyHost=proxy .*user.home="):
         fetch_jars(dataclasses.replace(settings, cache=tmp_path / "cache"))
+
+
+def test_a_disk_without_room_for_the_jars_is_named(settings: Settings, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "cache") as cache:
+        settings = dataclasses.replace(settings, cache=cache)
+        with pytest.raises(SetupError) as refused:
+            fetch_jars(settings)
+        assert f"8 MiB are free on the disk of {cache}, 280 are needed; make room there" in str(refused.value)
+        assert "network" not in str(refused.value)
+
+
+def test_without_room_for_the_archive_nothing_is_trained(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "cache") as cache:
+        settings = dataclasses.replace(settings, cache=cache)
+        jar_folder(cache).mkdir(parents=True)
+        build(settings, training="no_module")
+    assert f"8 MiB are free on the disk of {cache}, 220 are needed" in capsys.readouterr().out
 
 
 @pytest.mark.spark
