@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,30 @@ from dagster._core.events import ASSET_EVENTS
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._serdes import ConfigurableClassData
 from dagster._utils.concurrency import ConcurrencyClaimStatus
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from lakehouse_assets.environment.settings import read_home
+
+LOCK_SECONDS = 60
+"""The time for which a locked file of Dagster is waited for. SQLite's own 5 s are over while somebody copies the file,
+and a run whose last event is lost stays STARTED for ever."""
+
+
+@cache
+def wait_for_locks(home: str) -> None:
+    """From now on, connections to SQLite files below a Dagster home wait LOCK_SECONDS for a lock.
+
+    Each of Dagster's storages makes engines of its own, so SQLAlchemy is told for all of them. home: without links.
+    """
+
+    def be_patient(connection: Any, _: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            (_, _, file) = connection.execute("PRAGMA database_list").fetchone()
+            if Path(os.path.realpath(file)).is_relative_to(home):
+                connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")
+
+    event.listen(Pool, "connect", be_patient)
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
@@ -41,6 +65,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
         # DAGSTER_HOME is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
         home = os.environ.get("DAGSTER_HOME") or read_home() / "dagster"
+        wait_for_locks(os.path.realpath(home))
         return cls(str(Path(home, "history", "runs")), inst_data)
 
     def claim_concurrency_slot(

@@ -4,14 +4,18 @@ Real instances on SQLite; how much sooner it is done is bench/'s."""
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 
 import shutil
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.storage.event_log import SqliteEventLogStorage
+from sqlalchemy import create_engine
 
 from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.drive.slots import POOL
@@ -36,8 +40,9 @@ def counted(context: dg.AssetExecutionContext):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    return tmp_path
+    (tmp_path / "dagster").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    return tmp_path / "dagster"
 
 
 def stored(instance: dg.DagsterInstance) -> dict[str, object]:
@@ -100,6 +105,28 @@ def test_a_home_written_by_dagsters_own_log_is_read_on(home: Path, monkeypatch: 
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 10
         stored(batched)
         assert len(batched.fetch_materializations(KEY, limit=100).records) == 20
+
+
+@pytest.mark.parametrize("file", ["history/runs.db", "history/runs/index.db"])
+def test_a_run_ends_though_a_file_is_locked_for_longer_than_sqlite_waits(home: Path, file: str) -> None:
+    (home / "dagster.yaml").symlink_to(INSTANCE)
+    with dg.DagsterInstance.get() as instance:
+        run = instance.create_run_for_job(dg.Definitions([counted]).resolve_implicit_global_asset_job_def())
+        with closing(sqlite3.connect(home / file, isolation_level=None, check_same_thread=False)) as locker:
+            locker.execute("BEGIN EXCLUSIVE")
+            unlocked = threading.Timer(7, lambda: locker.execute("COMMIT"))
+            unlocked.start()
+            instance.report_run_failed(run)
+            unlocked.join()
+        assert instance.get_run_by_id(run.run_id).status is dg.DagsterRunStatus.FAILURE
+
+
+def test_other_files_of_sqlite_keep_their_own_patience(home: Path) -> None:
+    (home / "dagster.yaml").symlink_to(INSTANCE)
+    with dg.DagsterInstance.get():
+        for file, patience in ((home.parent / "catalog.db", 5_000), (home / "history" / "other.db", 60_000)):
+            with create_engine(f"sqlite:///{file}").connect() as connection:
+                assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == patience
 
 
 @pytest.mark.slow("A race of real processes for slots.")
