@@ -98,7 +98,7 @@ def not_netted(patch: Patch) -> None:
 
 def with_row_level_deletes(patch: Patch) -> None:
     """Deletes by row are not looked for."""
-    patch.setattr(input_changes, "_has_delete_files", lambda snapshot: False)
+    patch.setattr(input_changes, "_has_deletes", lambda snapshot, io: False)
     appended = lambda self, pin, since, until: self._appended(pin, since, until, is_empty=False)  # noqa: E731
     patch.setattr(InputChanges, "_netted", appended)
 
