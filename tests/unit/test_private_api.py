@@ -44,6 +44,7 @@ GUARDS = {
     "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",
     "_resolve_table_location": "test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had",
     "Transaction._snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",
+    "dagster._core.asset_graph_view.entity_subset.EntitySubset": "test_a_month_waits_for_its_last_week",
     "dagster._core.asset_graph_view.asset_graph_view.AssetGraphView": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
