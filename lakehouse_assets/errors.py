@@ -36,6 +36,10 @@ class RolledBack(PublishRefused):
     """The run's snapshot exists but is not an ancestor of main: it was rolled back. A person must decide."""
 
 
+class RollbackRefused(LakehouseError):
+    """A table can't be rolled back as asked; nothing was changed."""
+
+
 class PublishContended(LakehouseError):
     """Every attempt to commit failed for temporary reasons: other commits, a locked or unreachable catalog."""
 

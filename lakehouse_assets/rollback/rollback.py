@@ -1,0 +1,174 @@
+"""Rolls a table back to one of its snapshots in one commit, and finds what that undoes.
+
+What Dagster is told of it is in rollback_job.py.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+
+from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
+from lakehouse_assets.releases.readers import release
+from lakehouse_assets.sources.offsets import Offsets
+
+RELEASE = "release:"
+"""What the name of a release begins with, as the place to roll back to: ``release:12``."""
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A table, and the snapshot that its main branch is set to."""
+
+    metadata: TableMetadata
+    """The table as it is before."""
+    target: Snapshot
+
+    @property
+    def undone(self) -> list[Snapshot]:
+        """The snapshots that leave main's history, newest first."""
+        kept = {snapshot.snapshot_id for snapshot in ancestors_of(self.target, self.metadata)}
+        before = ancestors_of(self.metadata.current_snapshot(), self.metadata)
+        return [snapshot for snapshot in before if snapshot.snapshot_id not in kept]
+
+    @property
+    def restored(self) -> list[Snapshot]:
+        """The snapshots that return to main's history, newest first: those that an earlier rollback has undone."""
+        before = {snapshot.snapshot_id for snapshot in ancestors_of(self.metadata.current_snapshot(), self.metadata)}
+        return [one for one in ancestors_of(self.target, self.metadata) if one.snapshot_id not in before]
+
+    @property
+    def elsewhere(self) -> set[int]:
+        """The ids of all snapshots that are not in main's history afterwards."""
+        kept = {snapshot.snapshot_id for snapshot in ancestors_of(self.target, self.metadata)}
+        return {snapshot.snapshot_id for snapshot in self.metadata.snapshots} - kept
+
+    @property
+    def after(self) -> TableMetadata:
+        """The metadata as the commit leaves it, as far as snapshots and main are concerned."""
+        main = self.metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": self.target.snapshot_id})
+        refs = {**self.metadata.refs, MAIN_BRANCH: main}
+        return self.metadata.model_copy(update={"refs": refs, "current_snapshot_id": self.target.snapshot_id})
+
+
+def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) -> Snapshot:
+    """Finds the snapshot that a person names.
+
+    table: its identifier. to: a snapshot's id; a time in ISO 8601 (UTC where it names no zone), for the snapshot that
+    was current then; or ``release:<number>``, for the one in that release of the table's domain. Raises RollbackRefused,
+    NoSuchRelease and CatalogUnavailable.
+    """
+    if to.startswith(RELEASE) and (number := to.removeprefix(RELEASE)).isdecimal():
+        members = release(table.partition(".")[0], number=int(number), catalog=catalog).members
+        if (member := members.get(table)) is None or member.uuid != str(metadata.table_uuid):
+            raise RollbackRefused(f"table {table}: {to} has no snapshot of it")
+        snapshot_id: int | None = member.snapshot_id
+    elif to.isdecimal():
+        snapshot_id = int(to)
+    else:
+        snapshot_id = _current_at(table, metadata, to)
+    if snapshot_id is None or (found := metadata.snapshot_by_id(snapshot_id)) is None:
+        raise RollbackRefused(f"table {table}: it has no snapshot {to}; {_known(metadata)}")
+    if found.snapshot_id not in _once_mains(metadata):
+        raise RollbackRefused(f"table {table}: snapshot {to} was never main's: it is of another branch")
+    return found
+
+
+def _once_mains(metadata: TableMetadata) -> set[int]:
+    logged = {entry.snapshot_id for entry in metadata.snapshot_log}
+    return logged | {snapshot.snapshot_id for snapshot in ancestors_of(metadata.current_snapshot(), metadata)}
+
+
+def _current_at(table: str, metadata: TableMetadata, to: str) -> int | None:
+    try:
+        at = datetime.fromisoformat(to)
+    except ValueError:
+        forms = f"a snapshot's id, a time such as 2026-01-31T08:00, or {RELEASE}<number>"
+        raise RollbackRefused(f"table {table}: {to!r} is not {forms}") from None
+    # The snapshot log is what engines' time travel reads: https://iceberg.apache.org/spec/#table-metadata-fields
+    at_ms = (at.replace(tzinfo=at.tzinfo or UTC)).timestamp() * 1000
+    return next((one.snapshot_id for one in reversed(metadata.snapshot_log) if one.timestamp_ms <= at_ms), None)
+
+
+def _known(metadata: TableMetadata) -> str:
+    if not metadata.snapshots:
+        return "it has none at all"
+    oldest = min(snapshot.timestamp_ms for snapshot in metadata.snapshots)
+    return f"the oldest that is kept is of {time_text(oldest)}"
+
+
+def time_text(epoch_ms: int) -> str:
+    """Writes a time in epoch milliseconds in a form that ``to`` takes."""
+    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+
+
+def source_problem(table: Table, after: TableMetadata) -> str | None:
+    """Says why the table's source could not fill again what a rollback takes away; None if it can.
+
+    The position goes back with the rows. Rows that the source has no more, because they were purged or expired, are then
+    only in the snapshots that are undone. Raises SourceUnreachable and SourceLost.
+    """
+    if table.source is None:
+        return None
+    text = read_on(after).positions.get(table.source.name)
+    return table.source.state().problem(table.source.name, Offsets.parse(text) if text else None)
+
+
+def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) -> None:
+    """Points main at a snapshot, in one commit that requires main at ``head``. Does nothing if it is there already.
+
+    Raises RollbackRefused if main is elsewhere, or the table or the snapshot is gone, MaintenanceContended if the
+    attempts run out.
+    """
+    started = time.monotonic()
+
+    def load() -> IcebergTable:
+        try:
+            return catalog.load_table(identifier)
+        except NoSuchTableError:
+            raise RollbackRefused(f"table {identifier}: it is not in the catalog any more") from None
+
+    def landed() -> bool | None:
+        return True if load().metadata.current_snapshot_id == snapshot_id else None
+
+    def attempt() -> bool:
+        table = load()
+        metadata = table.metadata
+        if metadata.current_snapshot_id == snapshot_id:
+            return True
+        if metadata.current_snapshot_id != head or metadata.snapshot_by_id(snapshot_id) is None:
+            raise RollbackRefused(
+                f"table {identifier}: expected snapshot {head} as main's, found {metadata.current_snapshot_id}: another "
+                "commit came in between, and would be undone unseen. Nothing was changed; look at it again"
+            )
+        # PyIceberg's own rollback_to_snapshot (0.12) drops the branch's retention.
+        main = metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": snapshot_id})
+        update = SetSnapshotRefUpdate.model_validate(
+            {"ref-name": MAIN_BRANCH, **main.model_dump(by_alias=True, exclude_none=True)}
+        )
+        required = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head}),
+        )
+        catalog.commit_table(table, required, (update,))
+        return True
+
+    def contended(problem: str, failure: Exception) -> MaintenanceContended:
+        seconds = time.monotonic() - started
+        return MaintenanceContended(
+            f"table {identifier}: rolling back was {problem}, tried for {seconds:.0f} s, the last error was {failure!r}"
+        )
+
+    commit_persistently(identifier, "roll back", attempt, landed, contended)

@@ -1,0 +1,119 @@
+"""The job ``lakehouse_rollback``: shows what a rollback undoes, rolls back, and tells Dagster what partitions hold then.
+
+The commit is rollback.py's.
+"""
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from pydantic import Field
+
+from lakehouse_assets.commit.tokens import SPANS, TOKEN
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.this_run import process_tag
+from lakehouse_assets.environment.catalog import find_table, with_retries
+from lakehouse_assets.errors import LakehouseError, RollbackRefused
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.in_flight import flights, location_of
+from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
+from lakehouse_assets.run.outdated import BATCH, Partition, latest_made
+from lakehouse_assets.run.resource import Lakehouse
+
+ROLLBACK = "lakehouse_rollback"
+UNDONE, HEAD, TARGET, TOLD = "undone", "head", "target", "partitions_told"
+"""The metadata of the job's output: what is undone, main's snapshot before and after, how many partitions were told."""
+COLUMNS = ("snapshot", "committed", "by run", "operation", "rows added", "rows removed", "partitions")
+ROLLED_BACK_TO = "rolled_back_to"
+"""The metadata of a materialization that says what a partition holds after a rollback: main's snapshot."""
+
+
+class RollbackConfig(dg.Config):
+    """Says which table goes back to what. Shows in the launchpad."""
+
+    # They have defaults, as the launchpad fills in only fields that have one. The job refuses them.
+    table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
+    to: str = Field(
+        "",
+        description="Required: the id of a snapshot; a time in ISO 8601, for the snapshot that was current then; or "
+        "release:12, for the one in a release.",
+    )
+    head: str = Field("", description="The snapshot that must be main's: nothing is done if others have committed since.")
+    dry_run: bool = Field(True, description="true: only show what would be undone. false: roll back.")
+
+
+def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job over these tables."""
+
+    @dg.op(name="rollback", out=dg.Out(dg.Nothing))
+    def rollback(context: dg.OpExecutionContext, config: RollbackConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        context.instance.add_run_tags(context.run_id, process_tag())
+        if not (config.table and config.to):
+            raise dg.Failure("name a table, and what to roll it back to", allow_retries=False)
+        (table,) = chosen_tables([config.table], tables)
+        try:
+            context.add_output_metadata(_rollback(context, config, table, lakehouse))
+        except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
+            raise dg.Failure(str(error), allow_retries=False) from error
+
+    return job_of(rollback, RollbackConfig, ROLLBACK, "Rolls a table back to one of its snapshots.")
+
+
+def _rollback(
+    context: dg.OpExecutionContext, config: RollbackConfig, table: Table, lakehouse: Lakehouse
+) -> dict[str, Any]:
+    from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of, source_problem
+
+    catalog = lakehouse.catalog()
+    found = with_retries(lambda: find_table(catalog, table.identifier))
+    if found is None or (head := found.current_snapshot()) is None:
+        raise RollbackRefused(f"table {table.identifier}: there is nothing to roll back, it has no snapshot")
+    rollback = Rollback(found.metadata, snapshot_of(table.identifier, found.metadata, config.to, catalog))
+    target = rollback.target.snapshot_id
+    if config.head not in ("", str(head.snapshot_id)) and head.snapshot_id != target:
+        raise RollbackRefused(
+            f"table {table.identifier}: expected snapshot {config.head} as main's, found {head.snapshot_id}: another "
+            "commit came in between. Nothing was changed; look at it again"
+        )
+    _refuse_meanwhile(context, table)
+    if problem := source_problem(table, rollback.after):
+        raise RollbackRefused(
+            f"table {table.identifier}: after the rollback no run could move the rows again that it takes away: "
+            f"{problem}. Nothing was changed"
+        )
+    made = _latest(context.instance, table)
+    undone = [*_undone(rollback.undone, table, context.instance), *_undone(rollback.restored, table, context.instance, "returns: ")]
+    shown = {UNDONE: shown_table(COLUMNS, undone), HEAD: str(head.snapshot_id), TARGET: str(target)}
+    stale = {key for key, one in made.items() if _snapshot(one) in rollback.elsewhere}
+    if config.dry_run:
+        return {**shown, TOLD: len(stale)}
+    roll_back(catalog, table.identifier, target, head.snapshot_id)
+    for event in _events(context.instance, table, stale, rollback.elsewhere, target):
+        context.log_event(event)
+    return {**shown, TOLD: len(stale)}
+
+
+def _refuse_meanwhile(context: dg.OpExecutionContext, table: Table) -> None:
+    """Raises RollbackRefused while runs write the table: they would publish on what is about to be undone."""
+    writing = flights(context.instance, [table], location_of(context.run)).get(table.identifier, [])
+    if writing:
+        names = ", ".join(flight.name for flight in writing)
+        raise RollbackRefused(
+            f"table {table.identifier}: {names} writes it. Wait for its end, or terminate it. Nothing was changed"
+        )
+
+
+def _latest(instance: dg.DagsterInstance, table: Table) -> Mapping[Partition, dg.AssetMaterialization]:
+    spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
+    return latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
+
+
+def _snapshot(made: dg.AssetMaterialization) -> int:
+    """Returns the snapshot that a materialization names; 0, which is no snapshot's id, if it names none."""
+    named = made.metadata.get(ROLLED_BACK_TO) or made.metadata.get("snapshot_id")
+    text = str(named.value) if named else ""
+    return int(text) if text.isdecimal() else 0
