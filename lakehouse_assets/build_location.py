@@ -16,6 +16,7 @@ from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.hot.source_definitions import source_definitions
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.queue_definitions import queue_definitions
+from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.plan_job import plan_job
 from lakehouse_assets.run.resource import Lakehouse
@@ -46,14 +47,14 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
 def shared_definitions(
     domains: Sequence[Domain], settings: Settings, resources: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
-    """Returns what a code location of these domains has once: maintenance, the queue, the plan, the resources."""
+    """Returns what a code location of these domains has once: jobs, maintenance, the queue, the resources."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
         maintenance(tables, settings, [domain.name for domain in domains]),
         queue_definitions(tables, settings),
         source_definitions(tables, settings),
         dg.Definitions(
-            jobs=[plan_job(tables)],
+            jobs=[plan_job(tables), rollback_job(tables)],
             resources={"lakehouse": Lakehouse(settings), **(resources or {})},
             executor=dg.in_process_executor,
         ),

@@ -20,7 +20,7 @@ FLOORS = (
     ("lakehouse_assets",),
     ("component",),
     ("build_location",),
-    ("maintenance", "queue"),
+    ("maintenance", "queue", "rollback"),
     ("rewrite",),
     ("health", "releases", "hot", "hand_off"),
     ("run", "collect"),

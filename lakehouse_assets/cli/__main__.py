@@ -87,6 +87,10 @@ def _perform(chosen: argparse.Namespace) -> int:
             from lakehouse_assets.cli.trace_command import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)
+        if chosen.command == "rollback":
+            from lakehouse_assets.cli.rollback_command import rollback  # imports Dagster
+
+            return rollback(settings, chosen.table, chosen.to, confirmed=chosen.yes)
         if chosen.command == "source":
             from lakehouse_assets.cli.source_command import source_sql  # imports Dagster
 
@@ -141,6 +145,15 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("asset", help="such as shop.orders")
     trace.add_argument("partition", nargs="?", help="its key; without, the latest that was materialized")
     trace.add_argument("--at", help="a time in ISO 8601, UTC where it names no zone: what was there then")
+    rollback = commands.add_parser("rollback", help="set a table back to one of its snapshots")
+    rollback.add_argument("table", help="an identifier such as shop.orders")
+    rollback.add_argument(
+        "--to",
+        required=True,
+        metavar="SNAPSHOT|TIME|RELEASE",
+        help="a snapshot's id, a time in ISO 8601 (what was current then), or release:12",
+    )
+    rollback.add_argument("--yes", action="store_true", help="do not ask")
     source = commands.add_parser("source", help="print the SQL that a database needs to be a source of a table")
     source.add_argument("what", choices=["sql"])
     source.add_argument("table", help="in PostgreSQL")

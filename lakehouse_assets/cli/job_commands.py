@@ -46,7 +46,7 @@ def show_plan(settings: Settings, tables: Sequence[str]) -> int:
         return shown_tables(result) or [f"{same} declared"]
 
     with opened(settings) as (instance, _):
-        status = _run(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
+        status = run_job(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
     if failing:
         print(f"error: the next run of {', '.join(failing)} would fail", file=sys.stderr)
     return 1 if failing else status
@@ -63,7 +63,7 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
         if problem := full_pool(instance):
             print(f"error: {problem}", file=sys.stderr)
             return 1
-        return _run(settings, instance, MAINTENANCE, whole, "maintain.log", lambda result: _told(result, config))
+        return run_job(settings, instance, MAINTENANCE, whole, "maintain.log", lambda result: _told(result, config))
 
 
 def warm_rows(settings: Settings, table: str, where: str) -> int:
@@ -78,10 +78,10 @@ def warm_rows(settings: Settings, table: str, where: str) -> int:
         )
 
     with opened(settings) as (instance, _):
-        return _run(settings, instance, WARM, {"table": table, "where": where}, "warm.log", told)
+        return run_job(settings, instance, WARM, {"table": table, "where": where}, "warm.log", told)
 
 
-def _run(
+def run_job(
     settings: Settings,
     instance: dg.DagsterInstance,
     job: str,
@@ -89,7 +89,11 @@ def _run(
     log: str,
     told: Callable[[dg.JobExecutionResult], Iterable[str]],
 ) -> int:
-    """Runs the job and prints what is told of its result. Returns the exit status."""
+    """Runs a job and prints what is told of its result. Returns the exit status: 0, or 1 if the job failed.
+
+    log: the name of the file below the home that gets the process's output meanwhile. Raises KeyboardInterrupt when a
+    signal ended the run.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with output_to(settings.home / log) as terminal:
         result = Pipeline().execute_job(instance, job, config)

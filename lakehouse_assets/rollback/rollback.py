@@ -66,8 +66,8 @@ class Rollback:
 def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) -> Snapshot:
     """Finds the snapshot that a person names.
 
-    table: its identifier. to: a snapshot's id; a time in ISO 8601 (UTC where it names no zone), for the snapshot that
-    was current then; or ``release:<number>``, for the one in that release of the table's domain. Raises RollbackRefused,
+    table: its identifier. to: a snapshot's id; a time in ISO 8601 (UTC if it names no zone), for the snapshot that was
+    current then; or ``release:<number>``, for the one in that release of the table's domain. Raises RollbackRefused,
     NoSuchRelease and CatalogUnavailable.
     """
     if to.startswith(RELEASE) and (number := to.removeprefix(RELEASE)).isdecimal():
@@ -117,8 +117,8 @@ def time_text(epoch_ms: int) -> str:
 def source_problem(table: Table, after: TableMetadata) -> str | None:
     """Says why the table's source could not fill again what a rollback takes away; None if it can.
 
-    The position goes back with the rows. Rows that the source has no more, because they were purged or expired, are then
-    only in the snapshots that are undone. Raises SourceUnreachable and SourceLost.
+    The position goes back with the rows. Rows that were purged from the source, or expired there, are then only in the
+    snapshots that are undone. Raises SourceUnreachable and SourceLost.
     """
     if table.source is None:
         return None
@@ -150,8 +150,8 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
             return True
         if metadata.current_snapshot_id != head or metadata.snapshot_by_id(snapshot_id) is None:
             raise RollbackRefused(
-                f"table {identifier}: expected snapshot {head} as main's, found {metadata.current_snapshot_id}: another "
-                "commit came in between, and would be undone unseen. Nothing was changed; look at it again"
+                f"table {identifier}: expected snapshot {head} as main's, found {metadata.current_snapshot_id}: "
+                "another commit came in between, and would be undone unseen. Nothing was changed; look at it again"
             )
         # PyIceberg's own rollback_to_snapshot (0.12) drops the branch's retention.
         main = metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": snapshot_id})

@@ -1,0 +1,127 @@
+"""Which snapshot a person means, what a rollback undoes, and that its commit requires what was shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.errors import RollbackRefused
+from lakehouse_assets.releases.readers import NoSuchRelease
+from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of
+from tests.support.histories import DAY, NOW, History
+
+NO_CATALOG = cast("Catalog", None)
+"""Only releases are asked of it."""
+
+
+def at(ago: float) -> str:
+    return datetime.fromtimestamp((NOW - ago * DAY) / 1000, UTC).isoformat()
+
+
+def test_a_rollback_undoes_what_lies_behind_its_target_and_one_forward_restores_it() -> None:
+    history = History()
+    first, second, third = history.commits(3)
+    back = Rollback(history.metadata, history.metadata.snapshot_by_id(first))
+    assert [one.snapshot_id for one in back.undone] == [third, second]
+    assert back.restored == []
+    assert back.elsewhere == {second, third}
+    assert back.after.current_snapshot().snapshot_id == first
+
+    history.point(MAIN_BRANCH, first)
+    other = history.commit()
+    forward = Rollback(history.metadata, history.metadata.snapshot_by_id(third))
+    assert [one.snapshot_id for one in forward.undone] == [other]
+    assert [one.snapshot_id for one in forward.restored] == [third, second]
+
+
+def test_a_snapshot_is_named_by_its_id_or_by_a_time() -> None:
+    history = History()
+    first, second = history.commit(3), history.commit(1)
+    metadata = history.metadata
+
+    def named(to: str) -> int:
+        return snapshot_of("demo.t", metadata, to, NO_CATALOG).snapshot_id
+
+    assert named(str(first)) == first
+    assert [named(at(3)), named(at(2)), named(at(1)), named(at(0))] == [first, first, second, second]
+    history.point(MAIN_BRANCH, first, ago=0.5)  # rolled back by somebody, then time travel finds that
+    metadata = history.metadata
+    assert [named(at(0.7)), named(at(0.2))] == [second, first]
+
+
+@pytest.mark.parametrize(
+    ("to", "problem"),
+    [
+        ("77", "it has no snapshot 77; the oldest that is kept is of 2023-11-"),
+        (at(9), "it has no snapshot 2023-11-05"),
+        ("yesterday", r"'yesterday' is not a snapshot's id, a time such as 2026-01-31T08:00, or release:<number>"),
+        ("release:next", "'release:next' is not a snapshot's id"),
+        ("2", "snapshot 2 was never main's: it is of another branch"),
+    ],
+)
+def test_what_names_no_snapshot_of_main_is_refused(to: str, problem: str) -> None:
+    history = History()
+    history.commit(3)
+    history.commit(2, branch="audit")
+    with pytest.raises(RollbackRefused, match=rf"table demo\.t: {problem}"):
+        snapshot_of("demo.t", history.metadata, to, NO_CATALOG)
+
+
+def test_a_release_that_is_not_there_is_refused(settings: Settings) -> None:
+    history = History()
+    history.commit()
+    with pytest.raises(NoSuchRelease, match="demo has no releases"):
+        snapshot_of("demo.t", history.metadata, "release:1", load_lake(settings))
+
+
+@pytest.fixture
+def written(settings: Settings) -> tuple[Catalog, list[int]]:
+    """A table of three appended rows, and its snapshots."""
+    import pyarrow as pa
+
+    lake = load_lake(settings)
+    lake.create_namespace("demo")
+    table = lake.create_table("demo.t", pa.schema([("n", pa.int64())]))
+    for n in range(3):
+        table.append(pa.table({"n": [n]}))
+    return lake, [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
+
+
+def test_the_commit_keeps_the_branchs_retention_and_is_done_once(written: tuple[Catalog, list[int]]) -> None:
+    lake, (first, _, third) = written
+    table: Any = lake.load_table("demo.t")
+    with table.manage_snapshots() as snapshots:
+        snapshots.create_branch(third, MAIN_BRANCH, min_snapshots_to_keep=7)
+    logged = len(lake.load_table("demo.t").metadata.snapshot_log)
+    for _again in range(2):
+        roll_back(lake, "demo.t", first, third)
+        metadata = lake.load_table("demo.t").metadata
+        assert metadata.current_snapshot_id == first
+        assert metadata.refs[MAIN_BRANCH].min_snapshots_to_keep == 7
+    assert len(metadata.snapshot_log) == logged + 1
+    assert lake.load_table("demo.t").scan().to_arrow()["n"].to_pylist() == [0]
+
+
+def test_a_commit_in_between_is_not_undone_unseen(
+    written: tuple[Catalog, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    lake, (first, _, third) = written
+    commit = lake.commit_table
+
+    def later(*arguments: Any) -> Any:
+        monkeypatch.setattr(lake, "commit_table", commit)
+        lake.load_table("demo.t").append(pa.table({"n": [3]}))
+        return commit(*arguments)
+
+    monkeypatch.setattr(lake, "commit_table", later)
+    with pytest.raises(RollbackRefused, match=f"expected snapshot {third} as main's"):
+        roll_back(lake, "demo.t", first, third)
+    assert lake.load_table("demo.t").scan().to_arrow().num_rows == 4
