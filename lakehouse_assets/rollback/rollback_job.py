@@ -5,12 +5,10 @@ The commit is rollback.py's.
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
@@ -20,22 +18,13 @@ from lakehouse_assets.errors import LakehouseError, RollbackRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
-from lakehouse_assets.run.outdated import BATCH, Partition, latest_made
 from lakehouse_assets.run.resource import Lakehouse
-
-if TYPE_CHECKING:
-    from pyiceberg.table.snapshots import Snapshot
 
 ROLLBACK = "lakehouse_rollback"
 UNDONE, HEAD, TARGET, TOLD = "undone", "head", "target", "partitions_changed"
 """The metadata of the job's output: what is undone, main's snapshot before and after, which partitions hold others."""
-ROLLED_BACK_TO = "rolled_back_to"
-"""The metadata that tells what a rollback has logged from what runs have made: main's snapshot then."""
-CLOCKS_APART = 3600
-"""How many seconds the clock of a commit may be ahead of Dagster's: what is logged later names its snapshot."""
 BACK = "back: "
 """What stands before the operation of a snapshot that returns."""
-COLUMNS = ("snapshot", "committed", "by run", "operation", "rows added", "rows removed", "partitions")
 
 
 class RollbackConfig(dg.Config):
@@ -76,6 +65,8 @@ def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
 def _rollback(
     context: dg.OpExecutionContext, config: RollbackConfig, table: Table, lakehouse: Lakehouse
 ) -> dict[str, Any]:
+    # Definitions need not load these.
+    from lakehouse_assets.rollback.partition_events import COLUMNS, events_after, partitions_by_snapshot, snapshot_rows
     from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of, source_problem
 
     catalog = lakehouse.catalog()
@@ -95,10 +86,10 @@ def _rollback(
             f"table {table.identifier}: after the rollback no run could move the rows again that it takes away: "
             f"{problem}. Nothing was changed"
         )
-    keys = _by_snapshot(context.instance, table, [*rollback.undone, *rollback.restored])
-    rows = [*_rows(rollback.undone, keys), *_rows(rollback.restored, keys, BACK)]
+    keys = partitions_by_snapshot(context.instance, table, [*rollback.undone, *rollback.restored])
+    rows = [*snapshot_rows(rollback.undone, keys), *snapshot_rows(rollback.restored, keys, BACK)]
     changed = {key for of in keys.values() for key in of}
-    events = list(_events(context.instance, table, changed, rollback.elsewhere, target))
+    events = list(events_after(context.instance, table, changed, rollback.elsewhere, target))
     if not config.dry_run:
         roll_back(catalog, table.identifier, target, head.snapshot_id)
         for event in events:
@@ -119,89 +110,3 @@ def _refuse_meanwhile(context: dg.OpExecutionContext, table: Table) -> None:
         raise RollbackRefused(
             f"table {table.identifier}: {names} writes it. Wait for its end, or terminate it. Nothing was changed"
         )
-
-
-def _snapshot(made: dg.AssetMaterialization) -> int:
-    """Returns the snapshot that a materialization names; 0, which is no snapshot's id, if it names none."""
-    named = made.metadata.get("snapshot_id")
-    text = str(named.value) if named else ""
-    return int(text) if text.isdecimal() else 0
-
-
-def _by_snapshot(
-    instance: dg.DagsterInstance, table: Table, snapshots: Sequence["Snapshot"]
-) -> Mapping[int, Sequence[Partition]]:
-    """Returns the partitions that runs have made in each of these snapshots."""
-    if not snapshots:
-        return {}
-    since = min(snapshot.timestamp_ms for snapshot in snapshots) / 1000 - CLOCKS_APART
-    ids, found = {snapshot.snapshot_id for snapshot in snapshots}, defaultdict[int, list[Partition]](list)
-    for made in _materializations(instance, dg.AssetRecordsFilter(table.key, after_timestamp=since)):
-        if ROLLED_BACK_TO not in made.metadata and (snapshot := _snapshot(made)) in ids:
-            found[snapshot].append(made.partition)
-    return found
-
-
-def _rows(
-    snapshots: Sequence["Snapshot"], keys: Mapping[int, Sequence[Partition]], prefix: str = ""
-) -> Iterator[Sequence[str]]:
-    """Yields a row for each snapshot: what it did, by which run, and to which partitions."""
-    from lakehouse_assets.commit.tokens import SPANS, TOKEN
-    from lakehouse_assets.rollback.rollback import time_text
-
-    for snapshot in snapshots:
-        summary = snapshot.summary
-        said = summary.additional_properties if summary else {}
-        made = keys.get(snapshot.snapshot_id)
-        yield (
-            str(snapshot.snapshot_id),
-            time_text(snapshot.timestamp_ms),
-            said.get(TOKEN, "").partition(SPANS)[0] or "another client's",
-            f"{prefix}{summary.operation.value if summary else 'unknown'}",
-            said.get("added-records", "0"),
-            said.get("deleted-records", "0"),
-            keys_text(sorted(key or "" for key in made)) if made else "",
-        )
-
-
-def _events(
-    instance: dg.DagsterInstance, table: Table, changed: Collection[Partition], elsewhere: Collection[int], target: int
-) -> Iterator[dg.AssetMaterialization]:
-    """Yields what partitions hold after the rollback, if Dagster shows otherwise: what a run has made, else nothing.
-
-    The tags are those of then, too: a partition counts as made of the inputs that it had, so that automation and
-    `lakehouse plan` see what is outdated. To downstream assets it is a new version.
-
-    changed: the partitions that are undone or return; others are looked at as well, since another client may have
-    rolled back before. elsewhere: the snapshots that are not in main's history then.
-    """
-    spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
-    latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
-    wanted = {*changed, *(key for key, made in latest.items() if _snapshot(made) in elsewhere)}
-    held: dict[Partition, dg.AssetMaterialization] = {}
-    of_wanted = sorted(key for key in wanted if key is not None)
-    for made in _materializations(instance, dg.AssetRecordsFilter(table.key, asset_partitions=of_wanted or None)):
-        if len(held) == len(wanted):
-            break
-        if made.partition in wanted and ROLLED_BACK_TO not in made.metadata and _snapshot(made) not in elsewhere:
-            held.setdefault(made.partition, made)
-    for key in sorted(wanted, key=str):
-        found = held.get(key)
-        if found and _snapshot(found) == _snapshot(latest[key]):
-            continue
-        empty: Mapping[str, Any] = {"snapshot_id": str(target), "dagster/partition_row_count": 0}
-        yield dg.AssetMaterialization(
-            table.key,
-            partition=key,
-            metadata={**(found.metadata if found else empty), ROLLED_BACK_TO: str(target)},
-            tags=found.tags if found else {DATA_VERSION_TAG: f"rolled-back-to-{target}"},
-        )
-
-
-def _materializations(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterator[dg.AssetMaterialization]:
-    """Yields materializations, the newest first."""
-    cursor, has_more = None, True
-    while has_more:
-        found = instance.fetch_materializations(wanted, limit=BATCH, cursor=cursor)
-        yield from (made for record in found.records if (made := record.asset_materialization))
-        cursor, has_more = found.cursor, found.has_more

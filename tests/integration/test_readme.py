@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -17,14 +18,17 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
 from tests.support.tables import numbers
 
 AUTOMATE = ROOT / "docs" / "automate.md"
+HISTORY = ROOT / "docs" / "history.md"
 DAILY = dg.DailyPartitionsDefinition("2026-01-01")
 OPERATE = ROOT / "docs" / "operate.md"
 FIRST_TABLE = ROOT / "docs" / "first-table.md"
@@ -85,8 +89,6 @@ def test_adding_a_table_takes_25_lines_at_most() -> None:
 
 
 def test_pyiceberg_reads_the_embedded_catalog_of_any_home(settings: Settings, tmp_path: Path) -> None:
-    from lakehouse_assets.environment.catalog import load_lake
-
     load_lake(settings).create_namespace("demo")
     (opening,) = re.findall(r"`(load_catalog\(.*?\))`", OPERATE.read_text())
     program = f"import os\nfrom pyiceberg.catalog import load_catalog\nprint({opening}.list_namespaces())"
@@ -116,6 +118,22 @@ def test_the_schedule_of_the_page_fills_yesterday(monkeypatch: pytest.MonkeyPatc
     assert [request.partition_key for request in asked] == ["2026-01-04"]
 
 
+def test_engines_read_a_table_as_it_was(settings: Settings) -> None:
+    lake = load_lake(settings)
+    lake.create_namespace("nyc")
+    flights = lake.create_table("nyc.flights", pa.schema([("n", pa.int64())]))
+    flights.append(pa.table({"n": [1]}))
+    then = flights.current_snapshot().timestamp_ms
+    time.sleep(0.01)  # else both snapshots may be of one millisecond
+    flights.append(pa.table({"n": [2]}))
+    (block,) = python_blocks(section(HISTORY, "Time travel"))
+    page: dict[str, Any] = {"catalog": lake}
+    exec(block.replace("1_795_766_400_000", str(then)), page)
+    assert page["rows"]["n"].to_pylist() == [1]
+    assert page["frame"].collect()["n"].to_list() == [1]
+    assert page["table"].fetchall() == [(1,)]
+
+
 @pytest.mark.long("Runs all the examples of the pages, a real worker each; for changes of docs and declarations.")
 @pytest.mark.spark
 def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_path: Path) -> None:
@@ -134,8 +152,6 @@ def test_tables_and_a_domain_added_as_the_pages_show(settings: Settings, tmp_pat
         [sys.executable, "-c", MATERIALIZE], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-    from lakehouse_assets.environment.catalog import load_lake
 
     lake = load_lake(settings)
     departures = lake.load_table("nyc.departures_hourly").scan().to_arrow()

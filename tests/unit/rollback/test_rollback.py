@@ -11,13 +11,18 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.errors import RollbackRefused
-from lakehouse_assets.releases.readers import NoSuchRelease
+from lakehouse_assets.errors import NoSuchRelease, RollbackRefused
 from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of
 from tests.support.histories import DAY, NOW, History
 
 NO_CATALOG = cast("Catalog", None)
 """Only releases are asked of it."""
+
+
+def rollback(history: History, to: int) -> Rollback:
+    target = history.metadata.snapshot_by_id(to)
+    assert target is not None
+    return Rollback(history.metadata, target)
 
 
 def at(ago: float) -> str:
@@ -27,15 +32,15 @@ def at(ago: float) -> str:
 def test_a_rollback_undoes_what_lies_behind_its_target_and_one_forward_restores_it() -> None:
     history = History()
     first, second, third = history.commits(3)
-    back = Rollback(history.metadata, history.metadata.snapshot_by_id(first))
+    back = rollback(history, first)
     assert [one.snapshot_id for one in back.undone] == [third, second]
     assert back.restored == []
     assert back.elsewhere == {second, third}
-    assert back.after.current_snapshot().snapshot_id == first
+    assert back.after.current_snapshot() == back.target
 
     history.point(MAIN_BRANCH, first)
     other = history.commit()
-    forward = Rollback(history.metadata, history.metadata.snapshot_by_id(third))
+    forward = rollback(history, third)
     assert [one.snapshot_id for one in forward.undone] == [other]
     assert [one.snapshot_id for one in forward.restored] == [third, second]
 
