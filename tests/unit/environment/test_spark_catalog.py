@@ -267,6 +267,10 @@ def test_a_catalog_that_renews_no_keys_is_not_asked(given: dict[str, str]) -> No
         ({"type": "rest", "uri": "http://x", "header.Authorization": "Bearer x"}, "LAKE__TOKEN"),
         ({"type": "rest", "warehouse": "lake"}, "URI"),
         ({"type": "sql", "warehouse": "file:///w", "uri": "postgresql:///lake"}, "no host"),
+        (
+            {"type": "sql", "warehouse": "file:///w", "uri": "postgresql://me:p@ss@db/lake"},
+            "an @ in its password; write %40",
+        ),
         ({"type": "sql", "warehouse": "file:///w", "uri": "mysql://db/lake"}, "mysql"),
     ],
 )

@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.worker.perform import perform
 from tests.conftest import ROOT
 
 # A stand-in for Spark's context ends the work when all imports are under way. A thread says what it finds imported.
@@ -42,3 +46,10 @@ def test_pyspark_is_imported_before_a_second_thread_imports_what_needs_it() -> N
     complete, message = done.stdout.splitlines()
     assert complete == "complete"
     assert message.startswith("no session is needed")
+
+
+def test_what_a_worker_reports_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_API_TOKEN", "hush-hush")
+    error = perform({"kind": "known by hush-hush"}, lambda _: None, read_settings)["error"]
+    assert "of the kind 'known by …'" in error["message"]
+    assert "hush-hush" not in str(error)
