@@ -110,14 +110,34 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
 
 
 def hot_schema(table: Table) -> pa.Schema:
-    """Returns the columns of a table's source as Arrow has them, all of which may be null."""
+    """Returns the columns of a table's source as Arrow has them, all of which may be null.
+
+    They are of the types that a worker moves them as, which PySpark makes of a table's.
+    """
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     assert table.source is not None
     plain = schema_to_pyarrow(table.schema, include_field_ids=False)
     more = [pa.field(DELETED, pa.bool_())] if table.source.marks_deleted else []
-    return pa.schema([*(pa.field(one.name, one.type) for one in plain), *more])
+    return pa.schema([*(pa.field(one.name, _small(one.type)) for one in plain), *more])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Returns a type with 32-bit offsets, as PySpark has it, in place of PyIceberg's with 64 bits."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _small(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _small(one.type)) for one in kind])
+    return kind
 
 
 def _read(source: RowSource, split: Split, schema: pa.Schema, limit: int) -> pa.Table:

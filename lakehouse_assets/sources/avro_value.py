@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from lakehouse_assets.sources.field_names import match_names
 from lakehouse_assets.sources.schema_registry import ask, registry_urls
 
 if TYPE_CHECKING:
@@ -45,13 +46,18 @@ BECOMES: Mapping[str, str | tuple[str, ...]] = {
 Avro's own rules for another schema of the reader have it."""
 INSTEAD = {"time": "long", "uuid": "string", "fixed": "binary"}
 """The types that values are not read as, each with the one to declare in its place."""
+NO_TYPE = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?!:)")
+"""One of these, nested or not; before a colon it is the name of a field."""
+NO_KEY = re.compile(r"map<(?!string)")
+"""A map whose keys Avro does not have."""
 
 
 @dataclass(frozen=True)
 class Avro:
     """Values that are Avro records, as Confluent's serializers write them; a field becomes the column of its name.
 
-    Fields that are no column are left out, and a column that a record lacks is null. Each record is read by the schema
+    Fields that are no column are left out, and a column that a record lacks is null; a field whose name differs from a
+    column's in case only fails the run. Each record is read by the schema
     that it was written by, which the schema registry at SCHEMA_REGISTRY_URL has.
 
     Example:
@@ -62,12 +68,18 @@ class Avro:
 
     type: Literal["avro"] = field(default="avro", repr=False)
     """What it is called in YAML, and in what a worker is given."""
+    ignore_case: bool = False
+    """Whether a field also becomes the column whose name differs from its own in case only."""
 
     def problems(self, columns: Mapping[str, str]) -> Iterator[str]:
         """Yields the columns whose types values can't become. columns: their types by name."""
         for name, type_ in columns.items():
-            if instead := INSTEAD.get(re.split(r"\W", type_)[0]):
-                yield f"column {name!r} is of the type {type_}, which can't be read from Avro: declare it {instead}"
+            if found := NO_TYPE.search(type_):
+                part = "which" if type_.startswith(found[1]) else f"whose {found[1]}"
+                instead = INSTEAD[found[1]]
+                yield f"column {name!r} is of the type {type_}, {part} can't be read from Avro: declare it {instead}"
+            if NO_KEY.search(type_):
+                yield f"column {name!r} is of the type {type_}, but the keys of Avro's maps are strings"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
         """Returns a row for each value. Raises ValueError, which names none, if one of them can't be read.
@@ -80,7 +92,10 @@ class Avro:
         places: dict[int, list[int]] = {}
         for place, value in enumerate(values):
             places.setdefault(_schema_id(value), []).append(place)
-        parts = [_rows([values[place] for place in of], number, schema) for number, of in places.items()]
+        parts = [
+            _rows([values[place] for place in of], number, schema, ignore_case=self.ignore_case)
+            for number, of in places.items()
+        ]
         order = pc.sort_indices(pa.array([place for of in places.values() for place in of]))
         return pa.Table.from_batches(parts).take(order).combine_chunks().to_batches()[0]
 
@@ -105,7 +120,7 @@ def _schema_id(value: bytes) -> int:
     return number
 
 
-def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema) -> pa.RecordBatch:
+def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema, *, ignore_case: bool) -> pa.RecordBatch:
     """Returns a row for each value that was written by one schema."""
     import pyarrow as pa
 
@@ -114,6 +129,7 @@ def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema) -> pa.Reco
     for problem in _problems("", type_, pa.struct([*schema]), writer.named):
         raise ValueError(f"by its schema {schema_id}, {problem}")
     records = [_decoded(value, schema_id, writer) for value in values]
+    match_names(records, pa.struct([*schema]), ignore_case=ignore_case)
     arrays = []
     for column in schema:
         try:
@@ -201,9 +217,10 @@ def _problems(path: str, type_: Any, column: pa.DataType, named: Mapping[str, An
     name = _name(type_)
     if name == "record" and pa.types.is_struct(column):
         fields = {one["name"]: one["type"] for one in type_["fields"]}
+        in_lower = {of.lower(): kind for of, kind in fields.items()}  # match_names() decides whether case matters
         for part in column:
-            if part.name in fields:
-                yield from _problems(f"{path}.{part.name}".lstrip("."), fields[part.name], part.type, named)
+            if kind := fields.get(part.name, in_lower.get(part.name.lower())):
+                yield from _problems(f"{path}.{part.name}".lstrip("."), kind, part.type, named)
     elif name == "array" and (pa.types.is_list(column) or pa.types.is_large_list(column)):
         yield from _problems(f"{path}[]", type_["items"], column.value_type, named)
     elif name == "map" and pa.types.is_map(column):

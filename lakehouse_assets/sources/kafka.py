@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.sources.avro_value import Avro
+from lakehouse_assets.sources.field_names import OtherCase
 from lakehouse_assets.sources.json_value import Json
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split, named_settings
@@ -147,6 +148,8 @@ class KafkaTopic(RowSource):
         """Returns a row for each record. Raises BadValue, which names those that can't be read."""
         try:
             return self.value.parse([message.value() or b"" for message in messages], schema)
+        except OtherCase as error:  # of the declaration: to skip such records would lose good ones
+            raise BadValue(f"{self.name}: {error}") from None
         except ValueError as error:
             identity, bad = self._identity(), dict[str, str]()
             for message in messages:

@@ -35,6 +35,18 @@ def test_a_table_with_a_source_needs_no_step() -> None:
         (events_table, {"partitions": DAYS}, "has no Dagster partitions"),
         (events_table, {"columns": [column("at", "time")]}, "can't be read from JSON"),
         (events_table, {"source": KafkaTopic("events", Avro()), "columns": [column("at", "time")]}, "read from Avro"),
+        (events_table, {"columns": [column("at", "list<time>")]}, "whose time can't be read from JSON"),
+        (events_table, {"columns": [column("at", "map<string, long>")]}, "which can't be read from JSON"),
+        (
+            events_table,
+            {"source": KafkaTopic("events", Avro()), "columns": [column("at", "struct<a: uuid>")]},
+            "whose uuid can't be read from Avro: declare it string",
+        ),
+        (
+            events_table,
+            {"source": KafkaTopic("events", Avro()), "columns": [column("at", "map<int, long>")]},
+            "the keys of Avro's maps are strings",
+        ),
         (
             events_table,
             {"source": KafkaTopic("events", Avro(type="json"))},

@@ -21,6 +21,7 @@ from lakehouse_assets.errors import SourceUnreachable
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.sources import avro_value
 from lakehouse_assets.sources.avro_value import Avro
+from lakehouse_assets.sources.field_names import OtherCase
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.offsets import Offsets
 from tests.support.schema_registry import Served, framed, small_registry
@@ -238,7 +239,7 @@ def test_what_is_no_row_is_an_error(registry: Served, value: bytes, reason: str)
         Avro().parse([value], N if value[4:5] != b"\x08" else pa.schema([("n", INSTANT)]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=40))
 def test_bytes_of_something_else_are_a_row_or_an_error(registry: Served, body: bytes) -> None:
     fields = [("n", "long"), ("t", "string"), ("u", ["null", "double"]), ("l", {"type": "array", "items": "boolean"})]
@@ -280,3 +281,16 @@ def test_types_that_values_are_not_read_as_are_refused(type_: str, instead: str)
     (problem,) = Avro().problems({"a": type_, "b": "timestamptz", "c": "decimal(9,2)"})
     assert f"column 'a' is of the type {type_}" in problem
     assert problem.endswith(f"declare it {instead}")
+
+
+def test_a_field_in_another_case_is_refused_unless_case_is_ignored(registry: Served) -> None:
+    inner = record(("Lat", "double"), name="Inner")
+    registry.add(1, schema := record(("N", "int"), ("places", {"type": "array", "items": inner})))
+    values = [framed(1, schema, {"N": 7, "places": [{"Lat": 0.5}]})]
+    columns = pa.schema([("n", pa.int64()), ("places", pa.list_(pa.struct([("lat", pa.float64())])))])
+    with pytest.raises(OtherCase, match="the field 'N' differs from the column 'n' in case only"):
+        Avro().parse(values, columns)
+    found = Avro(ignore_case=True).parse(values, columns)
+    assert found.to_pylist() == [{"n": 7, "places": [{"lat": 0.5}]}]
+    with pytest.raises(ValueError, match="of the type int, which can't become the type timestamp"):
+        Avro(ignore_case=True).parse(values, pa.schema([("n", INSTANT)]))

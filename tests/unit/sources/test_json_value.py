@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from lakehouse_assets.sources.field_names import OtherCase
 from lakehouse_assets.sources.json_value import Json
 
 SCHEMA = pa.schema(
@@ -64,3 +65,42 @@ def test_a_value_of_another_type_names_its_field(value: bytes, says: str) -> Non
 def test_types_that_json_lacks_are_refused() -> None:
     (problem,) = Json().problems({"a": "time", "b": "timestamptz", "c": "string"})
     assert "column 'a' is of the type time" in problem
+
+
+@pytest.mark.parametrize(
+    "type_", ["list<uuid>", "struct<a: time>", "list<fixed[3]>", "map<string, long>", "struct<a: list<map<int, int>>>"]
+)
+def test_nested_types_that_json_lacks_are_refused(type_: str) -> None:
+    (problem,) = Json().problems({"a": type_, "time": "struct<time: long, uuid: list<timestamptz>, map: string>"})
+    assert f"column 'a' is of the type {type_}, " in problem
+    assert "can't be read from JSON: declare it" in problem
+
+
+def test_a_field_in_another_case_is_refused_and_not_read_as_null() -> None:
+    with pytest.raises(OtherCase, match="the field 'N' differs from the column 'n' in case only"):
+        parse(b'{"n": 1}', b'{"N": 2}')
+    assert [row["n"] for row in parse(b'{"n": 1, "N": 2}')] == [1], "the column's own name is there"
+    place = pa.schema([("place", pa.list_(pa.struct([("lat", pa.float64())])))])
+    with pytest.raises(OtherCase, match=r"the field 'place\.Lat' differs from the column 'place\.lat'"):
+        Json().parse([b'{"place": [null, {"Lat": 1}]}'], place)
+
+
+def test_case_can_be_ignored_and_no_digit_is_lost() -> None:
+    nested = pa.schema(
+        [
+            ("amount", pa.decimal128(38, 18)),
+            ("n", pa.int64()),
+            ("at", pa.struct([("day", pa.date32())])),
+            ("t", pa.string()),
+        ]
+    )
+    value = (
+        '{"AMOUNT": 12345678901234567890.123456789012345678, "N": 9007199254740993, '
+        '"t": "\\u00e4\\n", "At": {"DAY": "2013-01-31"}}'
+    )
+    found = Json(ignore_case=True).parse([value.encode(), b'{"n": 1, "N": 2}'], nested).to_pylist()
+    amount = Decimal("12345678901234567890.123456789012345678")
+    assert found[0] == {"amount": amount, "n": 9007199254740993, "at": {"day": date(2013, 1, 31)}, "t": "ä\n"}
+    assert found[1]["n"] == 1, "a field of the very name counts"
+    with pytest.raises(ValueError, match="its fields 'Day' and 'dAY' are both the column 'day'"):
+        Json(ignore_case=True).parse([b'{"Day": "2013-01-31", "dAY": "2013-01-31"}'], SCHEMA)
