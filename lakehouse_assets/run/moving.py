@@ -5,6 +5,7 @@ What a source holds is sources/'; how far the table was moved, commit/positions.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from pyiceberg.table.metadata import TableMetadata
@@ -13,8 +14,10 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
 from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.input_positions import read_on_of
-from lakehouse_assets.run.run_tags import READ_ALL, RunTags
+from lakehouse_assets.run.run_tags import ACCEPT_LOSS, READ_ALL, RunTags
 from lakehouse_assets.step.move import MOVE
+
+logger = logging.getLogger(__name__)
 
 WAY_OUT = (
     f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
@@ -23,6 +26,10 @@ WAY_OUT = (
 )
 OTHER_MOVER = (
     f"Declare the source for one table only; to move it into this one from now on, add the run tag {READ_ALL}: true"
+)
+MOVE_REST = (
+    f"If those rows are to be given up, materialize with the run tag {ACCEPT_LOSS}: true, which moves what is still "
+    "there and nothing twice; else roll the table forward, or restore the source"
 )
 
 
@@ -47,18 +54,25 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
         source.refuse_faults(state)
     except SourceLost as error:
         raise _refused(table, str(error), way_out="") from error
-    read_all = RunTags.of(tags).read_all
-    if (problem := state.problem(source.name, position)) and not read_all:
+    asked = RunTags.of(tags)
+    rest = state.still_there(position) if position else None
+    lost = position.before(rest) if position and rest else 0
+    if lost and not asked.accept_loss:
+        raise _refused(table, str(state.problem(source.name, position)), MOVE_REST)
+    if (problem := state.problem(source.name, rest)) and not asked.read_all:
         raise _refused(table, problem)
     names = [column.name for column in table.schema.columns]
     if problem := source.column_problem(names, may_lack=table.step != MOVE):
         raise _refused(table, problem, way_out="")
     try:
-        source.claim(state, mover_of(table, metadata), takes_over=read_all)
+        source.claim(state, mover_of(table, metadata), takes_over=asked.read_all)
     except SourceLost as error:
         raise _refused(table, str(error), way_out=OTHER_MOVER) from error
-    begin = state.begin(position)
-    return SourceRange(source, begin, source.bound(state, begin))
+    begin = state.begin(rest)
+    found = SourceRange(source, begin, source.bound(state, begin), position if lost else None)
+    if lost:
+        logger.warning("%s: the run gives up %s", table.identifier, found.given_up)
+    return found
 
 
 def mover_of(table: Table, metadata: TableMetadata) -> str:

@@ -13,6 +13,8 @@ from lakehouse_assets.errors import BadRunTag
 
 READ_ALL = "lakehouse/read_all"
 """``true``: the step reads its inputs from their beginning, whatever was read before."""
+ACCEPT_LOSS = "lakehouse/accept_loss"
+"""``true``: the rows that the table's source lost before they were moved are given up, and the others are moved."""
 APPEND_AGAIN = "lakehouse/append_again"
 """The id of a run: its re-execution is meant to add once more the rows that it has added. Not ``true``: Dagster copies
 a run's tags to its re-executions, and these must not inherit the permission."""
@@ -30,6 +32,7 @@ class RunTags:
     append_again: str = ""
     release_anyway: bool = False
     release_again: int | None = None
+    accept_loss: bool = False
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> Self:
@@ -39,6 +42,7 @@ class RunTags:
             tags.get(APPEND_AGAIN, ""),
             _is_true(tags, RELEASE_ANYWAY),
             _number(tags, RELEASE_AGAIN, "the number of a kept release, such as 7"),
+            _is_true(tags, ACCEPT_LOSS),
         )
 
 

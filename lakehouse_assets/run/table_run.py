@@ -40,6 +40,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
@@ -194,6 +195,8 @@ class Staging:
     """The versions of what it reads: those of the plan, or later ones where these could not be read."""
     read_on: ReadOn | None
     """From where on changes of these are read; None where the table's runs can't read on."""
+    source: SourceRange | None
+    """What is moved of the table's source; None where it has none."""
 
     @property
     def own(self) -> Pin | None:
@@ -330,6 +333,7 @@ class TableRun:
         planned_ms = round(plan.made_at.timestamp() * 1000)
         reads_on = read_on_of(table, target.metadata, self.context.run.tags)
         fork_base = self.strategy.fork(evolution.target, plan.token, planned_ms, self._staged_on(is_first))
+        source = plan.source if is_first else source_range(table, target.metadata, self.context.run.tags)
         attempts = first_attempts(
             table,
             self.lakehouse,
@@ -339,11 +343,11 @@ class TableRun:
             self.context.run.run_id,
             inputs=inputs,
             read_on=reads_on,
-            source=plan.source if is_first else source_range(table, target.metadata, self.context.run.tags),
+            source=source,
             left_out=evolution.left_out,
             undeclared=evolution.undeclared,
         )
-        return Staging(evolution, earlier, attempts, inputs, reads_on)
+        return Staging(evolution, earlier, attempts, inputs, reads_on, source)
 
     def _staged_on(self, is_first: bool) -> int | None:
         """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
@@ -477,6 +481,8 @@ class TableRun:
             of_run |= shown(self.table, staging.inputs, read_to, staging.read_on)
             if self.table.source is not None:
                 of_run["moved_to"] = read_to.get(self.table.source.name, "no further: there was nothing to move")
+            if staging.source and (given_up := staging.source.given_up):
+                of_run["given_up"] = given_up
             if self.table.partitions is None and not self.table.write_mode.replaces:
                 now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
                 of_run |= rows_now(now, published.snapshot_id)

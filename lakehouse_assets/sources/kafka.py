@@ -38,6 +38,8 @@ BATCH = 10_000
 """The most records that are parsed at once."""
 NAMED = 100
 """The most records that a message names."""
+LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
+"""The settings of a client that wants the first record of each partition: of others few are fetched."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,9 @@ class KafkaTopic(RowSource):
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
         """Counts offsets, and reads the first record that is not moved of each partition."""
         spans = begin.spans(Offsets(state.identity, state.safe))
-        times = [self._written_at(number, *span) for number, span in spans.items()]
-        oldest = min((at for at in times if at), default=None)
         depth = sum(state.newest) - sum(state.first)
+        times = [message.timestamp()[1] for found in self._records(spans, first_only=True) for message in found]
+        oldest = datetime.fromtimestamp(min(times) / 1000, UTC) if times else None
         return Lag(depth, sum(end - start for start, end in spans.values()), oldest)
 
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
@@ -129,8 +131,9 @@ class KafkaTopic(RowSource):
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the committed records of a range of one partition."""
         left_out = self._left_out(split.partition) if self.skip else set()
+        assert split.end is not None
         rows = 0
-        for messages in self._records(split):
+        for messages in self._records({split.partition: (split.begin, split.end)}):
             kept = [message for message in messages if message.offset() not in left_out]
             if kept:
                 yield self._parsed(kept, schema)
@@ -161,48 +164,52 @@ class KafkaTopic(RowSource):
                 raise BadValue(f"{self.name}: values can't be read: {error}") from error
             raise BadValue(f"{self.name}: {bad_records(bad)}") from None
 
-    def _records(self, split: Split, most: int = BATCH) -> Iterator[list[Message]]:
-        """Yields the committed records of a range, in order, ``most`` at once.
+    def _records(
+        self, spans: Mapping[int, tuple[int, int]], *, first_only: bool = False
+    ) -> Iterator[Sequence[Message]]:
+        """Yields the committed records of a range of each partition, each one's in order, BATCH at once.
 
-        The end is reached where a record or the end of the partition lies behind it: a range may hold no record, as
-        aborted ones and the marks of transactions have offsets too.
+        The end of a range is reached where a record or the end of the partition lies behind it: it may hold no record,
+        as aborted ones and the marks of transactions have offsets too. first_only: of each no more than the first.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        assert split.end is not None
-        consumer = self._consumer()
+        if not spans:
+            return
+        reached = {number: begin for number, (begin, _) in spans.items()}
+        left, heard = set(spans), time.monotonic()
+        consumer = self._consumer(LITTLE if first_only else {})
         try:
-            consumer.assign([TopicPartition(self.topic, split.partition, split.begin)])
-            reached, heard = split.begin, time.monotonic()
-            while reached < split.end:
+            consumer.assign([TopicPartition(self.topic, number, begin) for number, begin in reached.items()])
+            while left:
                 found = []
-                for message in consumer.consume(most, timeout=0.02):
-                    offset = message.offset() or 0
+                for message in consumer.consume(BATCH, timeout=0.02):
+                    number, offset = message.partition() or 0, message.offset() or 0
                     if (error := message.error()) is None:
-                        reached = max(reached, offset + 1)
-                        if offset < split.end:
+                        heard = time.monotonic()
+                        reached[number] = max(reached[number], offset + 1)
+                        if number in left and offset < spans[number][1]:
                             found.append(message)
+                            if first_only:
+                                reached[number] = spans[number][1]
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        reached = max(reached, offset)
+                        reached[number] = max(reached[number], offset)
                     elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise SourceLost(f"{self.name}: partition {split.partition} no longer has {reached}: {error}")
+                        raise SourceLost(f"{self.name}: partition {number} no longer has {reached[number]}: {error}")
                     elif error.fatal() or not error.retriable():
                         raise self._failure(KafkaException(error))
-                    heard = time.monotonic() if error is None else heard
+                    if number in left and reached[number] >= spans[number][1]:
+                        left.remove(number)
+                        consumer.pause([TopicPartition(self.topic, number)])
                 if found:
                     yield found
-                if time.monotonic() - heard > STUCK_SECONDS:
-                    raise SourceUnreachable(f"{self.name}: no record of {reached} to {split.end} in {STUCK_SECONDS} s")
+                if left and time.monotonic() - heard > STUCK_SECONDS:
+                    where = ", ".join(f"{reached[number]} to {spans[number][1]}" for number in sorted(left)[:NAMED])
+                    raise SourceUnreachable(f"{self.name}: no record of {where} in {STUCK_SECONDS} s")
         except KafkaException as error:
             raise self._failure(error) from error
         finally:
             consumer.close()
-
-    def _written_at(self, partition: int, begin: int, end: int) -> datetime | None:
-        """Returns the time of the first committed record of a range; None if there is none."""
-        for messages in self._records(Split(partition, begin, end), most=1):
-            return datetime.fromtimestamp(messages[0].timestamp()[1] / 1000, UTC)
-        return None
 
     def _identity(self) -> str:
         from confluent_kafka import KafkaException
@@ -223,12 +230,13 @@ class KafkaTopic(RowSource):
 
         return AdminClient(client_settings())
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, settings: Mapping[str, int]) -> Consumer:
         from confluent_kafka import Consumer
 
         return Consumer(
             {
                 **client_settings(),
+                **settings,
                 "group.id": "lakehouse",  # asked for; nothing is ever committed to it
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

@@ -54,3 +54,7 @@ class Offsets(NamedTuple):
         """Returns the half-open range from here ``to`` there of each partition that has one, by the partition."""
         pairs = zip(self.widened(len(to.by_partition)).by_partition, to.by_partition, strict=False)
         return {number: (begin, end) for number, (begin, end) in enumerate(pairs) if begin < end}
+
+    def before(self, to: Offsets) -> int:
+        """Returns how many offsets lie from here ``to`` there."""
+        return sum(end - begin for begin, end in self.spans(to).values())

@@ -55,6 +55,16 @@ class SourceState:
         """Returns where a run begins to read: at the position, or without one at the first row that is there."""
         return position.widened(len(self.safe)) if position else Offsets(self.identity, self.first)
 
+    def still_there(self, position: Offsets) -> Offsets:
+        """Returns the position, moved to the first row that is there in the partitions that have lost rows behind it.
+
+        Offsets of another source mean nothing here, and stay as they are.
+        """
+        if position.source != Offsets(self.identity, ()).source:
+            return position
+        begin = position.widened(len(self.first)).by_partition
+        return Offsets(position.identity, tuple(max(pair) for pair in zip(self.first, begin, strict=True)))
+
     def problem(self, name: str, position: Offsets | None) -> str | None:
         """Says why not all rows from the position on are there any more; None if they are. name: the source's."""
         if position is None:
@@ -64,7 +74,7 @@ class SourceState:
         if position.source != Offsets(self.identity, ()).source:
             return f"{name} is another one than was read: {self.identity} now, {position.source} then"
         begin = position.widened(len(self.first)).by_partition
-        if lost := sum(max(0, first - offset) for first, offset in zip(self.first, begin, strict=True)):
+        if lost := position.before(self.still_there(position)):
             return f"{name} was read to {_text(begin)}, and has only what follows {_text(self.first)}: {lost} offsets"
         if any(newest < offset for newest, offset in zip(self.newest, begin, strict=True)):
             return f"{name} was read to {_text(begin)}, and has only got to {_text(self.newest)}: it was set back"

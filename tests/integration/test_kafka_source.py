@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lakehouse_assets.declare.columns import column
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
@@ -106,18 +109,74 @@ def test_a_range_of_aborted_records_moves_the_position_alone(lake: Lake, topic: 
     assert cold(lake) == [1, 2]
 
 
-def test_records_that_retention_took_before_they_were_moved_are_told(lake: Lake, topic: Topic) -> None:
+def test_records_that_retention_took_are_told_and_the_others_are_moved_once(lake: Lake, topic: Topic) -> None:
+    topic.widen(3)
     topic.send(range(3))
+    topic.send(range(100, 103), partition=1)
     stand_in(lake)
     topic.send(range(3, 9))
+    topic.send([103], partition=1)
+    topic.send([200], partition=2)
     topic.cut(7)
-    with pytest.raises(SourceLost, match=r"kafka:events was read to 3, and has only what follows 7: 4 offsets"):
+    lost = r"kafka:events was read to \[3, 3, 0\], and has only what follows \[7, 0, 0\]: 4 offsets"
+    with pytest.raises(SourceLost, match=lost):
         seen(lake)
     text = refused(lake)
-    assert "kafka:events was read to 3, and has only what follows 7: 4 offsets" in text
-    assert "lakehouse/read_all: true" in text
-    move(lake, **{"lakehouse/read_all": "true"})
-    assert seen(lake) == [0, 1, 2, 7, 8]
+    assert re.search(lost, text)
+    assert "lakehouse/accept_loss: true" in text
+    result = lake.run(events_table(), tags={"lakehouse/accept_loss": "true"})
+    assert result.success, failure_text(result)
+    given_up = result.asset_materializations_for_node("demo__events")[0].metadata["given_up"].value
+    assert given_up == "4 offsets that kafka:events has lost: 3 to 6 of partition 0"
+    assert seen(lake) == cold(lake) == [0, 1, 2, 7, 8, 100, 101, 102, 103, 200]
+    move(lake)
+    assert cold(lake) == [0, 1, 2, 7, 8, 100, 101, 102, 103, 200]
+
+
+@pytest.mark.usefixtures("topic")
+def test_the_oldest_of_many_partitions_is_found_by_one_client(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(broker.bootstrap, "wide", partitions=40)
+    began = datetime.now(UTC)
+    for partition in range(39, 0, -1):  # the last partition's are the oldest
+        topic.send(range(20), partition=partition)
+        if partition == 39:
+            first_until = datetime.now(UTC)
+            time.sleep(0.01)  # timestamps are in milliseconds
+    made = list[object]()
+    consumer = KafkaTopic._consumer
+    monkeypatch.setattr(KafkaTopic, "_consumer", lambda self, *given: made.append(given) or consumer(self, *given))
+    state = KafkaTopic("wide").state()
+    lag = KafkaTopic("wide").lag(state, state.begin(None))
+    assert (lag.depth, lag.rows) == (780, 780)
+    assert lag.oldest is not None
+    assert began - timedelta(milliseconds=1) <= lag.oldest <= first_until
+    assert len(made) == 1
+
+
+def test_nested_columns_are_moved_and_read_hot_alike(lake: Lake, topic: Topic) -> None:
+    types = {"tags": "list<string>", "days": "list<date>", "at": "struct<day: date, times: list<timestamptz>>"}
+    table = events_table(columns=[column("n", "long"), *(column(name, type_) for name, type_ in types.items())])
+    instant = datetime(2013, 1, 31, 6, tzinfo=UTC)
+    at = {"day": "2013-01-31", "times": ["2013-01-31T08:00:00+02:00"]}
+    topic.send_raw(
+        *(json.dumps({"n": n, "tags": ["a", None], "days": ["2013-01-31"], "at": at}).encode() for n in (1, 2))
+    )
+    rows = [
+        {"n": n, "tags": ["a", None], "days": [date(2013, 1, 31)], "at": {"day": date(2013, 1, 31), "times": [instant]}}
+        for n in (1, 2, 3)
+    ]
+    catalog = load_lake(lake.settings)
+    hot = hot_and_cold(table, catalog=catalog).polars().collect()
+    assert hot.sort("n").to_dicts() == rows[:2]
+    result = lake.run(table)
+    assert result.success, failure_text(result)
+    topic.send_raw(json.dumps({"n": 3, "tags": ["a", None], "days": ["2013-01-31"], "at": at}).encode())
+    both = hot_and_cold(table, catalog=catalog).polars().collect()
+    assert both.sort("n").to_dicts() == rows
+    topic.send_raw(b'{"N": 4}')
+    with pytest.raises(BadValue, match="field 'N' differs from the column 'n' in case only") as error:
+        hot_and_cold(table, catalog=catalog)
+    assert "skip" not in str(error.value)
 
 
 def test_offsets_that_are_gone_are_an_error_and_are_not_passed_over(topic: Topic) -> None:

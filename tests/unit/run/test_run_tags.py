@@ -22,6 +22,7 @@ def test_no_tag_asks_for_nothing() -> None:
         ("read_all", "True", "read_all", True),
         ("read_all", "false", "read_all", False),
         ("append_again", "a run", "append_again", "a run"),
+        ("accept_loss", "true", "accept_loss", True),
         ("release_anyway", "true", "release_anyway", True),
         ("release_again", "7", "release_again", 7),
         ("release_again", "0", "release_again", 0),

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakehouse_assets.protocol.source_range import SourceRange
+from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import SourceState
 
@@ -54,3 +56,37 @@ def test_without_a_position_all_that_is_there_is_read() -> None:
     found = state(first=(3, 0))
     assert found.problem("kafka:events", None) is None
     assert found.begin(None) == Offsets("id", (3, 0))
+
+
+def test_what_is_still_there_begins_at_the_first_offset_of_each_partition_that_lost_some() -> None:
+    found = state(first=(6, 0, 2), safe=(9, 9, 9), newest=(9, 9, 9))
+    assert found.still_there(POSITION) == Offsets("id", (6, 7, 2))
+    assert POSITION.before(found.still_there(POSITION)) == 3
+    other = Offsets("other", (1, 1))
+    assert found.still_there(other) == other
+
+
+def moved(lost_from: Offsets | None) -> SourceRange:
+    return SourceRange(KafkaTopic("events"), Offsets("id", (6, 7)), Offsets("id", (9, 9)), lost_from)
+
+
+@pytest.mark.parametrize(
+    ("position", "begin"),
+    [
+        (Offsets("id", (5, 7)), (6, 7)),  # as planned
+        (Offsets("id", (8, 9)), (8, 9)),  # another run has moved on since
+        (Offsets("id", (3, 7)), (3, 7)),  # the table was rolled back: what it lacks now nobody gave up
+        (Offsets("id", (5, 2)), (6, 2)),
+        (None, (6, 7)),
+    ],
+)
+def test_a_run_passes_over_what_it_gives_up_and_nothing_else(position: Offsets | None, begin: tuple[int, ...]) -> None:
+    assert moved(POSITION).left(position) == Offsets("id", begin)
+    assert moved(None).left(position) == (position or Offsets("id", begin))
+
+
+def test_a_run_says_what_it_gives_up() -> None:
+    assert moved(POSITION).given_up == "1 offsets that kafka:events has lost: 5 to 5 of partition 0"
+    assert moved(None).given_up == ""
+    other = Offsets("other", (5, 7))
+    assert moved(POSITION).left(other) == other, "which the proof then refuses"
