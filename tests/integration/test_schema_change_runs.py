@@ -145,18 +145,18 @@ def test_a_merge_renames_a_column_and_keeps_its_values(lake: Lake) -> None:
     give(lake, *(unkeyed(id, text=f"t{id}") for id in range(2)), columns="id day n text")
     assert lake.run(merged(column("text", "string"), **tuning)).success
     new = merged(
-        column("label", "string", was="text"),
+        column("extra", "string", was="text"),
         n="long",
         on_schema_change="sync_all_columns",
-        tuning=Tuning(metrics={"label": "full"}),
+        tuning=Tuning(metrics={"extra": "full"}),
     )
-    give(lake, unkeyed(1, label="x"), unkeyed(7, label="y"), columns="id day n label")
+    give(lake, unkeyed(1, extra="x"), unkeyed(7, extra="y"), columns="id day n extra")
     result = lake.run(new)
     assert result.success, failure_text(result)
-    assert found(lake, new) == {0: {"n": 0, "label": "t0"}, 1: {"n": 1, "label": "x"}, 7: {"n": 7, "label": "y"}}
-    give(lake, unkeyed(0, label="z"), columns="id day n label")
+    assert found(lake, new) == {0: {"n": 0, "extra": "t0"}, 1: {"n": 1, "extra": "x"}, 7: {"n": 7, "extra": "y"}}
+    give(lake, unkeyed(0, extra="z"), columns="id day n extra")
     assert lake.run(new).success, "and Spark's Iceberg takes its properties"
-    assert found(lake, new)[0]["label"] == "z"
+    assert found(lake, new)[0]["extra"] == "z"
 
 
 @pytest.mark.parametrize(
