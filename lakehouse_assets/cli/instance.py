@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 
 import dagster as dg
 
+from lakehouse_assets.drive.dead_runs import ACTIVE, reap
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import bound_pool
-from lakehouse_assets.run.in_flight import ACTIVE, reap
 
 
 @contextmanager

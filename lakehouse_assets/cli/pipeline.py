@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -21,7 +22,7 @@ from dagster._core.workspace.load_target import PyProjectFileTarget
 from dagster._grpc.server import LoadedRepositories
 
 from lakehouse_assets.cli.project import FILE
-from lakehouse_assets.drive.this_run import process_tag
+from lakehouse_assets.drive.dead_runs import hold_lock
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.run.in_flight import FIRST, LAST
@@ -140,10 +141,12 @@ class Pipeline:
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         origin = RemoteRepositoryOrigin(self._location, self._name)
+        run_id = str(uuid4())
+        hold_lock(instance, run_id)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),
-            # Names the process from the start, so that the run is reaped even if it is killed before its op begins.
-            tags={**process_tag(), **(tags or {})},
+            run_id=run_id,
+            tags=tags,
             asset_selection=assets,
             run_config=config,
             job_code_origin=job.get_python_origin(),

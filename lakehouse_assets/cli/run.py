@@ -15,6 +15,7 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
 from lakehouse_assets.commit.live_rows import live_rows
+from lakehouse_assets.drive.dead_runs import told
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
@@ -87,8 +88,7 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
         pipeline = Pipeline()
         domain = domain or (names[0].partition(".")[0] if names else pipeline.only_domain())
         for run_id in reaped:
-            text = f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
-            print(text, file=terminal)
+            print(told(run_id), file=terminal)
         every = pipeline.selections(domain, instance)
         selections = [one for one in every if not names or one.name in names]
         if unknown := {*names} - {one.name for one in selections}:

@@ -39,7 +39,7 @@ def serve(settings: Settings, port: int) -> int:
     lock = _lock(settings)
     # Dagster takes seconds to import, so problems are reported before.
     from lakehouse_assets.cli.instance import opened, set_worker_limit
-    from lakehouse_assets.run.in_flight import reap
+    from lakehouse_assets.drive.dead_runs import reap
 
     with opened(settings) as (instance, _):
         set_worker_limit(instance, settings)

@@ -19,7 +19,7 @@ from dagster._utils.interrupts import capture_interrupts
 from lakehouse_assets.drive.chunk import Chunk, PendingChunk, Results, Retry, WorkerFailure, after_end, after_refusal
 from lakehouse_assets.drive.journal import AttemptRecord, Journal
 from lakehouse_assets.drive.slots import Claims, Slots
-from lakehouse_assets.drive.this_run import Context, ThisRun, process_tag
+from lakehouse_assets.drive.this_run import Context, ThisRun
 from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 from lakehouse_assets.protocol.receipts import Receipt
@@ -323,7 +323,6 @@ def driving(
     results at each turn. results: where what the workers do is noted; None for a new one.
     """
     run = ThisRun(context)
-    context.instance.add_run_tags(run.id, process_tag())
     slots = Slots(context.instance, run.id, context.get_step_execution_context().step.key)
     results = Results() if results is None else results
     workers = Workers(launcher, slots, run, results.usages)

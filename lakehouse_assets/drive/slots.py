@@ -1,11 +1,12 @@
 """Slots of the Dagster pool ``lake_workers``: the right to run one worker now, over all runs of the instance.
 
-Nothing waits here: the poll loop claims again. While a run waits, its log says who holds the slots.
+Nothing waits here: the poll loop claims again. A run that waits looks for dead runs that hold slots, and its log says
+which runs hold them.
 
 Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
 instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
 returns ``min([0, …])``, 1.13.27) and, in process, ignores *Terminate*; a claim made here costs one query a second.
-Claims carry the run's id, so run monitoring and the reaper free the slots of a dead run.
+Claims carry the run's id, so run monitoring and dead_runs.py free the slots of a dead run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.dead_runs import Lookout
 from lakehouse_assets.drive.this_run import ThisRun
 from lakehouse_assets.environment.launchers.base import Patience
 
@@ -148,6 +150,9 @@ class Claims:
     """Whether it was logged that the run waits for its own workers alone, which is logged once."""
     _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
 
+    def __post_init__(self) -> None:
+        self._lookout = Lookout(self.run)
+
     def claim(self, chunk: Chunk) -> bool:
         """Tries to claim the chunk's slot, and returns whether it has it.
 
@@ -163,9 +168,11 @@ class Claims:
         self._unreachable.succeeded()
         if claimed:
             self._waiting, self.for_others = None, False
-        elif self._is_time_to_look(chunk.ordinal, time.monotonic()):
+            return True
+        self._lookout.look()
+        if self._is_time_to_look(chunk.ordinal, time.monotonic()):
             self._log_wait(chunk)
-        return claimed
+        return False
 
     def _is_time_to_look(self, ordinal: int, now: float) -> bool:
         """Says whether to look who holds the slots: once a wait is noticeable, then every minute, whoever waits."""

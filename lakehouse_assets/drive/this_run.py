@@ -1,20 +1,17 @@
-"""The run that drives the workers, as Dagster knows it: its log, whether somebody ended it, and its process.
+"""The run that drives the workers, as Dagster knows it: its log, and whether somebody ended it.
 
 While Dagster's storage can't be reached, the workers go on. What becomes of a run whose process is gone is
-run/in_flight.py's.
+dead_runs.py's.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from pathlib import Path
 from typing import TypeAlias
 
 import dagster as dg
-from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +22,6 @@ INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 ENDING = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 # How often the status is read: a few milliseconds each time on SQLite.
 STATUS_SECONDS = 2.0
-# Dagster's UI hides tags with this prefix: a person has no use for this one.
-PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
 class ThisRun:
@@ -74,14 +69,6 @@ class ThisRun:
         return run is None or run.status in ENDING
 
 
-def process_tag() -> dict[str, str]:
-    """Returns the run tag that names this process: ``{PROCESS_TAG: "<hostname>:<pid>:<start time>"}``.
-
-    The start time tells a process from a later one that was given the same pid.
-    """
-    return {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}:{start_time(os.getpid())}"}
-
-
 def start_time(pid: int) -> str | None:
     """Returns the start time of a process of this host, in ticks since its boot; None if it is gone or a zombie."""
     try:
@@ -91,9 +78,3 @@ def start_time(pid: int) -> str | None:
     # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
-
-
-def is_dead(tag: str) -> bool:
-    """Says whether a process tag's value names a process of this host that is gone."""
-    host, pid, started = tag.rsplit(":", 2)
-    return host == socket.gethostname() and start_time(int(pid)) != started

@@ -44,6 +44,14 @@ def wait_for_locks(home: str) -> None:
     event.listen(Pool, "connect", be_patient)
 
 
+def dagster_home() -> Path:
+    """Returns DAGSTER_HOME; where that is not set, ``dagster`` below LAKEHOUSE_HOME.
+
+    It is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
+    """
+    return Path(os.environ.get("DAGSTER_HOME") or read_home() / "dagster")
+
+
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """Dagster's event log in ``$DAGSTER_HOME/history/runs``, its usual place.
 
@@ -63,10 +71,9 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
     ) -> BatchedSqliteEventLog:
         """Opens the log below DAGSTER_HOME; where that is not set, it is ``dagster`` below LAKEHOUSE_HOME."""
         del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
-        # DAGSTER_HOME is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
-        home = os.environ.get("DAGSTER_HOME") or read_home() / "dagster"
+        home = dagster_home()
         wait_for_locks(os.path.realpath(home))
-        return cls(str(Path(home, "history", "runs")), inst_data)
+        return cls(str(home / "history" / "runs"), inst_data)
 
     def claim_concurrency_slot(
         self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None

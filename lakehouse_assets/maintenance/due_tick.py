@@ -13,6 +13,7 @@ from functools import cached_property
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.dead_runs import reap
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.health.health_tick import TICK_SECONDS
 from lakehouse_assets.health.look import HealthReader, TimeIsUp
@@ -36,6 +37,7 @@ def ask(
 ) -> dg.SensorResult:
     """Evaluates the sensor over these tables. now: seconds since 1970."""
     bound_pool(context.instance)
+    reap(context.instance)  # a dead run must not be taken for one that is under way
     location = location_of_sensor(context)
     history = RunHistory.of(context.instance, location)
     if wait := history.wait(now):

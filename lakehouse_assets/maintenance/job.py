@@ -12,7 +12,6 @@ import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.level import MaintenanceLevel
 from lakehouse_assets.maintenance.levels import LEVELS
@@ -80,7 +79,6 @@ def maintenance_job(
         from lakehouse_assets.maintenance.maintenance_run import MaintenanceRun  # imports PyArrow
         from lakehouse_assets.maintenance.policy import Policy
 
-        context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
             policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)

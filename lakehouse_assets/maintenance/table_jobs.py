@@ -16,7 +16,6 @@ from pydantic import Field
 
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.findings import size_text
@@ -99,7 +98,6 @@ def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) ->
 @contextmanager
 def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str]) -> Iterator[None]:
     """Refuses a table that is not declared, and turns what a person can act on into Dagster's failure."""
-    context.instance.add_run_tags(context.run_id, process_tag())  # its slot is freed if this process dies
     if table not in known:
         what = f"unknown table {table}" if table else "no table was named"
         raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)

@@ -9,6 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from lakehouse_assets.drive.dead_runs import Lookout
 from lakehouse_assets.drive.slots import no_other_claims
 from lakehouse_assets.drive.this_run import Context, ThisRun
 
@@ -29,6 +30,7 @@ class TableLock:
     def __post_init__(self) -> None:
         self._storage = self.context.instance.event_log_storage
         self._run = ThisRun(self.context)
+        self._lookout = Lookout(self._run)
         self._pool = f"lake_merge_{self.table}"
         self._step = f"{self.context.get_step_execution_context().step.key}[lock]"
 
@@ -41,6 +43,7 @@ class TableLock:
         self.context.log.info(f"{self.table}: waits until no other merge of the table lands")
         while not self._claim():
             self._run.raise_if_ended()
+            self._lookout.look()
             time.sleep(WAIT_SECONDS)
         self.is_taken = True
 
@@ -58,6 +61,7 @@ class TableLock:
         self.context.log.info(f"{self.table}: waits for a merge that others disturbed too often")
         while self._holders() - {self._run.id}:
             self._run.raise_if_ended()
+            self._lookout.look()
             time.sleep(WAIT_SECONDS)
 
     def _holders(self) -> set[str]:

@@ -17,12 +17,12 @@ from psycopg2.extensions import connection as Connection
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import OnSchemaChange
+from lakehouse_assets.drive.dead_runs import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
 from lakehouse_assets.rewrite.compact import compact
 from lakehouse_assets.run import table_run
-from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text

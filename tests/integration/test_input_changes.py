@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.dead_runs import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact
-from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support import change_reading_steps as steps

@@ -16,7 +16,6 @@ import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.domains.nyc.tables import airlines
-from lakehouse_assets.drive.this_run import PROCESS_TAG
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import POOL
@@ -109,6 +108,6 @@ def holder(settings: Settings) -> str:
         while True:
             slots = instance.event_log_storage.get_concurrency_info(POOL).claimed_slots
             for run in filter(None, (instance.get_run_by_id(slot.run_id) for slot in slots)):
-                if PROCESS_TAG in run.tags:
+                if run.status is dg.DagsterRunStatus.STARTED:
                     return run.run_id
             time.sleep(0.2)

@@ -17,8 +17,9 @@ import pytest
 
 from lakehouse_assets.commit.tokens import PREFIX
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.drive.this_run import PROCESS_TAG, start_time
+from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.run_locks import locks_of
 from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import DagsterServer, Pool, processes, until
 
@@ -81,7 +82,7 @@ def _runs_of(pool: Pool) -> set[str]:
 def _pid(server: DagsterServer, run: str) -> int:
     """Of the run's own process."""
     with dg.DagsterInstance.from_config(str(server.home / "dagster")) as instance:
-        return int(instance.get_run_by_id(run).tags[PROCESS_TAG].rsplit(":", 2)[1])
+        return int(locks_of(instance.run_storage).process(run).split()[1])
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -163,18 +164,6 @@ def test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_r
     assert f"{PREFIX}{run}" in table.properties
     assert f"{PREFIX}{again}" not in table.properties
     assert table.current_snapshot().summary["lakehouse.run-id"] == again
-
-
-@pytest.mark.long(WITH_A_DAEMON)
-@pytest.mark.server
-def test_the_tag_of_a_runs_process_is_not_shown(pool_server: DagsterServer, workers: Workers) -> None:
-    workers.release()
-    run = pool_server.launch(LIGHT, "2024-01-01")
-    assert until(lambda: pool_server.ended(run)) == "SUCCESS"
-    assert _pid(pool_server, run)
-    (shown,) = [found["tags"] for found in pool_server.runs_of(LIGHT) if found["runId"] == run]
-    assert shown["dagster/asset_partition_range_start"] == "2024-01-01"
-    assert PROCESS_TAG not in shown
 
 
 @pytest.mark.long(WITH_A_DAEMON)

@@ -11,12 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from lakehouse_assets.drive.dead_runs import reap
 from lakehouse_assets.drive.journal import Journal
 from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.environment.launchers.s3_pipes import PolledS3Reader
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run import table_run
-from lakehouse_assets.run.in_flight import reap
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.driven import Site, hurried

@@ -24,10 +24,12 @@ import dagster as dg
 
 from lakehouse_assets.cli.home import EVENT_BATCH, INSTANCE
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.drive.this_run import PROCESS_TAG, is_dead
+from lakehouse_assets.drive.dead_runs import ACTIVE, reap
+from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.environment.run_locks import locks_of
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.run.in_flight import ACTIVE, UNFINISHED, reap
+from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.queue_part import inbox_of
 from tests.conftest import ROOT
 from tests.support.dagster_server import plain_environment, processes
@@ -145,8 +147,9 @@ class QueueServices:
         match kind:
             case Kind.RUN:
                 runs = self.lake.instance.get_runs(dg.RunsFilter(statuses=ACTIVE))
-                tags = [run.tags[PROCESS_TAG] for run in runs if PROCESS_TAG in run.tags]
-                return [int(tag.rsplit(":", 2)[1]) for tag in tags if not is_dead(tag)]
+                locks = locks_of(self.lake.instance.run_storage)
+                pids = [int(words.split()[1]) for run in runs if (words := locks.process(run.run_id))]
+                return [pid for pid in pids if start_time(pid)]
             case Kind.WORKER:
                 return [pid for pid, command in processes(self.lake.settings.home).items() if TINY in command]
         pid = (self.code if kind is Kind.SENSOR else self.daemon).pid

@@ -124,13 +124,16 @@ GUARDS = {
     "dagster._core.storage.event_log.base.AssetEventSummaryRecord": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
+    "dagster._core.storage.runs.SqliteRunStorage": "test_a_run_that_is_killed_at_any_step_is_found_and_holds_nothing",
     "dagster._core.storage.tags.BACKFILL_ID_TAG": (
         "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"
     ),
     "dagster._core.storage.tags.PARENT_BACKFILL_ID_TAG": (
         "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"
     ),
-    "dagster._core.storage.tags.HIDDEN_TAG_PREFIX": "test_the_tag_of_a_runs_process_is_not_shown",
+    "dagster._core.storage.tags.HIDDEN_TAG_PREFIX": (
+        "test_a_run_whose_process_was_killed_fails_and_gives_its_slots_back"
+    ),
     "dagster._core.storage.tags.PARENT_RUN_ID_TAG": (
         "test_slots_of_a_killed_run_come_back_and_its_re_execution_goes_on_from_its_receipts"
     ),

@@ -3,6 +3,7 @@ That a merge which others disturb takes it: integration/test_merge.py."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 
@@ -12,6 +13,7 @@ import pytest
 from lakehouse_assets.drive.this_run import ThisRun
 from lakehouse_assets.run import table_lock as module
 from lakehouse_assets.run.table_lock import TableLock
+from tests.support.killed_runs import die, forked
 
 TABLE, STEP = "demo.t", "merged[lock]"
 Work = Callable[[TableLock], object]
@@ -64,6 +66,15 @@ def test_who_is_ended_does_not_wait_for_ever_and_leaves_the_queue(waits: Work, m
         assert not run(instance, waits)
         instance.event_log_storage.free_concurrency_slot_for_step("another", STEP)
         assert run(instance, TableLock.take)
+
+
+@WAITS
+def test_a_lock_of_a_dead_run_is_free(waits: Work, instance: dg.DagsterInstance) -> None:
+    os.waitpid(forked(lambda: run(instance, lambda lock: (lock.take(), die()))), 0)
+    (dead,) = instance.get_runs()
+    assert dead.status is dg.DagsterRunStatus.STARTED
+    assert run(instance, waits)
+    assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
 
 
 @pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.close())])

@@ -1,0 +1,58 @@
+"""Keeps Dagster's runs on SQLite: the process of an active run holds its lock for as long as the run is active.
+
+It is named in dagster.yaml; everything else about runs is Dagster's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.runs import SqliteRunStorage
+from dagster._serdes import ConfigurableClassData
+
+from lakehouse_assets.environment.event_log import dagster_home
+from lakehouse_assets.environment.run_locks import RunLocks
+
+ENDS = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED)
+
+
+class LockingSqliteRunStorage(SqliteRunStorage):
+    """Dagster's runs in ``$DAGSTER_HOME/history``, their usual place; their locks are in ``$DAGSTER_HOME/alive``.
+
+    The event that starts a run is stored by the run's own process, whoever started that, before any op begins and
+    before it waits for any pool.
+    """
+
+    locks: RunLocks
+
+    @classmethod
+    def config_type(cls) -> dict[str, Any]:
+        """Returns an empty schema: there is nothing to configure in dagster.yaml."""
+        return {}
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> LockingSqliteRunStorage:
+        """Opens the storage below DAGSTER_HOME; where that is not set, it is ``dagster`` below LAKEHOUSE_HOME."""
+        del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
+        return cls.from_folder(dagster_home(), inst_data)
+
+    @classmethod
+    def from_folder(cls, folder: Path, inst_data: ConfigurableClassData | None = None) -> LockingSqliteRunStorage:
+        """Opens the storage of a DAGSTER_HOME."""
+        storage = cls.from_local(str(folder / "history"), inst_data)
+        storage.locks = RunLocks(folder / "alive")
+        return storage
+
+    def handle_run_event(self, run_id: str, event: dg.DagsterEvent, update_timestamp: datetime | None = None) -> None:
+        """Changes the run's status as Dagster does. The lock is held from before the run starts until it has ended."""
+        if event.event_type is dg.DagsterEventType.RUN_START:
+            self.locks.hold(run_id)
+        super().handle_run_event(run_id, event, update_timestamp)
+        if event.event_type in ENDS:
+            self.locks.release(run_id)
