@@ -1,4 +1,4 @@
-"""Checks and prepares what running and serving need: a writable home, Java, Spark's jars, a free port.
+"""Checks and prepares what running and serving need: a writable home, Java, Spark's jars.
 
 Imports no Dagster, which takes seconds, so that problems are reported at once.
 """
@@ -6,19 +6,17 @@ Imports no Dagster, which takes seconds, so that problems are reported at once.
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
 from pathlib import Path
 
 from lakehouse_assets.environment.catalog import catalog_properties, data_folders
 from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.machine import SetupError, java_home
+from lakehouse_assets.environment.machine import java_home
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import jars
 
 INSTANCE = Path(__file__).with_name("dagster.yaml")
-HOST = "127.0.0.1"
 FOLDERS = ("dagster", "reports", "tmp")
 # How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
 EVENT_BATCH = "1000"
@@ -40,19 +38,6 @@ def prepare(settings: Settings) -> None:
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
-
-
-def check_port(port: int) -> None:
-    """Raises SetupError when the port of the loopback address can't be used."""
-    with socket.socket() as probe:
-        # As the server does: a port in TIME_WAIT can be used.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            text = f"port {port} of {HOST} can't be used ({reason}); choose another by --port"
-            raise SetupError(text) from error
 
 
 def make_writable(folder: Path, settings: Settings) -> None:

@@ -17,16 +17,17 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import IO
 
-from lakehouse_assets.cli.home import HOST, check_port, prepare
+from lakehouse_assets.cli.home import prepare
+from lakehouse_assets.cli.keeper import kept
+from lakehouse_assets.cli.ports import HOST, check_port, listener
 from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.process_locks import daemon_locks
 from lakehouse_assets.environment.settings import Settings
 
 REAP_SECONDS = 5.0
 # The code location is loaded before the webserver listens: half a minute, more where the disk is slow.
 ASK_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
-# `dagster dev` waits up to 60 s for each of its services, longer than a person who pressed Ctrl-C wants to wait.
-GRACE_SECONDS = 15.0
 
 
 def serve(settings: Settings, port: int) -> int:
@@ -45,21 +46,24 @@ def serve(settings: Settings, port: int) -> int:
         set_worker_limit(instance, settings)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
         print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
-        server = _start(port)
+        keeper = kept([sys.executable, "-m", "dagster", "dev", "-h", HOST, "-p", str(port)], lock.fileno())
         lock.truncate(0)
         print(f"http://{HOST}:{port}, process {os.getpid()}", file=lock, flush=True)
         try:
-            return _watch(server, port, partial(reap, instance))
+            return _watch(keeper, port, partial(reap, instance))
         except KeyboardInterrupt:
             return 0
         finally:
-            _end(server)
+            _end(keeper)
             reap(instance)
             lock.close()
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Locks this home's UI: a second one would run a second daemon. Raises SetupError if another process has it."""
+    """Locks this home's UI: a second one would run a second daemon. Raises SetupError if there is one.
+
+    All that the UI starts keeps the lock (keeper.py); the daemon has a lock of its own besides, whoever started it.
+    """
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,37 +71,38 @@ def _lock(settings: Settings) -> IO[str]:
         lock.seek(0)
         where = lock.read().strip() or "it is starting"
         raise SetupError(f"LAKEHOUSE_HOME={settings.home} has its UI open already: {where}") from None
+    if daemons := daemon_locks(settings.home / "dagster").living():
+        raise SetupError(
+            f"a Dagster daemon works on LAKEHOUSE_HOME={settings.home} already: {', '.join(daemons)}; end it"
+        )
     return lock
 
 
-def _start(port: int) -> subprocess.Popen[bytes]:
-    command = ["-m", "dagster", "dev", "-h", HOST, "-p", str(port)]
-    return subprocess.Popen(
-        [sys.executable, *command],
-        # Its own process group, so that all its processes can be ended with it.
-        start_new_session=True,
-        # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def _watch(server: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
+def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
+    """Reaps dead runs until the UI ends by itself. Returns its exit status, which is never 0."""
     answered, next_reap = False, 0.0
-    while server.poll() is None:
-        if not answered and (answered := _answers(port)):
+    while keeper.poll() is None:
+        if not answered and (answered := _answers(port, keeper.pid)):
             print(f"Dagster UI: http://{HOST}:{port}; Ctrl-C ends it", flush=True)
         if time.monotonic() >= next_reap:
             _reap(reap)
             next_reap = time.monotonic() + REAP_SECONDS
         with suppress(subprocess.TimeoutExpired):
-            server.wait(REAP_SECONDS if answered else ASK_SECONDS)
-    return server.returncode
+            keeper.wait(REAP_SECONDS if answered else ASK_SECONDS)
+    print("error: the UI or its daemon ended by itself; its last messages are above", file=sys.stderr)
+    return keeper.returncode or 1  # `dagster dev` exits with 0 where one of its services was killed
 
 
-def _answers(port: int) -> bool:
-    """Says whether the webserver answers. HTTPConnection ignores the environment's proxies."""
+def _answers(port: int, session: int) -> bool:
+    """Says whether this session's webserver answers; another server may have taken the port in the meantime.
+
+    HTTPConnection ignores the environment's proxies.
+    """
+    pid = listener(port)
     with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:
         try:
+            if pid is None or os.getsid(pid) != session:
+                return False
             connection.request("GET", "/server_info")
             return connection.getresponse().status == 200
         except (OSError, HTTPException):
@@ -105,26 +110,18 @@ def _answers(port: int) -> bool:
 
 
 def _reap(reap: Callable[[], list[str]]) -> None:
+    from lakehouse_assets.drive.dead_runs import told
+
     try:
         for run_id in reap():
-            print(f"the process of run {run_id} had died: the run is marked as failed, its slots are free", flush=True)
+            print(told(run_id), flush=True)
     except Exception as error:  # such as a locked database; the next round tries again
         print(f"could not look for dead runs: {error!r}", file=sys.stderr, flush=True)
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """Ends the server as Ctrl-C does, then its process group, because code servers outlive their parents."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(subprocess.TimeoutExpired, ProcessLookupError):
-        server.send_signal(signal.SIGINT)
-        server.wait(GRACE_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGTERM)  # active runs cancel their workers
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline:
-            server.poll()  # collects the leader, because a zombie would keep the group alive
-            os.killpg(server.pid, 0)
-            time.sleep(0.1)
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+def _end(keeper: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if keeper.stdin:
+        keeper.stdin.close()
+    keeper.wait()

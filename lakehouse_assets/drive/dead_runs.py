@@ -1,6 +1,6 @@
 """Finds the runs whose process is gone, fails them and frees what they hold; whoever waits for that looks meanwhile.
 
-A living run is never ended: only its own process can hold its lock (environment/run_locks.py). Where Dagster's runs are
+A living run is never ended: only its own process can hold its lock (environment/process_locks.py). Where Dagster's runs are
 in another storage, as in production, its own run monitoring asks the service that runs them.
 """
 
@@ -15,7 +15,7 @@ import dagster as dg
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
 from lakehouse_assets.drive.this_run import ThisRun, start_time
-from lakehouse_assets.environment.run_locks import locks_of
+from lakehouse_assets.environment.process_locks import locks_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     """Fails the runs whose process is gone, and frees their slots. Returns their ids."""
     reaped = []
     locks = locks_of(instance.run_storage)
-    for dead in locks.dead() if locks else ():
-        if _fail(instance, dead.run_id, dead.process):
-            reaped.append(dead.run_id)
+    for dead in locks.gone() if locks else ():
+        if _fail(instance, dead.name, dead.process):
+            reaped.append(dead.name)
         # Also of a run that ended before its process did: no daemon may be there to do it.
-        instance.event_log_storage.free_concurrency_slots_for_run(dead.run_id)
+        instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
         if tag and is_dead(tag) and _fail(instance, run.run_id, f"process {tag.rsplit(':', 2)[1]} on {_host()}"):

@@ -1,4 +1,5 @@
-"""Keeps Dagster's runs on SQLite: the process of an active run holds its lock for as long as the run is active.
+"""Keeps Dagster's runs on SQLite: the process of an active run holds a lock as long as the run is active, and so does the
+daemon's process while it lives.
 
 It is named in dagster.yaml; everything else about runs is Dagster's own.
 """
@@ -8,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._serdes import ConfigurableClassData
 
 from lakehouse_assets.environment.event_log import dagster_home
-from lakehouse_assets.environment.run_locks import RunLocks
+from lakehouse_assets.environment.process_locks import ProcessLocks, daemon_locks
+
+if TYPE_CHECKING:
+    from dagster._daemon.types import DaemonHeartbeat
 
 ENDS = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED)
 
@@ -27,7 +31,8 @@ class LockingSqliteRunStorage(SqliteRunStorage):
     before it waits for any pool.
     """
 
-    locks: RunLocks
+    locks: ProcessLocks
+    daemons: ProcessLocks
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
@@ -46,7 +51,7 @@ class LockingSqliteRunStorage(SqliteRunStorage):
     def from_folder(cls, folder: Path, inst_data: ConfigurableClassData | None = None) -> LockingSqliteRunStorage:
         """Opens the storage of a DAGSTER_HOME."""
         storage = cls.from_local(str(folder / "history"), inst_data)
-        storage.locks = RunLocks(folder / "alive")
+        storage.locks, storage.daemons = ProcessLocks(folder / "alive"), daemon_locks(folder)
         return storage
 
     def handle_run_event(self, run_id: str, event: dg.DagsterEvent, update_timestamp: datetime | None = None) -> None:
@@ -56,3 +61,9 @@ class LockingSqliteRunStorage(SqliteRunStorage):
         super().handle_run_event(run_id, event, update_timestamp)
         if event.event_type in ENDS:
             self.locks.release(run_id)
+
+    def add_daemon_heartbeat(self, daemon_heartbeat: DaemonHeartbeat) -> None:
+        """Notes a daemon's sign of life as Dagster does; the daemon's process, which calls this, also holds a lock."""
+        if daemon_heartbeat.daemon_id:
+            self.daemons.hold(daemon_heartbeat.daemon_id)
+        super().add_daemon_heartbeat(daemon_heartbeat)

@@ -20,7 +20,7 @@ from lakehouse_assets.drive import dead_runs
 from lakehouse_assets.drive.dead_runs import PROCESS_TAG, hold_lock, is_dead, reap
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
-from lakehouse_assets.environment.run_locks import RunLocks
+from lakehouse_assets.environment.process_locks import ProcessLocks
 from tests.support.dagster_server import until
 from tests.support.killed_runs import die, forked, in_container, killed, run_paused, started
 
@@ -193,35 +193,35 @@ def test_a_run_that_was_marked_as_failed_keeps_its_slots_until_its_process_is_go
 
 
 def test_one_process_at_a_time_is_given_a_dead_run(tmp_path: Path) -> None:
-    child = forked(lambda: (RunLocks(tmp_path).hold("run"), die()))
+    child = forked(lambda: (ProcessLocks(tmp_path).hold("run"), die()))
     os.waitpid(child, 0)
-    locks = RunLocks(tmp_path)
-    for dead in locks.dead():
-        assert dead.run_id == "run"
-        assert list(RunLocks(tmp_path).dead()) == []
-    assert list(locks.dead()) == []
+    locks = ProcessLocks(tmp_path)
+    for dead in locks.gone():
+        assert dead.name == "run"
+        assert list(ProcessLocks(tmp_path).gone()) == []
+    assert list(locks.gone()) == []
 
 
 def test_one_that_could_not_be_failed_is_given_again(tmp_path: Path) -> None:
-    child = forked(lambda: (RunLocks(tmp_path).hold("run"), die()))
+    child = forked(lambda: (ProcessLocks(tmp_path).hold("run"), die()))
     os.waitpid(child, 0)
     with pytest.raises(OSError, match="locked"):
-        for _ in RunLocks(tmp_path).dead():
+        for _ in ProcessLocks(tmp_path).gone():
             raise OSError("database is locked")
-    assert [dead.run_id for dead in RunLocks(tmp_path).dead()] == ["run"]
+    assert [dead.name for dead in ProcessLocks(tmp_path).gone()] == ["run"]
 
 
 def test_what_a_run_starts_does_not_keep_it_alive(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
     def start() -> None:
-        RunLocks(tmp_path / "alive").hold("run")
+        ProcessLocks(tmp_path / "alive").hold("run")
         note.write_text(str(subprocess.Popen(["sleep", "600"]).pid))
         die()
 
     os.waitpid(forked(start), 0)
     try:
-        assert [dead.run_id for dead in RunLocks(tmp_path / "alive").dead()] == ["run"]
+        assert [dead.name for dead in ProcessLocks(tmp_path / "alive").gone()] == ["run"]
     finally:
         os.kill(int(note.read_text()), signal.SIGKILL)
 

@@ -1,0 +1,75 @@
+"""Keeps a command until its parent ends, however that dies, and then ends all that the command started.
+
+It runs in a process of its own, ``python -m lakehouse_assets.cli.keeper``, which imports nothing but this.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+# `dagster dev` waits up to 60 s for each of its services, longer than a person who pressed Ctrl-C wants to wait.
+GRACE_SECONDS = 15.0
+LOOK_SECONDS = 0.2
+
+
+def kept(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
+    """Starts a keeper with the command in a session of its own.
+
+    The keeper ends the command, and then itself with the command's exit status, when its standard input closes: when
+    the caller closes it, or dies. lock: a descriptor of a locked file. Keeper and command inherit it, so that the file
+    stays locked as long as one of them runs.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(lock), *command],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=[lock],
+    )
+
+
+def keep(command: Sequence[str], lock: int) -> int:
+    """Runs the command until it ends or standard input closes. Returns its exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        process_group=0,  # all its processes can be ended with it
+        pass_fds=[lock],
+    )
+    with suppress(KeyboardInterrupt):
+        while process.poll() is None:
+            closed, _, _ = select.select([0], [], [], LOOK_SECONDS)
+            if closed and not os.read(0, 1):
+                break
+    _end(process)
+    return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process as Ctrl-C does, then its process group, because code servers outlive their parents."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(subprocess.TimeoutExpired, ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+        process.wait(GRACE_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # active runs cancel their workers
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            process.poll()  # collects the leader, because a zombie would keep the group alive
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(keep(sys.argv[2:], int(sys.argv[1])))

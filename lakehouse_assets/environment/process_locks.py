@@ -1,0 +1,112 @@
+"""Sign of life of a process: a lock on a file that it holds, and that the system drops when it dies.
+
+What becomes of a run whose process is dead is decided in drive/dead_runs.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+_held: dict[Path, int] = {}
+"""The locks of this process, each with its file descriptor."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What a process did that has died."""
+
+    name: str
+    """What it was called, such as a run's id."""
+    process: str
+    """The process for a message, such as ``process 123 on lake-1``: neither number nor host name is unique."""
+
+
+@dataclass(frozen=True)
+class ProcessLocks:
+    """The locks in a folder, a file for each.
+
+    A file lock needs no clock and no name of a process: it holds across containers that share the folder, while the
+    process is stopped, and while the machine sleeps. What a process starts does not inherit it.
+    """
+
+    folder: Path
+
+    def hold(self, name: str) -> None:
+        """Holds a lock until release() or the end of this process. Does nothing where this process has it."""
+        path = self.folder / name
+        if path in _held:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hidden = self.folder / f".{uuid4()}"  # nobody may find the file before it is locked
+        lock = os.open(hidden, os.O_CREAT | os.O_RDWR, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        hidden.rename(path)
+        _held[path] = lock
+
+    def release(self, name: str) -> None:
+        """Releases a lock where this process holds it."""
+        path = self.folder / name
+        if (lock := _held.pop(path, None)) is not None:
+            path.unlink(missing_ok=True)
+            os.close(lock)
+
+    def process(self, name: str) -> str:
+        """Returns the words for the process that took a lock; empty if there is none."""
+        try:
+            return (self.folder / name).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def gone(self) -> Iterator[Gone]:
+        """Yields each lock whose process is dead, and removes it once the caller asks for the next.
+
+        One process at a time is given a lock; if it fails, the lock is yielded again next time.
+        """
+        for path in self._files():
+            if path in _held:  # on NFS, closing another descriptor of the file would drop this process's lock
+                continue
+            try:
+                lock = os.open(path, os.O_RDWR)
+            except FileNotFoundError:
+                continue
+            try:
+                if _is_free(lock) and os.fstat(lock).st_nlink:  # without a link it has just been released
+                    yield Gone(path.name, os.read(lock, 1000).decode())
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(lock)
+
+    def living(self) -> list[str]:
+        """Returns the words for the processes that hold locks."""
+        for _ in self.gone():
+            pass
+        return [words for path in self._files() if (words := self.process(path.name))]
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("[!.]*"))
+
+
+def locks_of(run_storage: object) -> ProcessLocks | None:
+    """Returns the locks of the processes of runs; None where Dagster's run storage has none, as in production."""
+    locks = getattr(run_storage, "locks", None)  # run_storage.py takes half a second to import
+    return locks if isinstance(locks, ProcessLocks) else None
+
+
+def daemon_locks(dagster_home: Path) -> ProcessLocks:
+    """Returns the locks of the Dagster daemons of a DAGSTER_HOME. There should be one."""
+    return ProcessLocks(dagster_home / "daemons")
+
+
+def _is_free(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

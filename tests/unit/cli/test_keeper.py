@@ -1,0 +1,106 @@
+"""What the UI starts ends with it, however it dies, and keeps the home's lock until then. Here it is small programs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from lakehouse_assets.cli import ui
+from lakehouse_assets.cli.keeper import kept
+from lakehouse_assets.cli.ports import HOST, check_port, listener
+from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.environment.machine import SetupError
+from tests.conftest import ROOT
+from tests.support.dagster_server import until
+from tests.support.http_server import Handler, http_server
+
+SERVICE = """
+import signal, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", '''
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as code servers do
+print(os.getpid(), flush=True)
+time.sleep(600)
+'''])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+PARENT = f"""
+import os, sys
+from lakehouse_assets.cli.keeper import kept
+from lakehouse_assets.cli.ports import HOST, check_port, listener
+lock = open(sys.argv[1])
+import fcntl
+fcntl.flock(lock, fcntl.LOCK_EX)
+keeper = kept([sys.executable, "-c", {SERVICE!r}], lock.fileno())
+print(keeper.pid, flush=True)
+keeper.wait()
+"""
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def pids(output: IO[str] | None, count: int) -> list[int]:
+    assert output
+    return [int(output.readline()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_all_that_was_started_ends_with_a_parent_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    command = [sys.executable, "-c", PARENT, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        started = pids(parent.stdout, 3)
+        assert all(map(start_time, started))
+        assert is_locked(path)
+        parent.send_signal(number)
+    until(lambda: not any(map(start_time, started)))
+    until(lambda: not is_locked(path))
+
+
+@pytest.mark.parametrize(("ends", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 1)])
+def test_a_ui_that_ends_by_itself_has_failed(
+    tmp_path: Path, ends: str, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`dagster dev` exits with 0 where its daemon was killed."""
+    with (tmp_path / "lock").open("w") as lock:
+        keeper = kept([sys.executable, "-c", f"import sys; {ends}"], lock.fileno())
+        assert ui._watch(keeper, 1, list) == status
+    assert "ended by itself" in capfd.readouterr().err
+
+
+def test_another_server_on_the_port_is_not_taken_for_the_ui() -> None:
+    class Page(Handler):
+        def do_GET(self) -> None:
+            self.answer(200, b"{}", {})
+
+    with http_server(Page) as url:
+        port = int(url.rpartition(":")[2])
+        assert ui._answers(port, os.getsid(0))
+        assert not ui._answers(port, os.getsid(0) + 1)
+
+
+def test_a_taken_port_names_the_process_that_has_it() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        assert listener(port) == os.getpid()
+        with pytest.raises(SetupError, match=rf"port {port} .* by process {os.getpid()}: \S+"):
+            check_port(port)
+    assert listener(port) is None
+    check_port(port)
