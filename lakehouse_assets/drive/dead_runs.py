@@ -1,7 +1,7 @@
 """Finds the runs whose process is gone, fails them and frees what they hold; whoever waits for that looks meanwhile.
 
-A living run is never ended: only its own process can hold its lock (environment/process_locks.py). Where Dagster's runs are
-in another storage, as in production, its own run monitoring asks the service that runs them.
+A living run is never ended: its process holds a lock (environment/process_locks.py). Where Dagster keeps runs in
+another storage, as in production, its own run monitoring asks the service that runs them.
 """
 
 from __future__ import annotations

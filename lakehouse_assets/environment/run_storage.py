@@ -1,5 +1,4 @@
-"""Keeps Dagster's runs on SQLite: the process of an active run holds a lock as long as the run is active, and so does the
-daemon's process while it lives.
+"""Keeps Dagster's runs on SQLite; the process of an active run holds a lock, and so does the daemon's.
 
 It is named in dagster.yaml; everything else about runs is Dagster's own.
 """

@@ -124,6 +124,7 @@ GUARDS = {
     "dagster._core.storage.event_log.base.AssetEventSummaryRecord": (
         "test_what_is_looked_up_together_is_what_each_alone_would_be"
     ),
+    "dagster._daemon.types.DaemonHeartbeat": "test_a_home_that_a_daemon_works_on_gets_no_second_one",
     "dagster._core.storage.runs.SqliteRunStorage": "test_a_run_that_is_killed_at_any_step_is_found_and_holds_nothing",
     "dagster._core.storage.tags.BACKFILL_ID_TAG": (
         "test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution"

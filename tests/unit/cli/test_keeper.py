@@ -8,19 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+import dagster as dg
 import pytest
+from dagster._daemon.types import DaemonHeartbeat
 
 from lakehouse_assets.cli import ui
 from lakehouse_assets.cli.keeper import kept
 from lakehouse_assets.cli.ports import HOST, check_port, listener
 from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.machine import SetupError
+from lakehouse_assets.environment.settings import Settings
 from tests.conftest import ROOT
 from tests.support.dagster_server import until
 from tests.support.http_server import Handler, http_server
+from tests.support.killed_runs import forked
 
 SERVICE = """
 import signal, subprocess, sys, time
@@ -104,3 +110,25 @@ def test_a_taken_port_names_the_process_that_has_it() -> None:
             check_port(port)
     assert listener(port) is None
     check_port(port)
+
+
+def test_a_home_that_a_daemon_works_on_gets_no_second_one(
+    instance: dg.DagsterInstance, settings: Settings, tmp_path: Path
+) -> None:
+    """Such as one that outlived the UI that started it, or that a person started."""
+    ready = tmp_path / "ready"
+
+    def daemon() -> None:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(0.0, "SENSOR", "one", []))
+        instance.add_daemon_heartbeat(DaemonHeartbeat(0.0, "BACKFILL", "one", []))
+        ready.touch()
+        time.sleep(600)
+
+    home = replace(settings, home=tmp_path)
+    pid = forked(daemon)
+    until(ready.exists)
+    with pytest.raises(SetupError, match=f"a Dagster daemon works on .* already: process {pid} on "):
+        ui._lock(home)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    ui._lock(home).close()
