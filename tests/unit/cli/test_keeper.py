@@ -42,7 +42,6 @@ time.sleep(600)
 PARENT = f"""
 import os, sys
 from lakehouse_assets.cli.keeper import kept
-from lakehouse_assets.cli.ports import HOST, check_port, listener
 lock = open(sys.argv[1])
 import fcntl
 fcntl.flock(lock, fcntl.LOCK_EX)
