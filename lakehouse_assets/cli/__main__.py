@@ -16,6 +16,7 @@ from lakehouse_assets.cli.new_project import make_project
 from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.environment.catalog import catalog_problems
+from lakehouse_assets.environment.databases import refused_database
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
@@ -108,6 +109,8 @@ def _perform(chosen: argparse.Namespace) -> int:
     except Exception as error:
         if settings and (full := full_disk(error, settings)):
             message = f"{full}, then start again. Nothing half-written is visible, and what was staged is kept"
+        elif settings and (refused := refused_database(error, settings.home)):
+            message = refused
         elif isinstance(error, EXPECTED):
             message = str(error)
         else:

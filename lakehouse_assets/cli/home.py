@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from lakehouse_assets.environment.catalog import catalog_properties, data_folders
+from lakehouse_assets.environment.databases import check_databases
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import java_home
 from lakehouse_assets.environment.settings import Settings
@@ -25,8 +26,10 @@ EVENT_BATCH = "1000"
 def prepare(settings: Settings) -> None:
     """Prepares the home and what workers need, and points the environment of this process and its children to it.
 
-    Raises SettingsError when the home can't be written, SetupError when Java or Spark's jars are missing.
+    Raises SettingsError when the home or a database in it can't be written, SetupError when Java or Spark's jars are
+    missing.
     """
+    check_databases(settings.home)
     properties = catalog_properties(settings)
     own = data_folders(settings, properties)
     for folder in (settings.home, *own, *(settings.home / name for name in FOLDERS)):

@@ -14,6 +14,7 @@ import dagster as dg
 
 from lakehouse_assets.drive.dead_runs import ACTIVE, reap
 from lakehouse_assets.drive.slots import POOL
+from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import bound_pool
 
@@ -28,6 +29,7 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
     with ExitStack() as stack:
         with (settings.home / "dagster" / ".opening").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            make_database(settings.home / "dagster" / "schedules" / "schedules.db")
             instance = stack.enter_context(dg.DagsterInstance.get())
             reaped = tidy(instance, settings)
         yield instance, reaped

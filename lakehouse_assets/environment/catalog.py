@@ -34,6 +34,7 @@ from lakehouse_assets.environment.catalog_translation import (
 )
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.connections import AWAY, tell_connections_apart
+from lakehouse_assets.environment.databases import CATALOG, make_database
 from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
 from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of
 from lakehouse_assets.environment.moved_home import refuse_moved
@@ -106,7 +107,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
     """Completes PyIceberg's properties with defaults: those of the embedded catalog where there are none."""
     found = dict(properties)
     if not found:
-        found = {"type": "sql", "uri": f"sqlite:///{settings.home / 'catalog.db'}?timeout={SQLITE_BUSY_SECONDS}"}
+        found = {"type": "sql", "uri": f"sqlite:///{settings.home / CATALOG}?timeout={SQLITE_BUSY_SECONDS}"}
     elif (uri := found.get("uri", "")).startswith(POSTGRESQL) and find_spec("psycopg") is None:
         # SQLAlchemy 2.1 uses psycopg where the URL names no driver; PyIceberg and Dagster come with psycopg2.
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
@@ -163,6 +164,8 @@ def load_lake(settings: Settings) -> Catalog:
         raise SettingsError(problem)
     if kind == "sql":
         tell_connections_apart()
+        if properties["uri"].startswith(f"sqlite:///{settings.home / CATALOG}"):
+            make_database(settings.home / CATALOG)
     catalog = load_catalog(LAKE, **properties)
     if kind == "rest" and (problems := partial_loading(catalog.properties)):
         raise SettingsError(*problems)

@@ -21,6 +21,7 @@ from dagster._utils.concurrency import ConcurrencyClaimStatus
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
+from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import read_home
 
 LOCK_SECONDS = 60
@@ -74,6 +75,11 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
         home = dagster_home()
         wait_for_locks(os.path.realpath(home))
         return cls(str(home / "history" / "runs"), inst_data)
+
+    def conn_string_for_shard(self, shard_name: str) -> str:
+        """Returns the address of a run's database, or that of the index, which is made if it is not there."""
+        make_database(Path(self.path_for_shard(shard_name)))
+        return super().conn_string_for_shard(shard_name)
 
     def claim_concurrency_slot(
         self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None

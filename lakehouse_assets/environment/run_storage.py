@@ -14,6 +14,7 @@ import dagster as dg
 from dagster._core.storage.runs import SqliteRunStorage
 from dagster._serdes import ConfigurableClassData
 
+from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.event_log import dagster_home
 from lakehouse_assets.environment.process_locks import ProcessLocks, daemon_locks
 
@@ -49,6 +50,7 @@ class LockingSqliteRunStorage(SqliteRunStorage):
     @classmethod
     def from_folder(cls, folder: Path, inst_data: ConfigurableClassData | None = None) -> LockingSqliteRunStorage:
         """Opens the storage of a DAGSTER_HOME."""
+        make_database(folder / "history" / "runs.db")
         storage = cls.from_local(str(folder / "history"), inst_data)
         storage.locks, storage.daemons = ProcessLocks(folder / "alive"), daemon_locks(folder)
         return storage

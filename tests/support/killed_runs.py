@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -53,6 +54,8 @@ def forked(work: Callable[[], object]) -> int:
     try:
         work()
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)
 
