@@ -63,7 +63,9 @@ class SourceState:
         if position.source != Offsets(self.identity, ()).source:
             return position
         begin = position.widened(len(self.first)).by_partition
-        return Offsets(position.identity, tuple(max(pair) for pair in zip(self.first, begin, strict=True)))
+        there = tuple(max(pair) for pair in zip(self.first, begin, strict=True))
+        # A purge drops the marks of the positions before it.
+        return Offsets(position.identity if there == begin else self.identity, there)
 
     def problem(self, name: str, position: Offsets | None) -> str | None:
         """Says why not all rows from the position on are there any more; None if they are. name: the source's."""

@@ -90,3 +90,10 @@ def test_a_run_says_what_it_gives_up() -> None:
     assert moved(None).given_up == ""
     other = Offsets("other", (5, 7))
     assert moved(POSITION).left(other) == other, "which the proof then refuses"
+
+
+def test_a_position_behind_a_purge_that_dropped_its_mark_goes_on_with_the_rest() -> None:
+    found, marked = state(first=(6, 9), safe=(9, 9)), Offsets(Offsets.marked("id", "mark"), (5, 7))
+    assert found.still_there(marked) == Offsets("id", (6, 9))
+    assert found.problem("postgres:state", found.still_there(marked)) is None
+    assert "it was set back" in str(state().problem("postgres:state", marked))
