@@ -29,10 +29,11 @@ def prepare(settings: Settings) -> None:
     Raises SettingsError when the home or a database in it can't be written, SetupError when Java or Spark's jars are
     missing.
     """
+    make_writable(settings.home, settings)
     check_databases(settings.home)
     properties = catalog_properties(settings)
     own = data_folders(settings, properties)
-    for folder in (settings.home, *own, *(settings.home / name for name in FOLDERS)):
+    for folder in (*own, *(settings.home / name for name in FOLDERS)):
         make_writable(folder, settings)
     java_home()
     jars(settings)
