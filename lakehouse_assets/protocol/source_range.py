@@ -48,5 +48,6 @@ class SourceRange:
             return position or self.begin
         count = len(self.begin.by_partition)
         places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
-        at = (end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
-        return Offsets(position.identity, tuple(at))
+        at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
+        passes_over = at != position.widened(count).by_partition
+        return Offsets(self.begin.identity if passes_over else position.identity, at)
