@@ -12,7 +12,6 @@ import dagster as dg
 from pydantic import Field
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.this_run import process_tag
 from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, RollbackRefused
 from lakehouse_assets.keys_text import keys_text
@@ -50,7 +49,6 @@ def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
     def rollback(
         context: dg.OpExecutionContext, config: RollbackConfig, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> None:
-        context.instance.add_run_tags(context.run_id, process_tag())
         if not (config.table and config.to):
             raise dg.Failure("name a table, and what to roll it back to", allow_retries=False)
         (table,) = chosen_tables([config.table], tables)
