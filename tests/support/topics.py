@@ -41,8 +41,10 @@ class Topic:
 
     def widen(self, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(SECONDS)
-        # A producer asks for partitions every five minutes.
+        # A producer asks for partitions every five minutes, and a broker may not know them at once.
         self.producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "log_level": "0"})
+        while len(self.producer.list_topics(self.name, SECONDS).topics[self.name].partitions) < partitions:
+            time.sleep(0.05)
 
     def send(self, numbers: Sequence[int], partition: int = 0) -> None:
         """Writes a record for each number, and waits until the broker has them."""
