@@ -15,8 +15,8 @@ from pyiceberg.table.snapshots import Summary
 
 from bench.synthetic import TABLE, properties
 from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.commit.tokens import NEWEST
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from tests.support.histories import DAY, NOW, History
 
 # As many entries as a publish leaves.

@@ -1,6 +1,6 @@
 """Expires snapshots of a table in one commit, whatever else is committed meanwhile, and checks afterwards what it did.
 
-Metadata only: no file is deleted here. Which snapshots may expire is decided in maintenance/expiry.py.
+Metadata only: no file is deleted here. Which snapshots may expire is decided in expiry.py.
 """
 
 from __future__ import annotations

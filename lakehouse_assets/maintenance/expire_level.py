@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from lakehouse_assets.commit.expire_commit import Expiry
+    from lakehouse_assets.commit.expiry import ExpiryPlan
     from lakehouse_assets.health.health import TableHealth
-    from lakehouse_assets.maintenance.expiry import ExpiryPlan
 
 SNAPSHOTS = Limit(1_001, 10_000)
 """Snapshots of the table: a commit takes 0.3 s longer for each 1,000 (measured with PyIceberg), so 10,000 cost it
@@ -62,7 +62,7 @@ class ExpireLevel(MaintenanceLevel):
         """Expires what nothing keeps, in one commit."""
         from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
         from lakehouse_assets.commit.expire_commit import expire
-        from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
+        from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
         from lakehouse_assets.releases.pointer import released_snapshots
 
         plans: list[ExpiryPlan] = []

@@ -22,8 +22,8 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatisticsUpdate, SetStatisticsUpdate
 
 from lakehouse_assets.commit.expire_commit import Expired, Expiry, expire, without_snapshots
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused, RolledBack
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import NOW, History
 from tests.support.proxy import Fault, Proxy

@@ -11,7 +11,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from tests.support.forks import Daily, daily_rows
 
 pytestmark = pytest.mark.spark

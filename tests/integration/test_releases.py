@@ -19,10 +19,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.build_location import code_location
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import ForeignVersion, NoSuchRelease
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import load_pointer, released_snapshots

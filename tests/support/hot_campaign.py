@@ -20,10 +20,10 @@ from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from tests.support import hot_deaths as parts
 from tests.support.hot_deaths import POINTS, TABLE, THERE, Point
 from tests.support.hot_tables import UPSERT, make_source

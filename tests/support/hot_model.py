@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.warm import warm
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.rewrite.compact import compact
 from tests.support.hot_movers import KEYS, HotMovers, Rows, written
 from tests.support.hot_world import with_gaps

@@ -20,13 +20,13 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.expire_commit import expire
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.maintenance.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.row_source import SourceState
