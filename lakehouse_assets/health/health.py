@@ -65,6 +65,8 @@ class TableHealth:
     """The partitions with live files, in the order of their names."""
     collected: LastLook | None = None
     """What the collector found last; None before its first look."""
+    expirable: int | None = None
+    """How many snapshots may expire if no run has pinned them; None if its properties forbid to tell."""
 
     def total(self, number: str) -> int:
         """Returns the sum of a number of the partitions, such as ``files``."""

@@ -14,11 +14,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
+from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
 from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files, read_manifests
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import UnreadableMetadata
+from lakehouse_assets.errors import MaintenanceRefused, UnreadableMetadata
 from lakehouse_assets.health.health import TableHealth, size_limits, table_health
 from lakehouse_assets.health.partition_names import KeyOf, keys_of
 from lakehouse_assets.health.summaries import LiveFile, summarize
@@ -56,8 +58,9 @@ def look(
     finally:
         if lines.keys() != kept.keys():
             cache.write(metadata.table_uuid, limits, lines.values())
-    return table_health(
-        ".".join(table.name()),
+    identifier = ".".join(table.name())
+    health = table_health(
+        identifier,
         metadata,
         len(table.io.new_input(table.metadata_location)),
         manifests,
@@ -65,6 +68,15 @@ def look(
         key_of,
         reasons_of_table(metadata),
     )
+    return replace(health, expirable=_expirable(identifier, metadata))
+
+
+def _expirable(identifier: str, metadata: TableMetadata) -> int | None:
+    try:
+        plan = plan_expiry(identifier, metadata, ExpiryPolicy(), int(time.time() * 1000))
+    except MaintenanceRefused:  # the level says why
+        return None
+    return len(plan.expiry.snapshot_ids)
 
 
 def _key(manifest: ManifestFile) -> tuple[str, int]:

@@ -52,10 +52,13 @@ class ExpireLevel(MaintenanceLevel):
         return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the expiry of the table's snapshots."""
+        """Yields the expiry of the table's snapshots, unless all of them must stay."""
+        if health.expirable == 0:
+            return
         if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
             reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
-            gain = Gain(snapshots=health.snapshots, scan_work=health.metadata_size)
+            gone = health.snapshots if health.expirable is None else health.expirable
+            gain = Gain(snapshots=gone, scan_work=health.metadata_size * gone // max(1, health.snapshots))
             yield Candidate(health.identifier, self, reason, gain)
 
     def carry_out(self, means: Means, action: Action) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import dagster as dg
@@ -26,7 +27,7 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.protocol.pin import Pin
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.protocol.receipts import Receipt
-from lakehouse_assets.run.jobs import PINNED, READS, markdown_table
+from lakehouse_assets.run.jobs import FILE_COLUMNS, PINNED, READS, markdown_table, shown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -124,17 +125,18 @@ def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) 
     return f"changes since {since.partition('@')[0]}" if since else "all, as changes"
 
 
-def files_by_key(chunks: Iterable[Receipt]) -> dict[str, list[tuple[str, int, int]]]:
+def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
     """Returns the files of the drop zone that each partition was made from, as FILES has them.
 
     A file whose name begins with a partition's key is that one's; any other is of all partitions of its chunk.
     """
-    found: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
     for receipt in chunks:
         keys = parts_of(receipt.keys)
         for file in receipt.files:
             name = file.path.rpartition("/")[2]
             of_file = [key for key in keys if key and name.startswith(f"{key}.")]
             for key in of_file or keys:
-                found[key].append((file.path, file.size, file.modified_ms))
-    return {key: files[:SHOWN] for key, files in found.items()}
+                modified = datetime.fromtimestamp(file.modified_ms / 1000, UTC)
+                found[key].append((file.path, f"{file.size:,}", f"{modified:%Y-%m-%d %H:%M:%S} UTC"))
+    return {key: shown_table(FILE_COLUMNS, files[:SHOWN]) for key, files in found.items()}

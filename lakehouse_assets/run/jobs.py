@@ -21,7 +21,9 @@ PINNED = "pinned"
 OWN_ROWS = "partitions_own_rows"
 """The definition metadata that says whether a run's rows lie in its own partitions."""
 FILES = "drop_zone_files"
-"""The metadata that names the files of the drop zone that a partition was made from: path, bytes, epoch ms of each."""
+"""The metadata that names the files of the drop zone that a partition was made from, a row each; of earlier versions of
+this library a list of path, bytes, epoch ms."""
+FILE_COLUMNS = ("file", "bytes", "modified")
 
 
 def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list[Table]:

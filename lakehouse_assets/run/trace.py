@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.commit.history import History
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.inputs import pinned_in
-from lakehouse_assets.run.jobs import FILES, OWN_ROWS, READS
+from lakehouse_assets.run.jobs import FILE_COLUMNS, FILES, OWN_ROWS, READS
 from lakehouse_assets.run.outdated import (
     MADE,
     Metadata,
@@ -198,6 +198,11 @@ def _value(made: dg.AssetMaterialization, name: str) -> Any:
 def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
     for name, version in (_value(made, READS) or {}).items():
         yield f"{name}: snapshot {version}"
+    files = made.metadata.get(FILES)
+    if isinstance(files, dg.TableMetadataValue):
+        for record in files.records:
+            yield "{}: {} bytes of {}".format(*(record.data[name] for name in FILE_COLUMNS))
+        return
     for path, size, modified_ms in _value(made, FILES) or ():
         yield f"{path}: {size:,} bytes of {datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 

@@ -69,6 +69,7 @@ def test_only_new_manifests_are_read(crafted: Crafted, cache: SummaryCache, read
     table = crafted.list(days(3), days(30, 31), keep=True)
     reads()
     health = look(table, cache)
+    assert (health.snapshots, health.expirable) == (len(table.metadata.snapshots), 0), "they are young"
     assert reads() == 2
     assert {p.name: p.files for p in health.partitions if p.values[0] in (2, 3, 30)} == {
         "day=1970-01-03": 1,

@@ -278,3 +278,9 @@ def test_the_start_of_an_engine_counts_against_little_work() -> None:
     small = fragmented("a.t", 1, needs_spark=("it has bloom filters",))
     found = planned(small, fragmented("b.t", 10))
     assert [action.table for action in found.taken] == ["b.t", "a.t"]
+
+
+@pytest.mark.parametrize(("expirable", "gain"), [(0, None), (3, 3), (None, 5)])
+def test_an_expiry_promises_what_it_can_take(expirable: int | None, gain: int | None) -> None:
+    asked = planned(table(snapshots=5, metadata_size=1000, expirable=expirable), levels=[Level.EXPIRE], force=True)
+    assert [action.gain.snapshots for action in asked.taken] == ([] if gain is None else [gain])

@@ -57,7 +57,8 @@ def test_partitions_that_own_no_rows_show_their_files_and_first_rows(lake: Fault
     shown = told(result)
     assert shown.keys() == set(DAYS)
     for day, of_day in shown.items():
-        assert [Path(path).name for path, *_ in of_day["drop_zone_files"]] == [f"{day}.csv"]
+        (file,) = (record.data for record in of_day["drop_zone_files"].records)
+        assert (Path(str(file["file"])).name, file["bytes"]) == (f"{day}.csv", "1")
         assert ("Of 2024-01-01..2024-01-02 (2) together" in of_day["preview"]) == together
         assert "| 0 | n0 |" in of_day["preview"]
         assert of_day.get("dagster/partition_row_count") == (None if together else 3)
