@@ -19,6 +19,7 @@ import pytest
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.environment import redaction
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.asset import table_asset
@@ -71,6 +72,12 @@ def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3's default session keeps the credentials that the environment had when the first test used it."""
     if boto3 := sys.modules.get("boto3"):
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+
+
+@pytest.fixture(autouse=True)
+def own_secrets() -> None:
+    """What one test's catalog has as a password is a word in the messages of another test."""
+    redaction.KNOWN.clear()
 
 
 @pytest.fixture

@@ -64,7 +64,8 @@ def _pattern(settings: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
 def _secrets(name: str, value: str) -> Iterator[str]:
     """Yields the secrets in a setting: its value, passwords in it, and the parts that a message may quote alone."""
     if NAME.search(name):
-        yield from (value, *value.splitlines(), *value.split(":"))
+        # Before a colon there is a name, such as OAuth2's client id or the user of basic authentication.
+        yield from (value, *value.splitlines(), value.partition(":")[2])
     yield from (found[2] for found in ASSIGNED.finditer(value))
     if found := USER_INFO.search(value):
         yield (password := found[1])

@@ -13,11 +13,10 @@ from hypothesis.errors import FlakyFailure
 from psycopg2.extensions import connection as Connection
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit import positions
+from lakehouse_assets.commit import expiry, positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot import hot_rows, purge
-from lakehouse_assets.maintenance import expiry
 from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run import input_positions
 from tests.support.collected import local_site

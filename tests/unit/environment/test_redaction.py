@@ -63,9 +63,9 @@ def test_so_are_a_password_in_a_url_and_its_parts(encoded: str, told: str) -> No
 
 
 def test_what_is_not_in_the_environment_is_remembered() -> None:
-    remember({"credential": "client:hush-hush", "uri": "https://lake.example", "warehouse": "s3://lake"})
-    told = "client:hush-hush hush-hush https://lake.example s3://lake"
-    assert redacted(told) == "… … https://lake.example s3://lake"
+    remember({"credential": "client-id:hush-hush", "uri": "https://lake.example", "warehouse": "s3://lake"})
+    told = "client-id:hush-hush hush-hush client-id https://lake.example s3://lake"
+    assert redacted(told) == "… … client-id https://lake.example s3://lake"
 
 
 def test_so_is_a_password_in_an_option() -> None:
