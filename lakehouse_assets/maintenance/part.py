@@ -18,7 +18,7 @@ from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.run_history import SENSOR
-from lakehouse_assets.maintenance.table_jobs import restore_job, take_over_job
+from lakehouse_assets.maintenance.table_jobs import drop_missing_job, restore_job, take_over_job
 from lakehouse_assets.run.resource import Lakehouse
 
 WEEKLY = "0 3 * * 0"
@@ -41,7 +41,7 @@ def maintenance(tables: Sequence[Table], settings: Settings, domains: Collection
         asset_checks=[health_checks(table, LEVELS) for table in tables],
         sensors=[health_sensor(tables, LEVELS, status), due_sensor(tables, job, status)],
         schedules=[_collection(job, by_hand)],
-        jobs=[job, restore_job(tables, tags), take_over_job(tables, tags)],
+        jobs=[job, *(make(tables, tags) for make in (restore_job, drop_missing_job, take_over_job))],
     )
 
 

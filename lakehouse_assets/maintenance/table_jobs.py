@@ -1,8 +1,9 @@
-"""The jobs that a person starts for one table: ``lakehouse_restore`` and ``lakehouse_take_over``.
+"""The jobs that a person starts for one table.
 
-The first brings files back that the collector has put into the trash, the second says for all to see that this catalog
-has a table, after another one has had it too. How a storage gives a file back, and what the collector does with a table
-of another catalog, is collect/'s.
+``lakehouse_restore`` brings files back that the collector has put into the trash. ``lakehouse_drop_missing`` drops
+files from the metadata that somebody else deleted from storage. ``lakehouse_take_over`` says for all to see that this
+catalog has a table, after another one has had it too. How files come back, are missed and dropped, and what the
+collector does with a table of another catalog, is collect/'s.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -20,11 +21,13 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
-from lakehouse_assets.run.in_flight import RESTORE
+from lakehouse_assets.run.in_flight import DROP_MISSING, RESTORE
 from lakehouse_assets.run.jobs import NO_TAGS, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry
+
     from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection
 
 NAMED = 5
@@ -33,6 +36,8 @@ SHOWN = 1000
 """The most files that a dry run names."""
 COLUMNS = ("file", "size", "why it went", "run")
 """The columns of the table that a dry run shows."""
+MISSING = ("file", "content", "partition", "rows", "written by", "in the trash")
+"""The columns of the table of missing files."""
 
 
 class RestoreConfig(dg.Config):
@@ -48,6 +53,18 @@ class RestoreConfig(dg.Config):
         [], description="Only these files, or what was in these folders: absolute paths or s3:// URLs; none: all."
     )
     dry_run: bool = Field(True, description="true: only show what the trash has of it. false: bring it back.")
+
+
+class DropMissingConfig(dg.Config):
+    """Says of which table to drop missing files. Shows in the launchpad."""
+
+    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
+    dry_run: bool = Field(
+        True,
+        description="true: only show which live files are not in storage. false: drop them from the table's metadata. "
+        "Their rows are given up.",
+    )
 
 
 class TakeOverConfig(dg.Config):
@@ -75,6 +92,24 @@ def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> d
 
     about = "Brings back files that the collector has put into the trash."
     return job_of(restore, RestoreConfig, RESTORE, about, tags)
+
+
+def drop_missing_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
+    """Returns the job that drops missing files from a table's metadata. tags: those of its runs.
+
+    It is in the pool of maintenance, so that no file is brought back meanwhile.
+    """
+    known = [table.identifier for table in tables]
+
+    @dg.op(name="drop_missing", pool=POOL, out=dg.Out(dg.Nothing))
+    def drop_missing(
+        context: dg.OpExecutionContext, config: DropMissingConfig, lakehouse: dg.ResourceParam[Lakehouse]
+    ) -> None:
+        with _work_on(context, config.table, known):
+            context.add_output_metadata(_drop_missing(context, config, lakehouse))
+
+    about = "Drops files from a table's metadata that somebody deleted from storage, so that readers work again."
+    return job_of(drop_missing, DropMissingConfig, DROP_MISSING, about, tags)
 
 
 def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
@@ -178,6 +213,61 @@ def _shown(
             allow_retries=False,
         )
     return shown
+
+
+def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lakehouse: Lakehouse) -> dict[str, Any]:
+    # Import what definitions need not load.
+    from lakehouse_assets.collect.drop_missing import DropMissing, is_data
+    from lakehouse_assets.collect.missing import RUN_ID, in_trash, named, partition_name, run_of
+    from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.commit.land import NothingLeft
+    from lakehouse_assets.commit.publish import publish
+    from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.maintenance.collect_level import site_of
+
+    site = site_of(lakehouse, context.instance)
+    table = with_retries(lambda: load(site, config.table))
+    change = DropMissing.look(table)
+    held = in_trash(site.trashes(config.table, table), [entry.data_file.file_path for entry in change.missing])
+    name_of = partition_name(table.metadata)
+
+    def shown(entries: Sequence["ManifestEntry"]) -> dict[str, Any]:
+        rows = [
+            (
+                entry.data_file.file_path,
+                "rows" if is_data(entry) else "deletes",
+                name_of(entry),
+                f"{entry.data_file.record_count:,}",
+                run_of(table.metadata, entry),
+                "yes" if entry.data_file.file_path in held else "no",
+            )
+            for entry in entries[:SHOWN]
+        ]
+        lost = sum(entry.data_file.record_count for entry in entries if is_data(entry))
+        return {"dry_run": config.dry_run, "missing": len(entries), "rows": lost, "files": shown_table(MISSING, rows)}
+
+    if config.dry_run or not change.missing:
+        return shown(change.missing)
+    if held:
+        raise dg.Failure(
+            f"table {config.table}: the trash has {len(held):,} of its {len(change.missing):,} missing files, such as "
+            f"{min(held)}. Nothing was dropped: bring them back by the job {RESTORE} first",
+            shown(change.missing),
+            allow_retries=False,
+        )
+    run = context.instance.get_run_record_by_id(context.run.run_id)
+    assert run, "Dagster's storage has the run that it executes"
+    token = RunToken(f"{context.run.run_id}.drop-missing", run.create_timestamp)
+    try:
+        published = publish(site.catalog, config.table, change, token, {RUN_ID: context.run.run_id})
+    except NothingLeft:  # they are back
+        return shown([])
+    context.log.warning(
+        f"table {config.table}: {len(change.dropped):,} missing files were dropped from its metadata, in snapshot "
+        f"{published.snapshot_id}: {named(table, change.dropped)}. It lacks their rows. Dagster shows these partitions "
+        "as materialized all the same: materialize them again if their rows can be computed after all"
+    )
+    return {**shown(change.dropped), "snapshot_id": str(published.snapshot_id)}
 
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:

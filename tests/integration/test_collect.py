@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.judge import Keep, WhyUnneeded
 from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.ledger import Entry
-from lakehouse_assets.collect.missing import RESTORE
+from lakehouse_assets.collect.missing import DROP_MISSING, RESTORE
 from lakehouse_assets.collect.pass_report import LastLook, Report
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.change import Change
@@ -108,6 +108,7 @@ def test_live_files_that_somebody_deleted_are_told_by_partition_and_run(site: Te
     assert f"day={DAY} ({by_day[DAY]}, written by run run-7)" in told
     assert f"day={OTHER}" not in told
     assert "Materialize these partitions again" in told
+    assert DROP_MISSING in told
     (dry,) = passes(site, table, 0, dry_run=True)
     assert dry.problems == [told]
     table.publish("run-8", [DAY], table.stage("run-8", 0, [DAY], daily_rows(DAY, each=4)))

@@ -29,7 +29,7 @@ from lakehouse_assets.maintenance.level import Action, Means, Result
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
-from lakehouse_assets.run.in_flight import MAINTENANCE, RESTORE
+from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.outsiders import commit_deletes, equality_deletes, position_deletes
 from tests.support.tables import numbers, whole
@@ -267,7 +267,7 @@ def test_what_it_does_not_know_is_refused(
 
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
     defs = maintenance([TABLE, OTHER], settings)
-    assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE, TAKE_OVER]
+    assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE, DROP_MISSING, TAKE_OVER]
 
 
 def tags(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.queue.queue_definitions import queue_definitions
-from lakehouse_assets.run.in_flight import MAINTENANCE, REDRIVE, RESTORE
+from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, REDRIVE, RESTORE
 from lakehouse_assets.run.plan_job import PLAN
 from tests.support.tables import numbers
 from tests.support.whole_location import build_defs
@@ -22,7 +22,7 @@ def fields_of(job: dg.JobDefinition) -> dict[str, dg.Field]:
     return dict(job.run_config_schema.config_type.fields)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", [MAINTENANCE, PLAN, RESTORE, TAKE_OVER])
+@pytest.mark.parametrize("name", [MAINTENANCE, PLAN, RESTORE, DROP_MISSING, TAKE_OVER])
 def test_a_job_shows_its_own_fields_with_their_meaning_and_values(name: str) -> None:
     fields = fields_of(build_defs().resolve_job_def(name))
     assert not fields.keys() & {"ops", "resources", "loggers", "execution"}
