@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 
+from lakehouse_assets.drive.kept_verdicts import keep_verdicts
 from lakehouse_assets.drive.this_run import ThisRun, start_time
 from lakehouse_assets.environment.process_locks import locks_of
 
@@ -92,6 +93,7 @@ def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
         "machine was restarted. Nothing half-written is visible; re-execute the run from failure to continue with the "
         "chunks that were staged.",
     )
+    keep_verdicts(instance, run)
     return True
 
 

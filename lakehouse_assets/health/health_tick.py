@@ -15,7 +15,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.health.findings import Measures
 from lakehouse_assets.health.health_verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.health.look import HealthReader, TimeIsUp
-from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, of_failed_runs, short
+from lakehouse_assets.health.look_cursor import HOUR, LookCursor, Seen, materializations, short
 from lakehouse_assets.health.said import Stored
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -23,8 +23,6 @@ from lakehouse_assets.run.resource import Lakehouse
 TICK_SECONDS = 20.0
 # The daemon stores about 35 a second, and works for no other sensor meanwhile.
 MOST_EVENTS = 300
-# Twice the distance of ticks: what one has no time for is found by the next.
-LATELY_SECONDS = 600.0
 
 
 def evaluate(
@@ -33,7 +31,7 @@ def evaluate(
     """Evaluates the sensor over these tables. now: seconds since 1970."""
     cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
     cursor.forget_others({table.identifier for table in tables})
-    due = cursor.due(tables, events, now, of_failed_runs(context.instance, tables, now - LATELY_SECONDS))
+    due = cursor.due(tables, events, now)
     found: list[dg.AssetCheckEvaluation] = []
     if due:
         # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import dagster as dg
@@ -19,8 +18,6 @@ from lakehouse_assets.run.jobs import SensorCursor
 HOUR = 3600.0
 """Seconds until a table without a new materialization in Dagster's log is looked at again. Other engines leave no
 event, so what they do is seen that late. A load every five minutes was 8.6 million a month for 500 idle tables."""
-MOST_RUNS = 200
-"""The failed runs of which the tables are looked at; those of more wait for their hour."""
 
 
 class Seen(NamedTuple):
@@ -42,16 +39,12 @@ class LookCursor(SensorCursor):
     """The identifier of the table that was looked at last."""
     seen: dict[str, Seen] = field(default_factory=dict)
 
-    def due(
-        self, tables: Iterable[Table], events: Mapping[str, int], now: float, besides: Collection[Table] = ()
-    ) -> list[Table]:
+    def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
         """Returns the tables that are to be looked at, in turn: by name, beginning after the last one.
 
-        events: by identifier, as materializations() finds them. now: seconds since 1970. besides: tables that are due
-        for another reason.
+        events: by identifier, as materializations() finds them. now: seconds since 1970.
         """
-        events_of = ((table, events.get(table.identifier, 0)) for table in tables)
-        found = [table for table, event in events_of if table in besides or self._is_due(table.identifier, event, now)]
+        found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
         return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
@@ -79,16 +72,6 @@ def materializations(instance: dg.DagsterInstance, tables: Sequence[Table]) -> d
     """
     latest = instance.event_log_storage.get_latest_materialization_storage_ids([table.key for table in tables])
     return {table.identifier: latest.get(table.key) or 0 for table in tables}
-
-
-def of_failed_runs(instance: dg.DagsterInstance, tables: Sequence[Table], since: float) -> list[Table]:
-    """Finds the tables of runs that have failed lately, by one query. since: seconds since 1970.
-
-    Dagster shows the checks that such a run has planned and not come to as failed, however healthy the table is.
-    """
-    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=datetime.fromtimestamp(since, UTC))
-    selections = [run.asset_selection for run in instance.get_runs(failed, limit=MOST_RUNS)]
-    return [table for table in tables if any(keys is None or table.key in keys for keys in selections)]
 
 
 def short(text: str) -> str:

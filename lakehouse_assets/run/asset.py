@@ -13,6 +13,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.table import AUDIT, Table
+from lakehouse_assets.drive.kept_verdicts import keep_verdicts
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
@@ -66,6 +67,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         try:
             yield from materialize(context, table, lakehouse)
         except Exception as error:
+            keep_verdicts(context.instance, context.run, context.get_step_execution_context().step.key)
             redact(error)
             by_command = context.run.remote_job_origin is None
             if (failure := _failure(error, table, lakehouse, by_command=by_command)) is None:

@@ -51,6 +51,9 @@ GUARDS = {
     "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecord": (
         "test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over"
     ),
+    "dagster._core.storage.asset_check_execution_record.COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES": (
+        "test_checks_that_a_failed_run_did_not_come_to_keep_their_verdicts"
+    ),
     "dagster._core.storage.asset_check_execution_record.AssetCheckExecutionRecordStatus": (
         "test_what_a_run_is_about_to_say_is_left_to_it_until_it_is_over"
     ),

@@ -18,6 +18,7 @@ from dagster._core.storage.runs import SqliteRunStorage
 
 from lakehouse_assets.drive import dead_runs
 from lakehouse_assets.drive.dead_runs import PROCESS_TAG, hold_lock, is_dead, reap
+from lakehouse_assets.drive.kept_verdicts import KEPT
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.process_locks import ProcessLocks
@@ -127,6 +128,33 @@ def test_a_run_that_is_killed_while_it_waits_for_a_pool_leaves_the_queue(home: d
     (run,) = home.get_runs()
     assert reap(home) == [run.run_id]
     assert storage.get_concurrency_run_ids() == {"another"}
+
+
+@dg.asset_check(asset="checked")
+def check() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True)
+
+
+def test_its_checks_keep_their_last_verdicts(home: dg.DagsterInstance) -> None:
+    """Dagster would show them as failed."""
+
+    @dg.asset
+    def checked(context: dg.AssetExecutionContext) -> None:
+        if context.run.tags.get("killed"):
+            die()
+
+    def run(**tags: str) -> None:
+        dg.materialize([checked, check], instance=home, tags=tags)
+
+    run()
+    child = forked(lambda: run(killed="yes"))
+    os.waitpid(child, 0)
+    (killed_run,) = reap(home)
+    record = home.event_log_storage.get_latest_asset_check_execution_by_key([check.check_key])[check.check_key]
+    assert record.run_id == killed_run
+    assert record.evaluation, "it is only planned"
+    assert record.evaluation.passed
+    assert KEPT in record.evaluation.metadata
 
 
 def test_a_message_names_the_process(home: dg.DagsterInstance) -> None:
