@@ -18,6 +18,7 @@ from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.domain import Domain, location_settings
+from lakehouse_assets.run.executor import patient_executor
 from lakehouse_assets.run.plan_job import plan_job
 from lakehouse_assets.run.resource import Lakehouse
 
@@ -56,6 +57,6 @@ def shared_definitions(
         dg.Definitions(
             jobs=[plan_job(tables), rollback_job(tables)],
             resources={"lakehouse": Lakehouse(settings), **(resources or {})},
-            executor=dg.in_process_executor,
+            executor=patient_executor,
         ),
     )

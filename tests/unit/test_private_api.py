@@ -37,6 +37,7 @@ GUARDS = {
     "_SnapshotProducer._clean_all_uncommitted": (
         "test_attempts_that_run_out_leave_the_table_and_its_folder_as_they_were"
     ),
+    "_engine": "test_a_run_outlasts_it",
     "_AUTO_OFFSET_RESET": "test_offsets_that_are_gone_are_an_error_and_are_not_passed_over",
     "_PARTITION_EOF": "test_a_range_of_aborted_records_moves_the_position_alone",
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",

@@ -1,0 +1,71 @@
+"""The executor of all runs: Dagster's own in-process executor, in whose process Dagster's PostgreSQL is waited for.
+
+How a catalog's database is waited for is in environment/catalog.py, Dagster's SQLite files in environment/event_log.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lakehouse_assets.drive.slots import UNREACHABLE_SECONDS
+from lakehouse_assets.environment.connections import is_refused
+from lakehouse_assets.environment.launchers.base import Patience
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
+logger = logging.getLogger(__name__)
+
+
+@dg.executor(name=dg.in_process_executor.name, config_schema=dg.in_process_executor.config_schema.as_field())
+def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
+    """Executes a run's steps in its own process, which waits for Dagster's database while that is out of reach.
+
+    Dagster makes an executor in processes of runs only: its webserver, its daemon and code servers don't wait.
+    """
+    wait_for_database(context.instance)
+    create = dg.in_process_executor.executor_creation_fn
+    assert create is not None
+    return create(context)
+
+
+def wait_for_database(instance: dg.DagsterInstance) -> None:
+    """From now on, this instance's storages in PostgreSQL wait for a server that is away, not for one that refuses.
+
+    Dagster (1.13.27) opens a connection for each query, and gives up after 6 s. Now each connection waits, for
+    UNREACHABLE_SECONDS of one absence; once these are over, connections fail as Dagster's own do until the server is
+    back.
+    """
+    postgres = sys.modules.get("dagster_postgres")  # imported where a storage is one of its own
+    if postgres is None:
+        return
+    from sqlalchemy import event
+
+    kinds = postgres.PostgresEventLogStorage, postgres.PostgresRunStorage, postgres.PostgresScheduleStorage
+    patience = Patience(UNREACHABLE_SECONDS)
+
+    def connect(dialect: Dialect, _: object, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        while True:
+            try:
+                connection = dialect.connect(*arguments, **keywords)
+            except dialect.loaded_dbapi.OperationalError:
+                begins = patience.since is None
+                if is_refused(*arguments, **keywords) or patience.failed(time.monotonic()):
+                    raise
+            else:
+                patience.succeeded()
+                return connection
+            if begins:
+                logger.warning("Dagster's database is out of reach; it is waited for, %d s at most", patience.seconds)
+            time.sleep(random.uniform(0.5, 1.5))
+
+    for storage in (instance.event_log_storage, instance.run_storage, instance.schedule_storage):
+        if isinstance(storage, kinds) and storage._engine.dialect.driver == "psycopg2":
+            event.listen(storage._engine, "do_connect", connect)
