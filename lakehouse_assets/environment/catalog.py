@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -166,7 +167,7 @@ def load_lake(settings: Settings) -> Catalog:
         tell_connections_apart()
         if properties["uri"].startswith(f"sqlite:///{settings.home / CATALOG}"):
             make_database(settings.home / CATALOG)
-    catalog = load_catalog(LAKE, **properties)
+    catalog = _open_sql(properties) if kind == "sql" else load_catalog(LAKE, **properties)
     if kind == "rest" and (problems := partial_loading(catalog.properties)):
         raise SettingsError(*problems)
     if kind == "sql":
@@ -175,6 +176,20 @@ def load_lake(settings: Settings) -> Catalog:
     if kind == "glue":
         _keep_run_properties_out(catalog)
     return catalog
+
+
+def _open_sql(properties: Mapping[str, str]) -> Catalog:
+    """Opens a SQL catalog, whose two tables PyIceberg creates if they are not there.
+
+    If several create them at once, as in an empty home, all but one fail at each table; then it is there.
+    """
+    from pyiceberg.catalog import load_catalog
+    from sqlalchemy.exc import DBAPIError
+
+    for _ in range(2):
+        with suppress(DBAPIError):
+            return load_catalog(LAKE, **properties)
+    return load_catalog(LAKE, **properties)
 
 
 def data_folders(settings: Settings, properties: Mapping[str, str]) -> list[Path]:

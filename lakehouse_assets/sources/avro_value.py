@@ -62,8 +62,8 @@ class Avro:
 
     Example:
         >>> from lakehouse_assets import Avro, KafkaTopic
-        >>> KafkaTopic("flight-events", value=Avro()).value
-        Avro()
+        >>> KafkaTopic("flight-events", value=Avro()).name
+        'kafka:flight-events'
     """
 
     type: Literal["avro"] = field(default="avro", repr=False)

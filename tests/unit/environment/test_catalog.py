@@ -7,6 +7,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -288,3 +290,15 @@ def test_glue_is_not_told_of_the_runs_that_a_tables_own_metadata_knows(tmp_path:
         assert lake.load_table("demo.t").properties.items() >= (run | {"owner": "us"}).items()
         assert parameters["owner"] == "us"
         assert not run.keys() & parameters.keys()
+
+
+def test_many_may_open_a_new_home_at_once(settings: Settings) -> None:
+    """Each one's look for the catalog's tables comes before any of them has created them."""
+    opened = threading.Barrier(8)
+
+    def namespaces(_: int) -> list[object]:
+        opened.wait()
+        return [*load_lake(settings).list_namespaces()]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(namespaces, range(8))] == [[]] * 8
