@@ -17,7 +17,6 @@ from lakehouse_assets.commit.live_rows import live_rows
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
 from lakehouse_assets.declare.columns import column_schema
-from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunk import Results
@@ -122,7 +121,7 @@ def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) ->
 
     region: the part of the table that the chunks own. Where partitions own no rows (Append, Merge), a chunk's rows are
     those of its partitions together: numbers are shown of a chunk with one partition only, and no rows are counted
-    where a merge has written other rows anew beside its own.
+    if the run has matched its own with others, which a merge writes anew.
     """
     rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
     if table.partitions is None or table.write_mode.owns_partitions:
@@ -137,7 +136,7 @@ def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) ->
     alone = [chunk for chunk in chunks if len(chunk.receipt.keys) == 1]
     for chunk in alone:
         count, files, size = partition_stats(region, [chunk])[WHOLE]
-        counted = {rows: count} if isinstance(table.write_mode, Append) else {}
+        counted = {} if table.write_mode.match_on else {rows: count}
         found[chunk.receipt.keys[0]] = {**counted, "files": files, "bytes": size}
     if len(found) <= MOST_PARTITIONS:
         for chunk, first in zip(chunks, at_once(lambda chunk: previews(region, [chunk]), chunks), strict=True):

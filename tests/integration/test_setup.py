@@ -160,7 +160,7 @@ def test_a_terminal_sees_one_live_line_that_ends_as_the_result(settings: Setting
     assert b"\r\x1b[K[2/3] demo.daily  done in 0:0" in shown
 
 
-@pytest.mark.long("Several runs of `make run`, one of them killed; test_reaper.py holds what is reaped.")
+@pytest.mark.long("Several runs of `make run`, one of them killed; test_dead_runs.py holds what is reaped.")
 def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings: Settings, tmp_path: Path) -> None:
     other = tmp_path / "other"
     for home in (settings.home, other):

@@ -17,11 +17,12 @@ def main(run: str, rounds: int, many: int) -> int:
     slots.CLAIM_INTERVAL_SECONDS = 0.01
     home, most = Path(os.environ["DAGSTER_HOME"]), 0
     holders, ready = home / "holders", home / "ready"
-    (ready / run).touch()
-    while len(list(ready.iterdir())) < many:  # else the first may be done before the last has begun
-        time.sleep(0.01)
-    with dg.DagsterInstance.get() as instance:
+    with dg.DagsterInstance.get() as instance:  # which takes seconds
         own = slots.Slots(instance, run, "step")
+        (ready / run).touch()
+        while len(list(ready.iterdir())) < many:  # else the first may be done before the last has begun
+            time.sleep(0.01)
+        patient_until = time.monotonic() + 20
         for chunk in range(rounds):
             while not own.claim(chunk):
                 time.sleep(0.01)
@@ -29,6 +30,9 @@ def main(run: str, rounds: int, many: int) -> int:
             for pause in (0.02, 0.0):  # others may come while it is held
                 most = max(most, len(list(holders.iterdir())))
                 time.sleep(pause)
+            while most < 2 and time.monotonic() < patient_until:  # a claim takes longer than that on a busy machine
+                most = max(most, len(list(holders.iterdir())))
+                time.sleep(0.02)
             (holders / run).unlink()
             own.free(chunk)
     return most

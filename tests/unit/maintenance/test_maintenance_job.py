@@ -416,9 +416,8 @@ def test_what_is_too_little_to_be_mended_shows_its_numbers_and_is_done_by_force(
     assert rows(settings) == before
     assert len(before) == 49
 
-    (row,) = shown(run(settings, instance, force=True, levels=["expire"]), "plan")
-    assert row["why"].startswith("6 snapshots in a metadata.json of ")
-    assert shown(run(settings, instance, force=True, levels=["deletes", "fragments"]), "plan") == []
+    # Its six snapshots are young, and fewer than are kept in any case.
+    assert shown(run(settings, instance, force=True, levels=["expire", "deletes", "fragments"]), "plan") == []
 
 
 def test_two_small_files_become_one_where_a_person_forces_it(
