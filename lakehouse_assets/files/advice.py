@@ -1,0 +1,92 @@
+"""Says which option would take a text that stands for no value of its type.
+
+Each piece of advice is tried: an option is named only if the text is read with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
+from lakehouse_assets.files.time_pattern import TimePattern
+
+NULLS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "nan", "NaN", "-", "--", ".", "?", r"\N")
+"""How files write a missing value."""
+BOOLEANS = (("t", "f"), ("T", "F"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"), ("y", "n"), ("Y", "N"), ("1", "0"))
+DATES = (
+    *("dd.MM.yyyy", "d.M.yyyy", "dd/MM/yyyy", "MM/dd/yyyy", "M/d/yyyy", "d/M/yyyy", "yyyy/MM/dd", "yyyyMMdd"),
+    *("dd-MM-yyyy", "dd-MMM-yyyy", "d-MMM-yyyy", "dd-MMM-yy", "d-MMM-yy", "MMM d, yyyy", "MMMM d, yyyy"),
+)
+CLOCKS = ("HH:mm:ss", "HH:mm", "H:mm", "h:mm a", "h:mm:ss a", "HH:mm:ss.SSS", "HH:mm:ss.SSSSSS")
+OTHER_TYPES = {
+    "int": ("long", "decimal(38,0)", "double"),
+    "long": ("decimal(38,0)", "double"),
+    "float": ("double", "decimal(38,9)"),
+    "double": ("decimal(38,0)", "decimal(38,18)"),
+    "boolean": (),
+    "date": ("timestamp", "timestamptz"),
+    "timestamp": ("timestamptz", "date"),
+    "timestamptz": (),
+}
+SOME_ZONE = "Europe/Berlin"
+"""Stands for the zone that only the reader knows."""
+
+
+def time_patterns(type_: str) -> Iterator[str]:
+    """Yields patterns that are tried for dates or times that are not written as ISO 8601 has them."""
+    for date in DATES:
+        if type_ == "date":
+            yield date
+        else:
+            yield from (f"{date} {clock}" for clock in CLOCKS)
+
+
+def takes(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> bool:
+    """Tells whether each of the texts stands for a value."""
+    return not any(read_cells(texts, column, arrow_type(type_), spelling)[1].to_pylist())
+
+
+def advice(text: str, column: str, type_: str, spelling: Spelling) -> str:
+    """Returns the end of a sentence that says which option takes a text; empty if none is known."""
+    return next(
+        (f"; {told}" for told in _advice(text, column, type_, spelling)), "; declare it string to take it as it is"
+    )
+
+
+def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    texts = pa.array([text], pa.string())
+    if text in NULLS:
+        yield f"if it is a missing value, null=[…, {text!r}] takes it"
+    if text.strip(" \t") != text and takes(pa.array([text.strip(" \t")]), column, type_, spelling):
+        yield "trim=True takes it"
+    if type_ == "boolean":
+        for pair in BOOLEANS:
+            if takes(texts, column, type_, replace(spelling, booleans=pair)):
+                yield f"booleans={pair!r} takes it"
+    if type_ in ("date", "timestamp", "timestamptz"):
+        yield from _time_advice(texts, column, type_, spelling)
+    numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
+    if numeric and spelling == replace(spelling, decimal=".", thousands=""):
+        for marks in ({"decimal": ","}, {"thousands": ","}, {"decimal": ",", "thousands": "."}, {"thousands": "'"}):
+            if takes(texts, column, type_, replace(spelling, **marks)):
+                yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items())} takes it"
+    for other in OTHER_TYPES.get(type_, ("double",)):
+        if takes(texts, column, other, spelling):
+            yield f"declare it {other}"
+
+
+def _time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    if type_ == "timestamptz" and not spelling.time_zone:
+        local = replace(spelling, time_zone=SOME_ZONE)
+        if takes(texts, column, type_, local):
+            yield "it has no offset: time_zone='…' takes it as of that zone, or declare it timestamp"
+    elif type_ == "timestamptz" and takes(texts, column, "timestamp", spelling):
+        yield f"{spelling.time_zone} skips or repeats that time, so it is no instant; declare it timestamp"
+    for pattern in time_patterns(type_):
+        formats = {**spelling.formats, column: pattern}
+        zone = spelling.time_zone or SOME_ZONE
+        if TimePattern(pattern) and takes(texts, column, type_, replace(spelling, formats=formats, time_zone=zone)):
+            yield f"formats={{{column!r}: {pattern!r}}} takes it"

@@ -1,0 +1,222 @@
+"""The grammar of each type: which texts of a file stand for which values. A text that stands for none is never guessed.
+
+Where the texts come from, and who is told of the wrong ones, is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse_assets.files.time_pattern import TimePattern
+
+DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+ARROW: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+}
+"""The types that a cell can have, as Iceberg spells them, and Arrow's; decimals beside them."""
+TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+NOT_FINITE = {
+    **dict.fromkeys(("nan", "NaN"), math.nan),
+    **dict.fromkeys(("inf", "Infinity"), math.inf),
+    **dict.fromkeys(("-inf", "-Infinity"), -math.inf),
+}
+INTEGER = r"^[+-]?[0-9]+$"
+REAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0*)?)?"
+ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
+"""Up to 18 hours, as java.time and so Spark has them (java.time.ZoneOffset)."""
+EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
+"""Integers of so many digits are exact in a floating-point number, whatever they are."""
+LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a file writes its values, beside what each type allows anyway."""
+
+    decimal: str = "."
+    """What is before the fraction of a number."""
+    thousands: str = ""
+    """What is between groups of three digits; empty if nothing is."""
+    booleans: tuple[str, str] = ("", "")
+    """How true and false are written; empty for ``true`` and ``false`` in lower, upper or title case."""
+    time_zone: str = ""
+    """The zone of times without an offset, by its name, such as ``Europe/Berlin``; empty if each has an offset."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """Column → how its dates or times are written, such as ``dd.MM.yyyy HH:mm``."""
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """Returns Arrow's type for one of Iceberg's that a cell can have. Raises ValueError for another, with advice."""
+    if found := DECIMAL.fullmatch(text):
+        precision, scale = map(int, found.groups())
+        if not 1 <= precision <= 38 or scale > precision:
+            raise ValueError(f"{text} is no decimal: expected 1 to 38 digits, of which at most all are a fraction")
+        return pa.decimal128(precision, scale)
+    if text not in ARROW:
+        raise ValueError(f"{text} is none of {', '.join(ARROW)}, decimal(precision, scale); declare it string")
+    return ARROW[text]
+
+
+def read_cells(texts: pa.StringArray, column: str, type_: pa.DataType, spelling: Spelling) -> tuple[pa.Array, pa.Array]:
+    """Returns the values of a column's texts, and for each text whether it is wrong: it stands for no value.
+
+    A null stays null, and is not wrong. Of wrong texts the value is null.
+    """
+    if pa.types.is_string(type_):
+        return texts, pc.and_(pc.is_null(texts), False)
+    given = texts
+    if pattern := spelling.formats.get(column):
+        texts = TimePattern(pattern).to_iso(texts)
+    values = _reader(type_, spelling)(texts)
+    return values, pc.and_(pc.is_valid(given), pc.is_null(values))
+
+
+def _reader(type_: pa.DataType, spelling: Spelling) -> Callable[[pa.StringArray], pa.Array]:
+    if pa.types.is_boolean(type_):
+        return partial(_booleans, spelling=spelling)
+    if pa.types.is_date(type_):
+        return _dates
+    if pa.types.is_timestamp(type_):
+        return partial(_instants, zone=spelling.time_zone) if type_.tz else _times
+    read = {True: _integers, False: _decimals}[pa.types.is_integer(type_)]
+    read = _reals if pa.types.is_floating(type_) else read
+    return lambda texts: read(_plain_numbers(texts, spelling), type_)
+
+
+def _only(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+    """Returns the texts that match, null in place of the others."""
+    return pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
+
+
+def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
+    """Returns numbers with a point and without groups; null in place of what is grouped otherwise than by three."""
+    point, group = spelling.decimal, spelling.thousands
+    if group:
+        fraction = f"([{re.escape(point)}]|$)"
+        grouped = rf"^[+-]?([0-9]+|[0-9]{{1,3}}({re.escape(group)}[0-9]{{3}})+){fraction}"
+        texts = pc.replace_substring(_only(texts, grouped), group, "")
+    if point != ".":
+        texts = pc.if_else(pc.match_substring(texts, "."), None, texts)
+        texts = pc.replace_substring(texts, point, ".")
+    return texts
+
+
+def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
+    """Returns the values; null for texts that stand for none, such as 30 February."""
+    try:
+        return texts.cast(type_)
+    except pa.ArrowInvalid:  # which tells of the first only
+        return pa.array([_one(text, type_) for text in texts], type_)
+
+
+def _one(text: pa.StringScalar, type_: pa.DataType) -> Any:
+    try:
+        return text.cast(type_).as_py()
+    except (pa.ArrowInvalid, OverflowError):  # Python's calendar has no year 0
+        return None
+
+
+def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
+    # Arrow takes what INTEGER does, without its plus sign, and hexadecimal numbers. Casting is faster than looking.
+    with suppress(pa.ArrowInvalid):
+        values = texts.cast(type_)
+        if not any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "xX"):
+            return values
+    return _cast(pc.replace_substring_regex(_only(texts, INTEGER), r"^\+", ""), type_)
+
+
+def _decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
+    whole, scale = type_.precision - type_.scale, type_.scale
+    fits = _only(_only(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$"), "[0-9]")
+    digits = pc.replace_substring_regex(fits, r"^\+", "")
+    exact = pc.replace_substring_regex(digits, rf"(\.[0-9]{{{scale}}})0+$", r"\1") if scale else digits
+    return _cast(pc.replace_substring_regex(exact, r"\.0*$", ""), type_)
+
+
+def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
+    try:
+        values = texts.cast(type_)
+    except pa.ArrowInvalid:
+        named = pc.is_in(texts, pa.array([*NOT_FINITE]))
+        numbers = pc.replace_substring_regex(_only(texts, REAL), r"^\+", "")
+        values = _cast(pc.if_else(named, texts, numbers), type_)
+    if not pc.all(
+        pc.is_finite(values)
+    ).as_py():  # Arrow has further names for these, and makes one of what is too large
+        named = pc.is_in(texts, pa.array([*NOT_FINITE]))
+        values = pc.if_else(pc.or_(pc.is_finite(values), named), values, None)
+    zero = pc.equal(values, 0)
+    if pc.any(zero).as_py():
+        too_small = pc.match_substring_regex(_where(texts, zero), r"^[^eE]*[1-9]")
+        values = pc.if_else(pc.fill_null(too_small, False), None, values)
+    long = pc.greater(pc.binary_length(texts), EXACT_DIGITS[type_])
+    if pc.any(long).as_py():
+        inexact = pc.match_substring_regex(_where(texts, long), INTEGER)
+        cells = zip(*(array.to_pylist() for array in (texts, values, inexact)), strict=True)
+        wrong = [is_integer and value is not None and int(value) != int(text) for text, value, is_integer in cells]
+        values = pc.if_else(pa.array([bool(one) for one in wrong]), None, values)
+    return values
+
+
+def _where(texts: pa.StringArray, mask: pa.BooleanArray) -> pa.StringArray:
+    return pc.if_else(mask, texts, None)
+
+
+def _booleans(texts: pa.StringArray, spelling: Spelling) -> pa.Array:
+    true, false = (
+        [text] if text else [*default] for text, default in zip(spelling.booleans, (TRUE, FALSE), strict=True)
+    )
+    is_true, is_false = (pc.is_in(texts, pa.array(spelt)) for spelt in (true, false))
+    return pc.if_else(is_true, True, pc.if_else(is_false, False, pa.scalar(None, pa.bool_())))
+
+
+def _dates(texts: pa.StringArray) -> pa.Array:
+    return _since_year_1(_cast(texts, pa.date32()))
+
+
+def _times(texts: pa.StringArray) -> pa.Array:
+    return _since_year_1(_cast(_micros(_only(texts, f"{TIME}$")), pa.timestamp("us")))
+
+
+def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
+    utc = pa.timestamp("us", "UTC")
+    with_offset = _only(texts, TIME + ZONE)
+    values = _since_year_1(_cast(_micros(with_offset), utc))
+    if not zone:
+        return values
+    local = _times(pc.if_else(pc.is_null(with_offset), texts, None))
+    # In the hour that a clock's change repeats or skips, the two differ: such a time is no instant.
+    first, last = (
+        pc.assume_timezone(local, zone, ambiguous=one, nonexistent=one).cast(utc) for one in ("earliest", "latest")
+    )
+    return pc.coalesce(values, pc.if_else(pc.equal(first, last), first, None))
+
+
+def _micros(texts: pa.StringArray) -> pa.StringArray:
+    """Returns times without the zeros behind their microseconds, which Arrow would refuse."""
+    return pc.replace_substring_regex(texts, r"(\.[0-9]{6})0+", r"\1")
+
+
+def _since_year_1(values: pa.Array) -> pa.Array:
+    """Spark's and Python's calendars have no year 0."""
+    first = pa.scalar(date.min).cast(values.type)
+    return pc.if_else(pc.less(values, first), None, values)

@@ -1,0 +1,162 @@
+"""Reads CSV files into typed rows: by the header's names, each cell by its type's grammar.
+
+What a cell may be is cell_types.py's; how a file's text is taken apart, csv_text.py's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse_assets.files.advice import advice
+from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, header_of, lines_of, wrong_rows
+from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
+from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile, shortened
+
+# Rows. Spark's own default for what crosses to and from Python (spark.sql.execution.arrow.maxRecordsPerBatch).
+BATCH = 10_000
+
+
+@dataclass(frozen=True)
+class CsvReader:
+    """Reads CSV files of one form. Raises ValueError for a schema or options that can't work."""
+
+    schema: Mapping[str, str]
+    form: CsvForm
+    spelling: Spelling
+    nulls: Sequence[str]
+    rename: Mapping[str, str]
+    ignore: Sequence[str]
+    trim: bool
+
+    def __post_init__(self) -> None:
+        unknown = [*({*self.rename.values(), *self.spelling.formats} - {*self.schema})]
+        if unknown:
+            raise ValueError(f"rename and formats name {', '.join(unknown)}, which the schema lacks")
+        if not self.form.header and (self.rename or self.ignore):
+            raise ValueError("rename and ignore are for names in a header, and header=False says that there is none")
+        _ = self.arrow
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The rows' schema."""
+        return pa.schema([(name, arrow_type(type_)) for name, type_ in self.schema.items()])
+
+    @cached_property
+    def _in_file(self) -> list[str]:
+        """The names that the columns have in files."""
+        before = {column: name for name, column in self.rename.items()}
+        return [before.get(column, column) for column in self.schema]
+
+    def head_problem(self, file: DeliveredFile) -> str | None:
+        """Says what is wrong with a file's header; None if nothing is."""
+        try:
+            with unpacked(file.location) as content:
+                names = self._names(header_of(content, self.form))
+        except NotUnpacked as error:
+            return str(error)
+        except MalformedFile as error:
+            return f"{error.problem} (line {error.line})" if error.line else error.problem
+        if not names:
+            return "is empty" + ", without even a header" * self.form.header
+        if not self.form.header:
+            expected = len(self.schema)
+            return None if len(names) == expected else f"has {len(names)} cells in its first row, expected {expected}"
+        return self._header_problem(names)
+
+    def _header_problem(self, names: Sequence[str]) -> str | None:
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            told = ", ".join(map(repr, repeated))
+            return f"has the column {told} more than once; header=False with skip=1 reads its columns by their order"
+        lacks = [name for name in self._in_file if name not in names]
+        has = [name for name in names if name not in {*self._in_file, *self.ignore}]
+        if not lacks and not has:
+            return None
+        missing, unknown = (", ".join(found) or "none" for found in (lacks, map(_named, has)))
+        return f"has other columns (missing: {missing}; unknown: {unknown}; header: {','.join(names)})"
+
+    def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
+        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        wrong: list[tuple[int, str, str]] = []
+        try:
+            with unpacked(file.location) as content:
+                yield from self._batches(content, wrong)
+        except NotUnpacked as error:
+            raise WrongFile(f" {error}") from None
+        except MalformedFile as error:
+            raise WrongFile(*self._malformed(file, error)) from None
+        if wrong:
+            with unpacked(file.location) as content:
+                lines = lines_of(content, self.form, [row for row, _, _ in wrong])
+            first = sorted(wrong)[:MOST_SHOWN]
+            raise WrongFile(*(f", line {lines.get(row)}, column {name}: {told}" for row, name, told in first))
+
+    def _batches(self, content, wrong: list[tuple[int, str, str]]) -> Iterator[pa.RecordBatch]:
+        places, row = None, 0
+        for read in batches_of(content, self.form, len(self.schema) + len(self.ignore), self.nulls):
+            batch = read
+            if places is None:
+                places = {name: place for place, name in enumerate(self._names_in(read))}
+                batch = read.slice(1 if self.form.header else 0)
+            for start in range(0, batch.num_rows, BATCH):
+                part = batch.slice(start, BATCH)
+                yield self._typed(part, places, row, wrong)
+                row += part.num_rows
+                if len(wrong) >= MOST_SHOWN:
+                    return
+
+    def _names_in(self, batch: pa.RecordBatch) -> list[str]:
+        if not self.form.header:
+            return [*self.schema]
+        return self._names([(column[0].as_py() or b"").decode(errors="replace") for column in batch.columns])
+
+    def _names(self, cells: Sequence[str]) -> list[str]:
+        return [cell.strip(" \t") if self.trim else cell for cell in cells]
+
+    def _typed(
+        self, batch: pa.RecordBatch, places: Mapping[str, int], row: int, wrong: list[tuple[int, str, str]]
+    ) -> pa.RecordBatch:
+        """Returns the rows with their types. row: the number of the first. wrong: gets what is wrong in them."""
+        columns = []
+        for field, in_file in zip(self.arrow, self._in_file, strict=True):
+            texts, not_utf8 = as_text(batch.column(places[in_file]))
+            if self.trim:
+                texts = pc.utf8_trim(texts, " \t")
+                texts = pc.if_else(self._is_null(texts), None, texts)
+            values, is_wrong = read_cells(texts, field.name, field.type, self.spelling)
+            if pc.any(is_wrong).as_py():  # null, though quoted: it has no other meaning but as a string
+                is_wrong = pc.and_not(is_wrong, self._is_null(texts))
+            columns.append(values)
+            wrong += [
+                (row + n, field.name, "holds bytes that are not UTF-8; encoding='cp1252' takes those of Windows")
+                for n in not_utf8
+            ]
+            for n in islice((pc.indices_nonzero(is_wrong)).to_pylist(), MOST_SHOWN):
+                text, type_ = texts[n].as_py(), self.schema[field.name]
+                told = advice(text, field.name, type_, self.spelling)
+                wrong.append((row + n, field.name, f"{shortened(text)} is no {type_}{told}"))
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def _is_null(self, texts: pa.StringArray) -> pa.BooleanArray:
+        return pc.is_in(texts, pa.array(self.nulls, pa.string()))
+
+    def _malformed(self, file: DeliveredFile, error: MalformedFile) -> Iterator[str]:
+        if error.line is not None:
+            yield f", line {error.line}: {error.problem}"
+            return
+        expected = len(self.schema) + len(self.ignore)
+        with unpacked(file.location) as content:
+            for line, cells in islice(wrong_rows(content, self.form, expected), MOST_SHOWN):
+                yield f", line {line}: has {len(cells)} cells, expected {expected}: {shortened(self.form.delimiter.join(cells))}"
+
+
+def _named(name: str) -> str:
+    return name or "one without a name"

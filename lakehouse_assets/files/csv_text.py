@@ -1,0 +1,308 @@
+"""A CSV file's bytes as columns of text, strictly: RFC 4180 with the file's own marks, each row as long as the header.
+
+PyArrow parses. It takes an unclosed quote, and text behind a closing one, so the neighbours of each quote are looked at
+before. What the texts mean is cell_types.py's; where the bytes come from, delivered.py's.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+READ_AT_ONCE = 2**20
+# Bytes. PyArrow reads blocks of that size, and a row has to fit into one.
+LONGEST_ROW = 2**24
+NEWLINE, RETURN = b"\n\r"
+
+
+class MalformedFile(ValueError):
+    """A file is no CSV of this form. line: the first one that is wrong, from 1; None where it can't be told."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.line = problem, line
+
+
+@dataclass(frozen=True)
+class CsvForm:
+    """The marks of a CSV file. Raises ValueError for marks that can't be told apart."""
+
+    delimiter: str = ","
+    """What separates cells: one character."""
+    quote: str = '"'
+    """What surrounds cells that hold a delimiter, a line break or a quote; empty if the file has none."""
+    escape: str = ""
+    """What precedes a quote within a quoted cell, such as a backslash; empty if such a quote is doubled."""
+    encoding: str = "utf-8"
+    """A codec of Python's, such as ``cp1252`` or ``utf-16``."""
+    header: bool = True
+    """Whether the first line names the columns."""
+    skip: int = 0
+    """How many lines are before the header, or before the first row."""
+    comment: str = ""
+    """What begins lines that are left out; empty if none are."""
+
+    def __post_init__(self) -> None:
+        marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark]
+        if not self.delimiter or any(len(mark) > 1 or not mark.isascii() or mark in "\r\n" for mark in marks):
+            raise ValueError(f"delimiter, quote and escape are one ASCII character each, found {marks}")
+        if len({*marks}) < len(marks):
+            raise ValueError(f"delimiter, quote and escape must differ, found {marks}")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether the bytes need no translation."""
+        return codecs.lookup(self.encoding).name == "utf-8"
+
+
+def header_of(source: BinaryIO, form: CsvForm) -> list[str]:
+    """Returns the names in a file's header; empty for a file without a line. Raises MalformedFile."""
+    for names, _ in _records(_checked(source, form), form):
+        return names
+    return []
+
+
+def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields a file's rows, its header first, as columns of binary: text in UTF-8, not proven to be.
+
+    columns: how many each row has. nulls: which cells are null, unless they are quoted.
+    Raises MalformedFile, without a line for a row of another length: wrong_rows() finds it.
+    """
+    names = [str(number) for number in range(columns)]
+    others: list[int] = []
+
+    def note(row: arrow_csv.InvalidRow) -> str:
+        others.append(row.actual_columns)
+        return "skip"
+
+    options: dict[str, Any] = {
+        "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=LONGEST_ROW, column_names=names),
+        "parse_options": arrow_csv.ParseOptions(
+            delimiter=form.delimiter,
+            quote_char=form.quote or False,
+            double_quote=not form.escape,
+            escape_char=form.escape or False,
+            newlines_in_values=True,
+            invalid_row_handler=note,
+        ),
+        "convert_options": arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()),
+            null_values=[*nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    }
+    stream = _Stream(_checked(source, form))
+    try:
+        with arrow_csv.open_csv(io.BufferedReader(stream, READ_AT_ONCE), **options) as reader:
+            for batch in reader:
+                if others:
+                    break
+                yield batch
+    except pa.ArrowInvalid as error:
+        if stream.failed:
+            raise stream.failed from None
+        if not stream.found_any:
+            return
+        raise MalformedFile(
+            f"has a row that is longer than {LONGEST_ROW:,} bytes, or a quote amiss ({error})"
+        ) from None
+    if stream.failed:
+        raise stream.failed
+    if others:
+        raise MalformedFile(f"has rows that are not of {columns} cells")
+
+
+def wrong_rows(source: BinaryIO, form: CsvForm, columns: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields the line and the cells of each row that is not of this many columns."""
+    for cells, line in _records(_checked(source, form), form):
+        if len(cells) != columns:
+            yield line, cells
+
+
+def lines_of(source: BinaryIO, form: CsvForm, rows: Iterable[int]) -> dict[int, int]:
+    """Returns the line, from 1, on which each of these rows begins. rows: their numbers, from 0, the header left out."""
+    wanted = {row + form.header for row in rows}
+    last = max(wanted, default=-1)
+    found = {}
+    for number, (_, line) in enumerate(_records(_checked(source, form), form)):
+        if number in wanted:
+            found[number - form.header] = line
+        if number >= last:
+            break
+    return found
+
+
+def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str], int]]:
+    """Yields the cells of each line that is not blank, and its number: as PyArrow reads them, but slower."""
+    lines = io.TextIOWrapper(io.BufferedReader(_Stream(blocks)), "utf-8", errors="replace", newline="")
+    quoting: dict[str, Any] = (
+        {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+    )
+    csv.field_size_limit(LONGEST_ROW)
+    reader = csv.reader(
+        lines, delimiter=form.delimiter, escapechar=form.escape or None, doublequote=not form.escape, **quoting
+    )
+    before = 0
+    for cells in reader:
+        if cells:
+            yield cells, before + 1
+        before = reader.line_num
+
+
+class _Stream(io.RawIOBase):
+    """Blocks of bytes as a file; remembers what was raised, as PyArrow reads ahead in a thread of its own."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks, self._rest = iter(blocks), memoryview(b"")
+        self.failed: MalformedFile | None = None
+        self.found_any = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            while not self._rest and (block := next(self._blocks, None)) is not None:
+                self._rest = memoryview(block)
+        except MalformedFile as error:
+            self.failed = error
+            return 0
+        taken = min(len(buffer), len(self._rest))
+        buffer[:taken], self._rest = self._rest[:taken], self._rest[taken:]
+        self.found_any = self.found_any or taken > 0
+        return taken
+
+
+def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
+    """Yields the file in UTF-8; lines that are left out are blank, so that all others keep their numbers."""
+    blocks = _in_utf8(source, form)
+    if form.skip:
+        blocks = _blank_first(blocks, form.skip)
+    if form.comment:
+        blocks = _blank_comments(blocks, form)
+    return _with_good_quotes(blocks, form) if form.quote else blocks
+
+
+def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
+    decoder = None if form.is_utf8 else codecs.getincrementaldecoder(form.encoding)()
+    lines, first = 0, True
+    while True:
+        read = source.read(READ_AT_ONCE)
+        block = read
+        if decoder is not None:
+            try:
+                block = decoder.decode(read, final=not read).encode()
+            except UnicodeDecodeError as error:
+                problem = f"holds bytes that are not {form.encoding}"
+                raise MalformedFile(problem, lines + read[: error.start].count(b"\n") + 1) from None
+        if first and block:
+            block, first = block.removeprefix(codecs.BOM_UTF8), False
+        if b"\0" in block:
+            line = lines + block[: block.index(b"\0")].count(b"\n") + 1
+            raise MalformedFile("holds NUL characters: it is no text, or needs encoding='utf-16'", line)
+        lines += block.count(b"\n")
+        if block:
+            yield block
+        if not read:
+            return
+
+
+def _blank_first(blocks: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for block in blocks:
+        while count and block:
+            _, end, block = block.partition(b"\n")
+            count -= len(end)
+            yield end
+        yield block
+
+
+def _blank_comments(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
+    quote, comment, inside = form.quote.encode() or b"\n\n", form.comment.encode(), False
+    for line in _by_line(blocks):
+        if not inside and line.startswith(comment):
+            yield b"\n"
+        else:
+            inside ^= line.count(quote) % 2 == 1
+            yield line
+
+
+def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
+
+
+def _with_good_quotes(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
+    """Yields the blocks. Raises MalformedFile for a quote that neither opens nor closes a cell, nor is one in a cell."""
+    quote, escape = form.quote.encode(), form.escape.encode()
+    escaped = re.compile(re.escape(escape) + b".", re.DOTALL) if escape else None
+    good = np.zeros(256, bool)
+    good[[NEWLINE, RETURN, *form.delimiter.encode(), *quote]] = True
+    inside, before, lines, opened, held = False, NEWLINE, 0, 0, b""
+    for given in _and_the_end(blocks):
+        block = held + (given or b"")
+        whole = (
+            block if given is None else block.rstrip(quote + escape)
+        )  # what follows a mark comes with the next block
+        block, held = whole, block[len(whole) :]
+        plain = escaped.sub(b"xx", block) if escaped else block
+        letters = np.frombuffer(plain, np.uint8)
+        places = np.flatnonzero(letters == quote[0])
+        if len(places):
+            around = np.concatenate(([before], letters, [NEWLINE]))
+            closing = (np.arange(len(places)) + inside) % 2 == 1
+            wrong = np.flatnonzero(~good[np.where(closing, around[places + 2], around[places])])
+            if len(wrong):
+                place, closes = int(places[wrong[0]]), bool(closing[wrong[0]])
+                problem = "has a quote in a cell that does not begin with one"
+                if closes:
+                    begun = lines + plain[: places[wrong[0] - 1]].count(b"\n") + 1 if wrong[0] else opened
+                    problem = f"has text behind the quote that closes the cell which begins on line {begun}"
+                raise MalformedFile(problem, lines + plain[:place].count(b"\n") + 1)
+            inside = bool((len(places) + inside) % 2)
+            opened = lines + plain[: places[-1]].count(b"\n") + 1
+        lines += plain.count(b"\n")
+        before = plain[-1] if plain else before
+        yield block
+    if inside:
+        raise MalformedFile("has a quote that is never closed", opened)
+
+
+def _and_the_end(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
+    yield from blocks
+    yield None
+
+
+def as_text(column: pa.BinaryArray) -> tuple[pa.StringArray, list[int]]:
+    """Returns the texts of a column, and the numbers of those that are not UTF-8; these are null."""
+    try:
+        return column.cast(pa.string()), []
+    except pa.ArrowInvalid:
+        cells = column.to_pylist()
+    texts = [cell if cell is None else _decoded(cell) for cell in cells]
+    wrong = [n for n, (cell, text) in enumerate(zip(cells, texts, strict=True)) if cell is not None and text is None]
+    return pa.array(texts, pa.string()), wrong
+
+
+def _decoded(cell: bytes) -> str | None:
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return None

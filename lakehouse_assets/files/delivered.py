@@ -1,0 +1,188 @@
+"""The files that a step asks for by name: which ones they are, which names have none, and their bytes, unpacked.
+
+What is in them is the readers' business.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import posixpath
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from pyarrow import fs
+
+from lakehouse_assets.environment.file_io import LongS3Retries
+from lakehouse_assets.environment.local_paths import path_of
+from lakehouse_assets.step.opened import OpenedFile
+from lakehouse_assets.step.window import BadPartitions
+
+S3 = re.compile(r"s3[an]?://(.+)", re.DOTALL)
+KEY = "{key}"
+PACKED = ("", ".gz", ".zst", ".bz2")
+"""What the name of a file may end with beside its pattern, if it is compressed."""
+BUFFER = 2**20
+NO_FILE = ("_", ".")
+"""What names begin with that Hadoop takes for none of the data, such as ``_SUCCESS``."""
+
+
+class DropZoneError(BadPartitions):
+    """Files of the drop zone are missing, or are not what the step expects; the message names the folder and each of them."""
+
+
+class NotUnpacked(ValueError):
+    """A file is not compressed as its name says, or ends too early."""
+
+
+@dataclass(frozen=True)
+class DeliveredFile:
+    """A file of the drop zone."""
+
+    name: str
+    """By which the step asks for it: its partition key."""
+    location: str
+    """A path, or a URL."""
+    size: int
+    """In bytes, as it lies there."""
+    modified_ms: int
+    """When it was written, by the storage's clock, in epoch milliseconds."""
+
+    @property
+    def opened(self) -> OpenedFile:
+        """What a receipt says of it."""
+        return OpenedFile(self.location, self.size, self.modified_ms)
+
+
+def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence[str] = PACKED) -> list[DeliveredFile]:
+    """Returns the files of all names, in the names' order; a name that is repeated counts once.
+
+    pattern: of the files' names below the folder. ``{key}`` stands for each name, ``*`` in the last part of the path for
+    any letters. packed: what may be behind it. Raises DropZoneError for names without a file, or with two that differ in
+    how they are compressed, and ValueError for another pattern.
+    """
+    names = [*dict.fromkeys(names)] or [""]
+    parent, _, _ = pattern.rpartition("/")
+    if (KEY in pattern) != (names != [""]) or "*" in parent:
+        raise ValueError(
+            f"files={pattern!r}: expected a pattern with {KEY} for the names that are asked for, without it if there are "
+            "none, and with * in its last part only"
+        )
+    system, root = file_system(folder)
+    if not S3.match(folder) and system.get_file_info(root).type == fs.FileType.NotFound:
+        raise DropZoneError(f"the drop zone has no folder {folder}; let the source deliver it, then run again")
+    list_once = cache(lambda place: system.get_file_info(fs.FileSelector(place, allow_not_found=True)))
+    found, problems = [], defaultdict(list)
+    for name in names:
+        place, _, _ = f"{root}/{pattern.replace(KEY, name)}".rpartition("/")
+        wanted = _expression(root, pattern, name, packed)
+        own = sorted(
+            (file for file in list_once(place) if file.is_file and wanted.fullmatch(file.path)),
+            key=lambda file: file.path,
+        )
+        if "*" in pattern:
+            own = [file for file in own if not file.base_name.startswith(NO_FILE)]
+        elif len(own) > 1:
+            problems[f"is there {len(own)} times ({', '.join(file.base_name for file in own)})"].append(name)
+        if not own:
+            problems["is missing"].append(name)
+        found += [
+            DeliveredFile(name, f"{folder}{file.path[len(root) :]}", file.size, file.mtime_ns // 10**6) for file in own
+        ]
+    refuse(problems, folder, pattern, len(names))
+    return found
+
+
+def file_system(folder: str) -> tuple[fs.FileSystem, str]:
+    """Returns what reads a folder, and its path there. S3's credentials, region and endpoint are the environment's."""
+    if path := path_of(folder):
+        return fs.LocalFileSystem(), str(path)
+    if found := S3.fullmatch(folder):
+        return fs.S3FileSystem(retry_strategy=LongS3Retries()), found[1]
+    system, path = fs.FileSystem.from_uri(folder)
+    return system, path
+
+
+@contextmanager
+def unpacked(location: str) -> Iterator[BinaryIO]:
+    """Opens a file's content. Raises NotUnpacked while it is read, and OSError."""
+    system, path = file_system(location)
+    with system.open_input_stream(path, compression=None) as source:
+        ending = posixpath.splitext(path)[1]
+        yield _Content(_Raw(source), ending[1:] if ending in PACKED else "")
+
+
+def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, asked: int) -> None:
+    """Raises DropZoneError if there are problems. problems: each problem → the names of the files that have it."""
+    if problems:
+        found = "; ".join(
+            f"{', '.join(filter(None, names)) or pattern} {problem}" for problem, names in problems.items()
+        )
+        raise DropZoneError(
+            f"{folder}/{pattern}: of {asked} files asked for {found}. Let the source deliver them, then run again",
+            partitions=[name for names in problems.values() for name in names if name],
+        )
+
+
+def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re.Pattern[str]:
+    """Returns which paths are files of a name, which itself is no pattern."""
+    meant = {KEY: re.escape(name), "*": "[^/]*"}
+    parts = re.split(r"(\{key\}|\*)", pattern)
+    whole = "".join(meant.get(part, re.escape(part)) for part in parts)
+    return re.compile(f"{re.escape(root)}/{whole}({'|'.join(map(re.escape, packed))})", re.DOTALL)
+
+
+class _Raw(io.RawIOBase):
+    """A file as it lies there; remembers that its storage failed."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self.failed = source, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            read = self._source.read(len(buffer))
+        except OSError:
+            self.failed = True
+            raise
+        buffer[: len(read)] = read
+        return len(read)
+
+
+class _Content(io.RawIOBase):
+    """A compressed file's content. Storage's errors stay what they are; those of the content are NotUnpacked."""
+
+    def __init__(self, raw: _Raw, kind: str) -> None:
+        self._raw, self._kind = raw, kind
+        self._content: Any = raw
+        if kind == "gz":
+            self._content = gzip.GzipFile(fileobj=io.BufferedReader(raw, BUFFER))
+        elif kind == "bz2":
+            self._content = bz2.BZ2File(io.BufferedReader(raw, BUFFER))
+        elif kind == "zst":
+            self._content = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            read = self._content.read(len(buffer))
+            buffer[: len(read)] = read
+            return len(read)
+        except EOFError:
+            raise NotUnpacked(f"ends too early for a file that is {self._kind}") from None
+        except (OSError, zlib.error):
+            if self._raw.failed:
+                raise
+            raise NotUnpacked(f"is no {self._kind}, or is damaged") from None

@@ -1,0 +1,78 @@
+"""What a step calls to read its files: read_csv(), read_json() and read_parquet(), one signature for all.
+
+How a format is read is the readers' business; which files there are, delivered.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakehouse_assets.files.cell_types import Spelling
+from lakehouse_assets.files.csv_rows import CsvReader
+from lakehouse_assets.files.csv_text import CsvForm
+from lakehouse_assets.files.delivered import find_files, refuse
+from lakehouse_assets.files.reading import FileReader, ReadFiles
+from lakehouse_assets.step.opened import note_opened
+
+# Bytes of files, as they lie there. Up to so many are read in this process: a Python worker of Spark's takes longer to start.
+HERE = 2**23
+# Bytes of one task, and what opening a file counts as: Spark's own (spark.sql.files.maxPartitionBytes, openCostInBytes).
+OF_TASK, OF_OPENING = 2**27, 2**22
+
+
+def read_csv(
+    spark: SparkSession,
+    folder: str,
+    names: Sequence[str],
+    schema: Mapping[str, str],
+    *,
+    files: str = "{key}.csv",
+    delimiter: str = ",",
+    quote: str = '"',
+    escape: str = "",
+    encoding: str = "utf-8",
+    header: bool = True,
+    skip: int = 0,
+    comment: str = "",
+    null: str | Sequence[str] = "",
+    decimal: str = ".",
+    thousands: str = "",
+    booleans: tuple[str, str] = ("", ""),
+    formats: Mapping[str, str] | None = None,
+    time_zone: str = "",
+    trim: bool = False,
+    rename: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> DataFrame:
+    reader = CsvReader(
+        schema=dict(schema),
+        form=CsvForm(delimiter, quote, escape, encoding, header, skip, comment),
+        spelling=Spelling(decimal, thousands, booleans, time_zone, dict(formats or {})),
+        nulls=(null,) if isinstance(null, str) else tuple(null),
+        rename=dict(rename or {}),
+        ignore=tuple(ignore),
+        trim=trim,
+    )
+    return _rows(spark, folder, names, files, reader)
+
+
+def _rows(spark: SparkSession, folder: str, names: Sequence[str], pattern: str, reader: FileReader) -> DataFrame:
+    found = find_files(folder, names, pattern)
+    read = ReadFiles(reader, found)
+    refuse(read.head_problems(), folder, pattern, len(found))
+    note_opened(file.opened for file in found)
+    schema = from_arrow_schema(reader.arrow)
+    numbers = range(len(found))
+    if sum(file.size for file in found) <= HERE:
+        return spark.createDataFrame(pa.Table.from_batches(read.rows(numbers), reader.arrow), schema)
+    tasks = _tasks([file.size + OF_OPENING for file in found], spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(found), 1, tasks).mapInArrow(read, schema)
+
+
+def _tasks(costs: Sequence[int], parallelism: int) -> int:
+    """Returns how many tasks read the files. costs: bytes of each."""
+    return min(len(costs), max(parallelism, -(-sum(costs) // OF_TASK)))
