@@ -11,14 +11,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
-from lakehouse_assets.files.time_pattern import TimePattern
+from lakehouse_assets.files.time_pattern import time_pattern
 
 NULLS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "nan", "NaN", "-", "--", ".", "?", r"\N")
 """How files write a missing value."""
 BOOLEANS = (("t", "f"), ("T", "F"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"), ("y", "n"), ("Y", "N"), ("1", "0"))
 DATES = (
     *("dd.MM.yyyy", "d.M.yyyy", "dd/MM/yyyy", "MM/dd/yyyy", "M/d/yyyy", "d/M/yyyy", "yyyy/MM/dd", "yyyyMMdd"),
-    *("dd-MM-yyyy", "dd-MMM-yyyy", "d-MMM-yyyy", "dd-MMM-yy", "d-MMM-yy", "MMM d, yyyy", "MMMM d, yyyy"),
+    *("dd-MM-yyyy", "dd-MMM-yyyy", "d-MMM-yyyy", "dd-MMM-yy", "d-MMM-yy", "MMM d, yyyy", "MMMM d, yyyy", "MMM-d-yyyy"),
 )
 CLOCKS = ("HH:mm:ss", "HH:mm", "H:mm", "h:mm a", "h:mm:ss a", "HH:mm:ss.SSS", "HH:mm:ss.SSSSSS")
 OTHER_TYPES = {
@@ -88,5 +88,5 @@ def _time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spell
     for pattern in time_patterns(type_):
         formats = {**spelling.formats, column: pattern}
         zone = spelling.time_zone or SOME_ZONE
-        if TimePattern(pattern) and takes(texts, column, type_, replace(spelling, formats=formats, time_zone=zone)):
+        if time_pattern(pattern) and takes(texts, column, type_, replace(spelling, formats=formats, time_zone=zone)):
             yield f"formats={{{column!r}: {pattern!r}}} takes it"

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_assets.files.time_pattern import TimePattern
+from lakehouse_assets.files.time_pattern import time_pattern
 
 DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 ARROW: Mapping[str, pa.DataType] = {
@@ -85,7 +85,7 @@ def read_cells(texts: pa.StringArray, column: str, type_: pa.DataType, spelling:
         return texts, pc.and_(pc.is_null(texts), False)
     given = texts
     if pattern := spelling.formats.get(column):
-        texts = TimePattern(pattern).to_iso(texts)
+        texts = time_pattern(pattern).to_iso(texts)
     values = _reader(type_, spelling)(texts)
     return values, pc.and_(pc.is_valid(given), pc.is_null(values))
 

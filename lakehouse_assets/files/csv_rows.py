@@ -6,17 +6,18 @@ What a cell may be is cell_types.py's; how a file's text is taken apart, csv_tex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse_assets.files.advice import advice
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
-from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, header_of, lines_of, wrong_rows
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
 from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
 from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile, shortened
 
@@ -59,7 +60,7 @@ class CsvReader:
         """Says what is wrong with a file's header; None if nothing is."""
         try:
             with unpacked(file.location) as content:
-                names = self._names(header_of(content, self.form))
+                names = self._names(next(records_of(content, self.form), ([], 0))[0])
         except NotUnpacked as error:
             return str(error)
         except MalformedFile as error:
@@ -94,12 +95,17 @@ class CsvReader:
         except MalformedFile as error:
             raise WrongFile(*self._malformed(file, error)) from None
         if wrong:
-            with unpacked(file.location) as content:
-                lines = lines_of(content, self.form, [row for row, _, _ in wrong])
             first = sorted(wrong)[:MOST_SHOWN]
-            raise WrongFile(*(f", line {lines.get(row)}, column {name}: {told}" for row, name, told in first))
+            lines = self._lines_of(file, {row for row, _, _ in first})
+            raise WrongFile(*(f", line {lines[row]}, column {name}: {told}" for row, name, told in first))
 
-    def _batches(self, content, wrong: list[tuple[int, str, str]]) -> Iterator[pa.RecordBatch]:
+    def _lines_of(self, file: DeliveredFile, rows: Container[int]) -> dict[int, int]:
+        """Returns the line on which each of these rows begins. rows: their numbers, from 0, the header left out."""
+        with unpacked(file.location) as content:
+            numbered = enumerate(records_of(content, self.form), -self.form.header)
+            return {row: line for row, (_, line) in numbered if row in rows}
+
+    def _batches(self, content: BinaryIO, wrong: list[tuple[int, str, str]]) -> Iterator[pa.RecordBatch]:
         places, row = None, 0
         for read in batches_of(content, self.form, len(self.schema) + len(self.ignore), self.nulls):
             batch = read
@@ -154,8 +160,10 @@ class CsvReader:
             return
         expected = len(self.schema) + len(self.ignore)
         with unpacked(file.location) as content:
-            for line, cells in islice(wrong_rows(content, self.form, expected), MOST_SHOWN):
-                yield f", line {line}: has {len(cells)} cells, expected {expected}: {shortened(self.form.delimiter.join(cells))}"
+            rows = ((cells, line) for cells, line in records_of(content, self.form) if len(cells) != expected)
+            for cells, line in islice(rows, MOST_SHOWN):
+                text = shortened(self.form.delimiter.join(cells))
+                yield f", line {line}: has {len(cells)} cells, expected {expected}: {text}"
 
 
 def _named(name: str) -> str:

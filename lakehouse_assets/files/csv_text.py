@@ -37,7 +37,7 @@ class CsvForm:
     """The marks of a CSV file. Raises ValueError for marks that can't be told apart."""
 
     delimiter: str = ","
-    """What separates cells: one character."""
+    """What separates cells: one character. A blank stands for any number of blanks and tabs."""
     quote: str = '"'
     """What surrounds cells that hold a delimiter, a line break or a quote; empty if the file has none."""
     escape: str = ""
@@ -68,18 +68,19 @@ class CsvForm:
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
-def header_of(source: BinaryIO, form: CsvForm) -> list[str]:
-    """Returns the names in a file's header; empty for a file without a line. Raises MalformedFile."""
-    for names, _ in _records(_checked(source, form), form):
-        return names
-    return []
+def records_of(source: BinaryIO, form: CsvForm) -> Iterator[tuple[list[str], int]]:
+    """Yields the cells of each line that is not blank, the header's first, and on which line they begin, from 1.
+
+    It reads as batches_of() does, but slower, and rows of any length. Raises MalformedFile.
+    """
+    return _records(_checked(source, form), form)
 
 
 def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields a file's rows, its header first, as columns of binary: text in UTF-8, not proven to be.
 
     columns: how many each row has. nulls: which cells are null, unless they are quoted.
-    Raises MalformedFile, without a line for a row of another length: wrong_rows() finds it.
+    Raises MalformedFile, without a line for a row of another length.
     """
     names = [str(number) for number in range(columns)]
     others: list[int] = []
@@ -126,28 +127,7 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
         raise MalformedFile(f"has rows that are not of {columns} cells")
 
 
-def wrong_rows(source: BinaryIO, form: CsvForm, columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line and the cells of each row that is not of this many columns."""
-    for cells, line in _records(_checked(source, form), form):
-        if len(cells) != columns:
-            yield line, cells
-
-
-def lines_of(source: BinaryIO, form: CsvForm, rows: Iterable[int]) -> dict[int, int]:
-    """Returns the line, from 1, on which each of these rows begins. rows: their numbers, from 0, the header left out."""
-    wanted = {row + form.header for row in rows}
-    last = max(wanted, default=-1)
-    found = {}
-    for number, (_, line) in enumerate(_records(_checked(source, form), form)):
-        if number in wanted:
-            found[number - form.header] = line
-        if number >= last:
-            break
-    return found
-
-
 def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str], int]]:
-    """Yields the cells of each line that is not blank, and its number: as PyArrow reads them, but slower."""
     lines = io.TextIOWrapper(io.BufferedReader(_Stream(blocks)), "utf-8", errors="replace", newline="")
     quoting: dict[str, Any] = (
         {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
@@ -194,6 +174,8 @@ def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
         blocks = _blank_first(blocks, form.skip)
     if form.comment:
         blocks = _blank_comments(blocks, form)
+    if form.delimiter == " ":
+        blocks = _single_blanks(blocks, form)
     return _with_good_quotes(blocks, form) if form.quote else blocks
 
 
@@ -238,6 +220,14 @@ def _blank_comments(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
         else:
             inside ^= line.count(quote) % 2 == 1
             yield line
+
+
+def _single_blanks(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
+    """Yields lines with one blank between cells, and none around them. A quoted cell ends on its line."""
+    quote = re.escape(form.quote.encode())
+    cells = re.compile((b"(%b[^%b\n]*%b)|" % (quote, quote, quote) if quote else b"(\0)|") + rb"[ \t]+")
+    for line in _by_line(blocks):
+        yield cells.sub(lambda found: found[1] or b" ", line.strip(b" \t\r\n")).strip() + b"\n"
 
 
 def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:

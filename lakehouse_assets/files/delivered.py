@@ -117,7 +117,7 @@ def unpacked(location: str) -> Iterator[BinaryIO]:
     system, path = file_system(location)
     with system.open_input_stream(path, compression=None) as source:
         ending = posixpath.splitext(path)[1]
-        yield _Content(_Raw(source), ending[1:] if ending in PACKED else "")
+        yield io.BufferedReader(_Content(_Raw(source), ending[1:] if ending in PACKED else ""), BUFFER)
 
 
 def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, asked: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +75,10 @@ class TimePattern:
             raise ValueError(f"the pattern {self.text!r} has a part twice") from None
         return whole
 
+    def matches(self, text: str) -> bool:
+        """Tells whether one text has this form; whether there is such a day is not known."""
+        return re.fullmatch(self._regex, text) is not None
+
     def to_iso(self, texts: pa.StringArray) -> pa.StringArray:
         """Returns the texts as ISO 8601 has them; null in place of those of another form."""
         found = pc.extract_regex(texts, self._regex)
@@ -113,3 +117,9 @@ class TimePattern:
         morning = pc.if_else(pc.equal(half, 12), 0, half)
         hours = pc.if_else(past_noon, pc.add(morning, 12), morning)
         return pc.utf8_lpad(hours.cast(pa.string()), 2, "0")
+
+
+@cache
+def time_pattern(text: str) -> TimePattern:
+    """Returns the pattern of a text, made once. Raises ValueError as TimePattern does."""
+    return TimePattern(text)

@@ -1,0 +1,241 @@
+"""Finds out how a CSV file is written and what its columns hold, for `lakehouse columns`.
+
+A type is told only if its grammar takes each value that was looked at, so that what is told can be read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakehouse_assets.files.advice import NULLS, takes, time_patterns
+from lakehouse_assets.files.cell_types import NOT_FINITE, Spelling
+from lakehouse_assets.files.clean_names import clean_names
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
+from lakehouse_assets.files.delivered import unpacked
+from lakehouse_assets.files.time_pattern import time_pattern
+
+# Bytes and rows from which the marks are told.
+HEAD, ROWS = 2**18, 200
+DELIMITERS = (",", ";", "\t", "|", " ")
+QUOTES = "\"'"
+COMMENT = "#"
+MOST_SKIPPED = 20
+POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
+ZERO_IN_FRONT = r"^[+-]?0[0-9]"
+"""What no number begins with: a code, such as a postal one, that would lose it."""
+NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*([eE][+-]?[0-9]+)?|[+-]?[.][0-9]+")
+MARKS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"decimal": ","},
+    {"decimal": ",", "thousands": "."},
+    {"thousands": ","},
+)
+
+
+class Candidate(NamedTuple):
+    """A type that a column may have."""
+
+    type: str
+    marks: int = 0
+    """Of MARKS, which one its numbers are written with."""
+    pattern: str = ""
+    """Of its dates or times, if they are not written as ISO 8601 has them."""
+
+    def may_take(self, text: str) -> bool:
+        """Tells, in microseconds, whether it may take a text."""
+        if self.pattern:
+            return time_pattern(self.pattern).matches(text)
+        return self.type == "boolean" or any(map(str.isdigit, text)) or text in NOT_FINITE
+
+
+CANDIDATES = (
+    Candidate("boolean"),
+    *(Candidate(type_, marks) for marks in range(len(MARKS)) for type_ in ("long", "double")),
+    *map(Candidate, ("date", "timestamptz", "timestamp")),
+    *(
+        Candidate(type_, 0, pattern)
+        for type_ in ("date", "timestamp", "timestamptz")
+        for pattern in time_patterns(type_)
+    ),
+)
+"""In the order in which they are preferred."""
+NUMERIC = ("long", "double")
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    """How a CSV file is written, and what its columns hold."""
+
+    columns: Mapping[str, str]
+    """Column → type, by names that a table can have."""
+    options: Mapping[str, Any]
+    """The options of read_csv() that differ from its defaults."""
+    remarks: Sequence[str]
+    """What the file alone does not tell, a sentence each."""
+
+
+class _Column:
+    """What a column may hold, as far as it was looked at."""
+
+    def __init__(self) -> None:
+        self.candidates = CANDIDATES
+        self.is_empty = True
+        self.nulls: set[str] = set()
+
+    def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
+        """Takes out what does not fit. nulls: which texts are missing values, if the column is no string."""
+        self.nulls |= {*pc.unique(texts.filter(nulls)).to_pylist()}
+        values = pc.unique(texts.filter(pc.invert(nulls)))
+        if not self.candidates or not len(values):
+            return
+        self.is_empty = False
+        if pc.any(pc.match_substring_regex(values, ZERO_IN_FRONT)).as_py():
+            self.candidates = tuple(one for one in self.candidates if one.type not in NUMERIC)
+        # Most candidates are out by the first value, which is looked at without Arrow.
+        self.candidates = tuple(one for one in self.candidates if one.may_take(values[0].as_py()))
+        for sample in (values[:ROWS], values):
+            self.candidates = tuple(one for one in self.candidates if _takes(sample, one))
+
+    def best(self, marks: int) -> list[Candidate]:
+        """Returns what fits if the file's numbers have these marks, the best first."""
+        fits = [one for one in self.candidates if one.type not in NUMERIC or one.marks == marks]
+        return [] if self.is_empty else fits
+
+
+def sniff(path: Path) -> Sniffed:
+    """Looks at a whole CSV file, plain or compressed.
+
+    Raises MalformedFile for one that is none, NotUnpacked and OSError.
+    """
+    with unpacked(str(path)) as content:
+        head = content.read(HEAD)
+    form, names = _form(head[: head.rfind(b"\n") + 1] or head if len(head) == HEAD else head)
+    trim = _has_blanks(head, form)
+    columns = [_Column() for _ in names]
+    for texts, nulls in _columns(path, form, len(names), trim):
+        for column, own, missing in zip(columns, texts, nulls, strict=True):
+            column.look(own, missing)
+    marks = max(range(len(MARKS)), key=lambda one: (sum(_is_numeric(column, one) for column in columns), -one))
+    return _told(form, names, columns, marks, trim)
+
+
+def _told(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
+    clean = clean_names(names)
+    types, formats, remarks = {}, {}, []
+    if form.skip and form.header and any(map(NUMBER.fullmatch, names)):
+        remarks.append(f"line {form.skip + 1} may be a row and no header, as it has numbers: see header= and skip=")
+    nulls: set[str] = set()
+    for name, column in zip(clean, columns, strict=True):
+        fits = column.best(marks)
+        types[name] = fits[0].type if fits else "string"
+        if not fits:
+            nulls |= column.nulls & {"", "NA"}
+            continue
+        nulls |= column.nulls
+        if fits[0].pattern:
+            formats[name] = fits[0].pattern
+            others = [one.pattern for one in fits[1:] if one.pattern and one.type == fits[0].type]
+            if others:
+                remarks.append(f"{name} may be {fits[0].pattern} or {' or '.join(others)}: all values fit both")
+    options = {one.name: getattr(form, one.name) for one in fields(form) if getattr(form, one.name) != one.default}
+    spelt = sorted(nulls, key=POSSIBLE_NULLS.index)
+    if spelt and spelt != [""]:
+        options["null"] = spelt[0] if len(spelt) == 1 else spelt
+    options |= MARKS[marks] | ({"formats": formats} if formats else {}) | ({"trim": True} if trim else {})
+    if form.header and (rename := {old: new for old, new in zip(names, clean, strict=True) if old != new}):
+        options["rename"] = rename
+    return Sniffed(types, options, remarks)
+
+
+def _is_numeric(column: _Column, marks: int) -> bool:
+    return any(one.type in NUMERIC for one in column.best(marks))
+
+
+def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
+    formats = {"": candidate.pattern} if candidate.pattern else {}
+    return takes(texts, "", candidate.type, Spelling(**MARKS[candidate.marks], formats=formats))
+
+
+def _columns(
+    path: Path, form: CsvForm, width: int, trim: bool
+) -> Iterator[tuple[list[pa.StringArray], list[pa.BooleanArray]]]:
+    """Yields the texts of all columns, and which of them are missing values: those that are not quoted."""
+    first = form.header
+    with unpacked(str(path)) as content, unpacked(str(path)) as again:
+        both = zip(batches_of(content, form, width, []), batches_of(again, form, width, POSSIBLE_NULLS), strict=True)
+        for texts, nulls in both:
+            found = [as_text(column)[0] for column in texts.slice(first).columns]
+            if trim:
+                found = [pc.utf8_trim(column, " \t") for column in found]
+            yield found, [pc.is_null(column) for column in nulls.slice(first).columns]
+            first = False
+
+
+def _form(head: bytes) -> tuple[CsvForm, list[str]]:
+    """Returns a file's marks and the names of its columns. Raises MalformedFile."""
+    encoding, found, problem = _encoding(head), [], MalformedFile("is empty")
+    for delimiter in DELIMITERS:
+        for quote in (*QUOTES, ""):
+            form = CsvForm(delimiter, quote, encoding=encoding)
+            try:
+                rows = [*islice(records_of(io.BytesIO(head), form), ROWS)]
+            except MalformedFile as error:
+                problem = error if (delimiter, quote) == (",", '"') else problem
+                continue
+            if rows and (judged := _judge(rows, form)):
+                found.append(judged)
+    if not found:
+        raise problem
+    return max(found, key=lambda one: one[0])[1:]
+
+
+def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[float, ...], CsvForm, list[str]] | None:
+    """Returns how well a form fits, the form with its lines before the table, and the columns' names; None for no fit."""
+    width, _ = Counter(len(cells) for cells, _ in rows).most_common(1)[0]
+    begin = next((n for n in reversed(range(len(rows))) if len(rows[n][0]) != width), -1) + 1
+    if begin > min(MOST_SKIPPED, len(rows) - 1):
+        return None
+    skipped, (names, line) = rows[:begin], rows[begin]
+    if skipped and all(cells[0].startswith(COMMENT) for cells, _ in skipped):
+        form = replace(form, comment=COMMENT)
+    elif skipped:
+        form = replace(form, skip=line - 1)
+    if all(NUMBER.fullmatch(name.strip()) for name in names) or len({*names}) < len(names):
+        form, names = replace(form, header=False), [f"c_{n}" for n in range(1, width + 1)]
+    if width == 1 and form.quote != '"':
+        return None
+    unquoted = not any(len(name) > 1 and name[0] == name[-1] and name[0] in QUOTES for name in names)
+    return (width > 1, not skipped, form.delimiter != " ", unquoted, width, form.quote == '"'), form, names
+
+
+def _encoding(head: bytes) -> str:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            codecs.getincrementaldecoder(encoding)().decode(head)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _has_blanks(head: bytes, form: CsvForm) -> bool:
+    """Tells whether blanks surround numbers or names."""
+    rows = (cells for cells, _ in islice(records_of(io.BytesIO(head), form), ROWS))
+    first = next(rows) if form.header else []
+    around = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
+    return any(cell.strip(" \t") != cell for cell in first) or any(
+        NUMBER.fullmatch(cell.strip(" \t")) for cell in around
+    )
