@@ -15,6 +15,7 @@ from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
 from lakehouse_assets.files.csv_text import CsvForm
 from lakehouse_assets.files.delivered import find_files, refuse
+from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.reading import FileReader, ReadFiles
 from lakehouse_assets.step.opened import note_opened
 
@@ -57,6 +58,46 @@ def read_csv(
         ignore=tuple(ignore),
         trim=trim,
     )
+    return _rows(spark, folder, names, files, reader)
+
+
+def read_json(
+    spark: SparkSession,
+    folder: str,
+    names: Sequence[str],
+    schema: Mapping[str, str],
+    *,
+    files: str = "{key}.json",
+    encoding: str = "utf-8",
+    formats: Mapping[str, str] | None = None,
+    time_zone: str = "",
+    rename: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> DataFrame:
+    """Reads the rows of JSON files: one object a line, or one array of objects. Returns them as one DataFrame.
+
+    folder: a path, or a URL such as ``s3://…``. names: the partition keys that are asked for. schema: column → type as
+    Iceberg spells it, such as ``long``, ``timestamptz`` or ``struct<lat: double, tags: list<string>>``. files: the
+    files' names below the folder; compressed ones (``.gz``, ``.zst``, ``.bz2``) are found too.
+    encoding: a codec of Python's. formats: column → how its dates or times are written, such as ``dd.MM.yyyy``; of a
+    member, by its path, such as ``place.since``. time_zone: of times without an offset, for ``timestamptz``.
+    rename: a field's name → its column. ignore: fields that are left out; of a struct by their path.
+
+    Numbers keep all their digits; dates, times and decimals may be strings, other types are as JSON has them. A field
+    that is missing is null.
+    Raises DropZoneError for files that are missing or whose first object is wrong, for all at once; when the rows are
+    read, for unknown or repeated fields and values of another type, with their lines. Raises ValueError for a schema or
+    options that can't work.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lakehouse_assets import read_json
+        >>> size = Path(folder, "2026-01-31.json").write_text('{"id": 1, "tags": ["new"]}')
+        >>> read_json(spark, folder, ["2026-01-31"], {"id": "long", "tags": "list<string>"}).collect()
+        [Row(id=1, tags=['new'])]
+    """
+    spelling = Spelling(formats=dict(formats or {}), time_zone=time_zone)
+    reader = JsonReader(dict(schema), encoding, spelling, dict(rename or {}), tuple(ignore))
     return _rows(spark, folder, names, files, reader)
 
 
