@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 BUFFER = 2**20
 LONGEST_LINE = 2**24
@@ -62,7 +62,9 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
     encoding: a codec of Python's. Behind a line that is not read to its end, nothing is yielded.
     """
     codec = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-    lines = io.TextIOWrapper(io.BufferedReader(source, BUFFER), codec, "surrogateescape", newline="\n")  # type: ignore[arg-type]
+    lines = io.TextIOWrapper(
+        io.BufferedReader(cast(io.RawIOBase, source), BUFFER), codec, "surrogateescape", newline="\n"
+    )
     number, first = 0, True
     while True:
         number += 1
