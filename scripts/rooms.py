@@ -28,7 +28,7 @@ FLOORS = (
     ("declare",),
     ("protocol", "storage"),
     ("step", "sources"),
-    ("errors", "keys_text", "first_table"),
+    ("errors", "keys_text", "first_table", "type_text"),
     ("environment",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -16,10 +16,10 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_sc
 from pyiceberg.schema import Schema
 
 from lakehouse_assets.cli.project import enter_project
-from lakehouse_assets.declare.columns import type_text
 from lakehouse_assets.environment.catalog import catalog_problems, load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.type_text import type_text
 
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""

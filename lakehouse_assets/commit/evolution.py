@@ -37,9 +37,9 @@ from lakehouse_assets.commit.schema_policy import (
     of_action,
     renamed_properties,
 )
-from lakehouse_assets.declare.columns import parse_type
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.type_text import parse_type
 
 
 @dataclass(frozen=True)

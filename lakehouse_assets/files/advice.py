@@ -67,18 +67,24 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
             if takes(texts, column, type_, replace(spelling, booleans=pair)):
                 yield f"booleans={pair!r} takes it"
     if type_ in ("date", "timestamp", "timestamptz"):
-        yield from _time_advice(texts, column, type_, spelling)
+        yield from time_advice(texts, column, type_, spelling)
     numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
     if numeric and spelling == replace(spelling, decimal=".", thousands=""):
         for marks in ({"decimal": ","}, {"thousands": ","}, {"decimal": ",", "thousands": "."}, {"thousands": "'"}):
             if takes(texts, column, type_, replace(spelling, **marks)):
                 yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items())} takes it"
+    yield from type_advice(texts, column, type_, spelling)
+
+
+def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    """Yields which other types take the text."""
     for other in OTHER_TYPES.get(type_, ("double",)):
         if takes(texts, column, other, spelling):
             yield f"declare it {other}"
 
 
-def _time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+def time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    """Yields which patterns or zones take the text of a date or time."""
     if type_ == "timestamptz" and not spelling.time_zone:
         local = replace(spelling, time_zone=SOME_ZONE)
         if takes(texts, column, type_, local):

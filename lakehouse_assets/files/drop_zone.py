@@ -14,7 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
 from lakehouse_assets.files.csv_text import CsvForm
-from lakehouse_assets.files.delivered import find_files, refuse
+from lakehouse_assets.files.delivered import PACKED, find_files, refuse
+from lakehouse_assets.files.json_rows import JsonReader
+from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.files.reading import FileReader, ReadFiles
 from lakehouse_assets.step.opened import note_opened
 
@@ -60,8 +62,87 @@ def read_csv(
     return _rows(spark, folder, names, files, reader)
 
 
-def _rows(spark: SparkSession, folder: str, names: Sequence[str], pattern: str, reader: FileReader) -> DataFrame:
-    found = find_files(folder, names, pattern)
+def read_json(
+    spark: SparkSession,
+    folder: str,
+    names: Sequence[str],
+    schema: Mapping[str, str],
+    *,
+    files: str = "{key}.json",
+    encoding: str = "utf-8",
+    formats: Mapping[str, str] | None = None,
+    time_zone: str = "",
+    rename: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> DataFrame:
+    """Reads the rows of JSON files: one object a line, or one array of objects. Returns them as one DataFrame.
+
+    folder: a path, or a URL such as ``s3://…``. names: the partition keys that are asked for. schema: column → type as
+    Iceberg spells it, such as ``long``, ``timestamptz`` or ``struct<lat: double, tags: list<string>>``. files: the
+    files' names below the folder; compressed ones (``.gz``, ``.zst``, ``.bz2``) are found too.
+    encoding: a codec of Python's. formats: column → how its dates or times are written, such as ``dd.MM.yyyy``; of a
+    member, by its path, such as ``place.since``. time_zone: of times without an offset, for ``timestamptz``.
+    rename: a field's name → its column. ignore: fields that are left out; of a struct by their path.
+
+    Numbers keep all their digits; dates, times and decimals may be strings, other types are as JSON has them. A field
+    that is missing is null.
+    Raises DropZoneError for files that are missing or whose first object is wrong, for all at once; when the rows are
+    read, for unknown or repeated fields and values of another type, with their lines. Raises ValueError for a schema or
+    options that can't work.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from lakehouse_assets import read_json
+        >>> size = Path(folder, "2026-01-31.json").write_text('{"id": 1, "tags": ["new"]}')
+        >>> read_json(spark, folder, ["2026-01-31"], {"id": "long", "tags": "list<string>"}).collect()
+        [Row(id=1, tags=['new'])]
+    """
+    spelling = Spelling(formats=dict(formats or {}), time_zone=time_zone)
+    reader = JsonReader(dict(schema), encoding, spelling, dict(rename or {}), tuple(ignore))
+    return _rows(spark, folder, names, files, reader)
+
+
+def read_parquet(
+    spark: SparkSession,
+    folder: str,
+    names: Sequence[str],
+    schema: Mapping[str, str],
+    *,
+    files: str = "{key}.parquet",
+    rename: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> DataFrame:
+    """Reads the rows of Parquet files, as one DataFrame.
+
+    folder: a path, or a URL such as ``s3://…``. names: the partition keys that are asked for. schema: column → type as
+    Iceberg spells it, such as ``long``, ``decimal(9,2)`` or ``list<string>``, in any order. files: the files' names
+    below the folder. rename: a column's name in the files → its own. ignore: columns that are left out.
+
+    Values stay what they are: small integers become ``int`` or ``long``, decimals get wider, times with a zone are
+    ``timestamptz`` and those without one ``timestamp``. Of a UUID Spark has the text.
+    Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types; when the rows
+    are read, for damaged files, times that microseconds can't hold, integers that ``long`` can't, and strings that are
+    not UTF-8, with their rows. Raises ValueError for a schema that can't be read.
+
+    Example:
+        >>> from lakehouse_assets import read_parquet
+        >>> spark.range(1).write.parquet(f"{folder}/2026-01-31")
+        >>> read_parquet(spark, folder, ["2026-01-31"], {"id": "long"}, files="{key}/*.parquet").collect()
+        [Row(id=0)]
+    """
+    reader = ParquetReader(dict(schema), dict(rename or {}), tuple(ignore))
+    return _rows(spark, folder, names, files, reader, packed=("",))
+
+
+def _rows(
+    spark: SparkSession,
+    folder: str,
+    names: Sequence[str],
+    pattern: str,
+    reader: FileReader,
+    packed: Sequence[str] = PACKED,
+) -> DataFrame:
+    found = find_files(folder, names, pattern, packed)
     read = ReadFiles(reader, found)
     refuse(read.head_problems(), folder, pattern, len(found))
     note_opened(file.opened for file in found)

@@ -1,0 +1,116 @@
+"""Reads JSON files into typed rows: an object a line, or one array of them, each field by its type's grammar.
+
+How a file is taken apart is json_text.py's; what becomes of a value, json_values.py's.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.types import IcebergType
+
+from lakehouse_assets.files.cell_types import Spelling
+from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
+from lakehouse_assets.files.json_text import objects_of
+from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type
+from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
+from lakehouse_assets.type_text import parse_type
+
+# Rows, and characters: what is first.
+BATCH, BATCH_SIZE = 10_000, 2**24
+
+
+@dataclass(frozen=True)
+class JsonReader:
+    """Reads JSON files. Raises ValueError for a schema or options that can't work."""
+
+    schema: Mapping[str, str]
+    encoding: str
+    spelling: Spelling
+    rename: Mapping[str, str]
+    ignore: Sequence[str]
+
+    def __post_init__(self) -> None:
+        formats = {name.partition(".")[0] for name in self.spelling.formats}
+        if unknown := {*self.rename.values(), *formats} - {*self.schema}:
+            raise ValueError(f"rename and formats name {', '.join(sorted(unknown))}, which the schema lacks")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
+        _ = self.arrow
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The rows' schema."""
+        return pa.schema([(name, json_arrow_type(type_)) for name, type_ in self._types.values()])
+
+    @cached_property
+    def _types(self) -> Mapping[str, tuple[str, IcebergType]]:
+        """The names of fields in files, each with its column's name and its type."""
+        before = {column: name for name, column in self.rename.items()}
+        return {before.get(name, name): (name, parse_type(type_)) for name, type_ in self.schema.items()}
+
+    @cached_property
+    def _columns(self) -> JsonColumns:
+        return JsonColumns(self.spelling, frozenset(self.ignore))
+
+    def head_problem(self, file: DeliveredFile) -> str | None:
+        """Says what is wrong with a file's first object; None if nothing is."""
+        try:
+            with unpacked(file.location) as content:
+                first = next(objects_of(content, self.encoding), None)
+        except NotUnpacked as error:
+            return str(error)
+        if first is None:
+            return None
+        if isinstance(first.found, str):
+            return f"{first.found} (line {first.number})"
+        unknown = first.found.keys() - {*self._types, *self.ignore}
+        return f"has other fields (unknown: {', '.join(sorted(unknown))})" if unknown else None
+
+    def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
+        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        wrong: list[tuple[int, str]] = []
+        try:
+            with unpacked(file.location) as content:
+                for lines, objects in self._batches(content, wrong):
+                    yield self._typed(lines, objects, wrong)
+                    if len(wrong) >= MOST_SHOWN:
+                        break
+        except NotUnpacked as error:
+            raise WrongFile(f" {error}") from None
+        if wrong:
+            raise WrongFile(*(f", line {line}{told}" for line, told in sorted(wrong)[:MOST_SHOWN]))
+
+    def _batches(self, content: Any, wrong: list[tuple[int, str]]) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
+        """Yields the lines and the objects of each batch. wrong: gets the lines that hold no object."""
+        lines: list[int] = []
+        objects: list[dict[str, Any]] = []
+        size = 0
+        for line in objects_of(content, self.encoding):
+            if isinstance(line.found, str):
+                wrong.append((line.number, f": {line.found}"))
+                if len(wrong) >= MOST_SHOWN:
+                    break
+                continue
+            lines.append(line.number)
+            objects.append(line.found)
+            size += line.size
+            if len(objects) >= BATCH or size >= BATCH_SIZE:
+                yield lines, objects
+                lines, objects, size = [], [], 0
+        if objects:
+            yield lines, objects
+
+    def _typed(
+        self, lines: Sequence[int], objects: Sequence[dict[str, Any]], wrong: list[tuple[int, str]]
+    ) -> pa.RecordBatch:
+        columns, found = self._columns.members(objects, self._types)
+        wrong += [(lines[one.row], f", field {one.place[1:]}: {one.told}") for one in found]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)

@@ -1,0 +1,85 @@
+"""Arrow's types for those that a step declares, nested ones included, and what lists are made of.
+
+Which texts or values fit a type is the readers' business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
+
+from lakehouse_assets.type_text import type_text
+
+
+@dataclass(frozen=True)
+class WrongValue:
+    """A value that its type does not take."""
+
+    row: int
+    """Its number, from 0, among those that were read together."""
+    place: str
+    """Where it is within its column: empty, or such as ``.b[3]``."""
+    told: str
+    """What is wrong with it."""
+
+
+def nested_arrow_type(type_: IcebergType, leaf: Callable[[str], pa.DataType]) -> pa.DataType:
+    """Returns Arrow's type. leaf: gives the one for the text of a type that is not nested; what it raises is raised."""
+    match type_:
+        case ListType():
+            return pa.list_(nested_arrow_type(type_.element_type, leaf))
+        case MapType():
+            return pa.map_(nested_arrow_type(type_.key_type, leaf), nested_arrow_type(type_.value_type, leaf))
+        case StructType():
+            return pa.struct([(member.name, nested_arrow_type(member.field_type, leaf)) for member in type_.fields])
+    return leaf(type_text(type_))
+
+
+def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns where each list begins, and where the last one ends. lengths: of the lists."""
+    return np.cumsum(np.append(0, lengths), dtype=np.int32)
+
+
+def list_array(offsets: np.ndarray, is_null: pa.BooleanArray, elements: pa.Array) -> pa.ListArray:
+    """Returns lists of these elements."""
+    return pa.ListArray.from_arrays(_starts(offsets, is_null), elements, type=pa.list_(elements.type))
+
+
+def map_array(offsets: np.ndarray, is_null: pa.BooleanArray, keys: pa.Array, values: pa.Array) -> pa.MapArray:
+    """Returns maps of these keys and values."""
+    return pa.MapArray.from_arrays(_starts(offsets, is_null), keys, values, type=pa.map_(keys.type, values.type))
+
+
+def _starts(offsets: np.ndarray, is_null: pa.BooleanArray) -> pa.Int32Array:
+    """Returns the offsets, null where the list is null: the last one never is."""
+    return pa.array(offsets, mask=np.append(is_null.to_numpy(zero_copy_only=False), False))
+
+
+def struct_array(columns: Sequence[pa.Array], names: Sequence[str], is_null: pa.BooleanArray) -> pa.StructArray:
+    """Returns structs of these members."""
+    fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+    return pa.StructArray.from_arrays([*columns], fields=fields, mask=is_null)
+
+
+def in_lists(wrong: Iterable[WrongValue], offsets: np.ndarray) -> Iterator[WrongValue]:
+    """Yields wrong elements as what is wrong with the lists that they are in."""
+    for value in wrong:
+        row = bisect_right(offsets, value.row) - 1
+        yield WrongValue(row, f"[{value.row - offsets[row]}]{value.place}", value.told)
+
+
+def in_maps(wrong: Iterable[WrongValue], offsets: np.ndarray, keys: pa.Array) -> Iterator[WrongValue]:
+    """Yields wrong values of maps as what is wrong with the maps."""
+    for value in wrong:
+        key = keys[value.row].as_py()
+        yield WrongValue(bisect_right(offsets, value.row) - 1, f"[{key!r}]{value.place}", value.told)
+
+
+def in_structs(wrong: Iterable[WrongValue], name: str) -> Iterator[WrongValue]:
+    """Yields wrong members as what is wrong with their structs."""
+    return (WrongValue(value.row, f".{name}{value.place}", value.told) for value in wrong)

@@ -1,0 +1,186 @@
+"""Reads Parquet files into typed rows: columns by their names, in any order, each value as it is.
+
+Which of a file's types become which declared ones is parquet_values.py's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+from pyiceberg.types import IcebergType
+
+from lakehouse_assets.files.delivered import DeliveredFile, file_system
+from lakehouse_assets.files.parquet_values import INT96, converted, parquet_arrow_type, told_type, type_problem
+from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
+from lakehouse_assets.type_text import parse_type
+
+BATCH = 10_000
+NO_PARQUET = "is no Parquet file, or not all of it"
+
+
+class NoParquet(ValueError):
+    """A file is no Parquet, or is damaged. It holds Arrow's words."""
+
+
+@dataclass(frozen=True)
+class ParquetReader:
+    """Reads Parquet files. Raises ValueError for a schema or options that can't work."""
+
+    schema: Mapping[str, str]
+    rename: Mapping[str, str]
+    ignore: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if unknown := {*self.rename.values()} - {*self.schema}:
+            raise ValueError(f"rename names {', '.join(sorted(unknown))}, which the schema lacks")
+        _ = self.arrow
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The rows' schema."""
+        before = {name: column for column, name in self._in_file.items()}
+        return pa.schema([(before[name], parquet_arrow_type(type_)) for name, type_ in self._types.items()])
+
+    @cached_property
+    def _in_file(self) -> Mapping[str, str]:
+        """Column → the name that it has in files."""
+        before = {column: name for name, column in self.rename.items()}
+        return {column: before.get(column, column) for column in self.schema}
+
+    @cached_property
+    def _types(self) -> Mapping[str, IcebergType]:
+        """The type of each column by its name in files."""
+        return {self._in_file[column]: parse_type(type_) for column, type_ in self.schema.items()}
+
+    def head_problem(self, file: DeliveredFile) -> str | None:
+        """Says what is wrong with a file's columns and types; None if nothing is."""
+        try:
+            return self._schema_problem(schema_in(file.location))
+        except NoParquet as error:
+            return f"{NO_PARQUET} ({error})"
+
+    def _schema_problem(self, found: pa.Schema) -> str | None:
+        names = [name for name in found.names if name not in self.ignore]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            return f"has the column {', '.join(repeated)} more than once"
+        missing, unknown = self._types.keys() - {*names}, {*names} - self._types.keys()
+        problems = {
+            name: type_problem(self._types[name], found.field(name).type) for name in names if name not in unknown
+        }
+        others = [f"{name}{problem}" for name, problem in problems.items() if problem]
+        if not missing and not unknown and not others:
+            return None
+        told = (", ".join(sorted(missing)), ", ".join(sorted(unknown)), "; ".join(others))
+        lacks, has, differ = (one or "none" for one in told)
+        return f"has other columns (missing: {lacks}; unknown: {has}; of another type: {differ})"
+
+    def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
+        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        wrong: list[tuple[int, str]] = []
+        row = 1
+        try:
+            for batch in _batches_in(file.location, [*self._types]):
+                yield self._typed(batch, row, wrong)
+                row += batch.num_rows
+                if len(wrong) >= MOST_SHOWN:
+                    break
+        except NoParquet as error:
+            raise WrongFile(f" is damaged at or behind row {row}, or its reader does not know it ({error})") from None
+        if wrong:
+            raise WrongFile(*(f", row {number}, column {told}" for number, told in sorted(wrong)[:MOST_SHOWN]))
+
+    def _typed(self, batch: pa.RecordBatch, row: int, wrong: list[tuple[int, str]]) -> pa.RecordBatch:
+        """Returns the rows with their types. row: the number of the first. wrong: gets what is wrong in them."""
+        columns = []
+        for name, type_ in self._types.items():
+            array, found = converted(batch.column(name), type_)
+            columns.append(array)
+            wrong += [(row + one.row, f"{name}{one.place}: {one.told}") for one in found]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+def columns_of_parquet(location: str) -> list[tuple[str, str]]:
+    """Returns a file's columns as they are declared: name → type. location: a path, or a URL.
+
+    Raises ValueError for a file that is no Parquet, and for a column of a type that can't be declared; OSError.
+    """
+    try:
+        found = schema_in(location)
+    except NoParquet as error:
+        raise ValueError(f"{NO_PARQUET} ({error})") from None
+    columns = []
+    for field in found:
+        try:
+            type_ = told_type(field.type)
+            parse_type(type_)
+        except ValueError as error:
+            raise ValueError(f"column {field.name}: {error}; ignore=[{field.name!r}] leaves it out") from None
+        columns.append((field.name, type_))
+    return columns
+
+
+def schema_in(location: str) -> pa.Schema:
+    """Returns the schema of a file, with INT96 for the old times. Raises NoParquet, and OSError for its storage."""
+    with _opened(location) as raw, _damage_told(raw):
+        return parquet.ParquetFile(pa.PythonFile(raw, "r"), coerce_int96_timestamp_unit=INT96.unit).schema_arrow
+
+
+def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file. Raises NoParquet, and OSError for its storage."""
+    options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+    with _opened(location) as raw, _damage_told(raw):
+        file = parquet.ParquetFile(pa.PythonFile(raw, "r"), **options)
+        yield from file.iter_batches(BATCH, columns=[*columns], use_threads=False)
+
+
+@contextmanager
+def _opened(location: str) -> Iterator[_Raw]:
+    system, path = file_system(location)
+    with system.open_input_file(path) as source:
+        yield _Raw(source)
+
+
+@contextmanager
+def _damage_told(raw: _Raw) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if raw.failed:
+            raise raw.failed from None
+        raise NoParquet(str(error).partition("\n")[0]) from None
+
+
+class _Raw(io.RawIOBase):
+    """A file as it lies there; remembers that its storage failed."""
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self.failed: OSError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._source.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._source.seek(offset, whence))
+
+    def read(self, size: int = -1) -> Any:
+        try:
+            return self._source.read_buffer(None if size < 0 else size)
+        except OSError as error:
+            self.failed = error
+            raise
