@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.tuning import Planning as Planning
     from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
+    from lakehouse_assets.files.drop_zone import read_csv as read_csv
+    from lakehouse_assets.files.drop_zone import read_json as read_json
+    from lakehouse_assets.files.drop_zone import read_parquet as read_parquet
     from lakehouse_assets.hand_off.hand_off_asset import HandOff as HandOff
     from lakehouse_assets.hot.hot_and_cold import hot_and_cold as hot_and_cold
     from lakehouse_assets.releases.current import when_current as when_current
@@ -41,8 +44,6 @@ if TYPE_CHECKING:
     from lakehouse_assets.sources.json_value import Json as Json
     from lakehouse_assets.sources.kafka import KafkaTopic as KafkaTopic
     from lakehouse_assets.sources.postgres import PostgresTable as PostgresTable
-    from lakehouse_assets.step.dropzone import read_csv as read_csv
-    from lakehouse_assets.step.dropzone import read_parquet as read_parquet
     from lakehouse_assets.step.window import BadPartitions as BadPartitions
     from lakehouse_assets.step.window import Window as Window
     from lakehouse_assets.storage.objects import put_file as put_file
@@ -79,8 +80,9 @@ HOMES = {
     "column": "declare.columns",
     "hot_and_cold": "hot.hot_and_cold",
     "put_file": "storage.objects",
-    "read_csv": "step.dropzone",
-    "read_parquet": "step.dropzone",
+    "read_csv": "files.drop_zone",
+    "read_json": "files.drop_zone",
+    "read_parquet": "files.drop_zone",
     "release": "releases.readers",
     "tables_of": "declare.location",
     "when_current": "releases.current",

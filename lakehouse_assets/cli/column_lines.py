@@ -1,104 +1,173 @@
-"""Writes the ``column(…)`` lines of a declaration for a CSV or Parquet file, or for an Iceberg table that is there.
+"""Writes the ``column(…)`` lines of a declaration, and the call that reads it, for a file; or the lines for a table.
 
-What a column may be is declare/columns.py's.
+What a file holds is found out in files/; what a column may be is declare/columns.py's.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-from pyarrow import compute, csv, parquet
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
-from pyiceberg.schema import Schema
 
 from lakehouse_assets.cli.project import enter_project
 from lakehouse_assets.environment.catalog import catalog_problems, load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.files.clean_names import clean_names
+from lakehouse_assets.files.csv_text import MalformedFile
+from lakehouse_assets.files.delivered import KEY, PACKED, NotUnpacked
+from lakehouse_assets.files.json_rows import columns_of_json
+from lakehouse_assets.files.parquet_rows import columns_of_parquet
+from lakehouse_assets.files.sniff import sniff
 from lakehouse_assets.type_text import type_text
 
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
+KEY_IN_NAME = re.compile(r"\d{4}-\d{2}(-\d{2}([-T]\d{2}:?\d{2})?)?")
+"""What of a file's path is taken for its partition key: a month, a day or an hour."""
+LINE_LENGTH = 100
 
 
-HEAD = 65_536
-"""Bytes that surely hold a header."""
-ZERO_IN_FRONT = r"^[+-]?0[0-9]"
-"""What no number begins with: a code, such as a postal one, that would lose it."""
+@dataclass(frozen=True)
+class Found:
+    """What a file holds, and how it is read."""
+
+    reader: str
+    """``read_csv``, ``read_json`` or ``read_parquet``."""
+    columns: Mapping[str, str]
+    """Column → Iceberg type."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The reader's options that differ from its defaults, but for ``files``."""
+    remarks: Sequence[str] = ()
+    """What the file alone does not tell, a sentence each."""
+    folder: str = ""
+    """The folder's name below the drop zone."""
+    files: str = ""
+    """The pattern of the files' names, if it is not the reader's default."""
+    name: str = ""
+    """By which the file is asked for if its name holds no partition key."""
+
+    @property
+    def text(self) -> str:
+        """The lines of the declaration and the call."""
+        lines = [f"column({_quoted(name)}, {_quoted(type_)})," for name, type_ in self.columns.items()]
+        remarks = [f"# {remark}" for remark in self.remarks]
+        return "\n".join([*lines, "", *remarks, self.call])
+
+    @property
+    def call(self) -> str:
+        """The call for a step."""
+        schema = [f"{_quoted(name)}: {_quoted(type_)}" for name, type_ in self.columns.items()]
+        names = f"[{_quoted(self.name)}]" if self.name else "window.keys"
+        files = {"files": self.files} if self.files else {}
+        options = [f"{name}={_literal(value)}" for name, value in (files | dict(self.options)).items()]
+        folder = f'f"{{window.landing}}/{self.folder}"'
+        parts = ["spark", folder, names, f"{{{', '.join(schema)}}}", *options]
+        whole = f"{self.reader}({', '.join(parts)})"
+        if len(whole) <= LINE_LENGTH:
+            return whole
+        body = "".join(f"        {one},\n" for one in schema)
+        return (
+            f"{self.reader}(\n    spark,\n    {folder},\n    {names},\n    {{\n{body}    }},\n"
+            + "".join(f"    {option},\n" for option in options)
+            + ")"
+        )
 
 
 def lines_for(source: str) -> str:
-    """Returns a line for each column of a file, or of a table of the project's catalog.
+    """Returns a line for each column of a file and the call that reads it, or the lines for a table of the catalog.
 
     source: the file's path, or the table as namespace.table. Raises LakehouseError and SettingsError.
     """
     if Path(source).is_file():
-        return lines_for_file(Path(source))
+        return look_at(Path(source)).text
     if "/" in source or source.count(".") != 1:
         raise LakehouseError(f"there is no file {source}, and a table is named as namespace.table")
     enter_project()
     return lines_for_table(source, read_settings(check=catalog_problems))
 
 
-def lines_for_file(path: Path) -> str:
-    """Returns a line for each column of a CSV, plain or compressed, or of a Parquet file.
+def look_at(path: Path) -> Found:
+    """Returns what a CSV, JSON or Parquet file holds, plain or compressed, and how it is read.
 
-    Of a CSV the types are guessed from its first megabyte; digits with a zero in front of them are a text. Raises
-    LakehouseError for a file that can't be read, or that has a type which Iceberg lacks, for a CSV that is not in UTF-8
-    or has no commas, and OSError.
+    Raises LakehouseError for a file that can't be read, or that has a type which no table can have, and OSError.
     """
     with path.open("rb") as file:
         is_parquet = file.read(len(PARQUET)) == PARQUET
+    plain = path.name
+    for ending in filter(None, PACKED):
+        plain = plain.removesuffix(ending)
     try:
-        arrow = parquet.read_schema(path) if is_parquet else _of_csv(path)
-        return _lines(_pyarrow_to_schema_without_ids(arrow, downcast_ns_timestamp_to_us=True))
-    except (ValueError, KeyError, UnsupportedPyArrowTypeException) as error:  # ArrowInvalid is one; a repeated name
+        if is_parquet:
+            return _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
+        if plain.endswith((".json", ".jsonl", ".ndjson")):
+            return _renamed("read_json", columns_of_json(str(path)), path, plain)
+        found = sniff(path)
+    except MalformedFile as error:
+        place = f", line {error.line}" if error.line else ""
+        raise LakehouseError(f"{path}{place}: it {error.problem}") from error
+    except (ValueError, NotUnpacked) as error:
         raise LakehouseError(f"{path}: {error}") from error
+    return Found("read_csv", found.columns, found.options, found.remarks, **_place(path, plain, ".csv"))
 
 
 def lines_for_table(identifier: str, settings: Settings) -> str:
     """Returns a line for each column of a table in the catalog ``lake``. Raises LakehouseError where there is none."""
     try:
-        return _lines(load_lake(settings).load_table(identifier).schema())
+        columns = load_lake(settings).load_table(identifier).schema().fields
     except (NoSuchTableError, NoSuchNamespaceError, ValueError) as error:
         raise LakehouseError(f"{identifier} is neither a file nor a table of the catalog lake") from error
-
-
-def _of_csv(path: Path) -> pa.Schema:
-    with pa.input_stream(path, compression="detect") as stream:
-        header = stream.read(HEAD).partition(b"\n")[0]
-    if b"," not in header and (other := re.search(rb"[;\t|]", header)):
-        raise ValueError(f"its columns lie between {other[0].decode()!r}; read_csv() reads commas")
-    with csv.open_csv(path) as reader:
-        found = reader.schema
-    if unreadable := [field.name for field in found if pa.types.is_binary(field.type)]:
-        raise ValueError(f"of {', '.join(unreadable)} there are values that are not UTF-8, as read_csv() reads them")
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(found.names, pa.string()))
-    with csv.open_csv(path, convert_options=as_text) as reader:
-        first = next(reader, None)
-    return pa.schema([field.with_type(_type_of(field.type, first and first.column(field.name))) for field in found])
-
-
-def _type_of(guessed: pa.DataType, texts: pa.Array | None) -> pa.DataType:
-    """Returns the type of a column whose first values are these texts: a guess that a table can have, and keeps all."""
-    # That no table can have: of a column without any value, and times of day, which Spark does not know.
-    is_text = pa.types.is_null(guessed) or pa.types.is_time(guessed)
-    if pa.types.is_integer(guessed) and texts is not None:
-        is_text = compute.any(compute.match_substring_regex(texts, ZERO_IN_FRONT)).as_py()
-    return pa.string() if is_text else guessed
-
-
-def _lines(schema: Schema) -> str:
     lines = []
-    for field in schema.fields:
-        arguments = [json.dumps(field.name, ensure_ascii=False), json.dumps(type_text(field.field_type))]
-        if field.doc:
-            arguments.append(json.dumps(field.doc, ensure_ascii=False))
-        if field.required:
+    for one in columns:
+        arguments = [_quoted(one.name), _quoted(type_text(one.field_type))]
+        if one.doc:
+            arguments.append(_quoted(one.doc))
+        if one.required:
             arguments.append("required=True")
         lines.append(f"column({', '.join(arguments)}),")
     return "\n".join(lines)
+
+
+def _renamed(reader: str, columns: Sequence[tuple[str, str]], path: Path, plain: str) -> Found:
+    names = [name for name, _ in columns]
+    clean = clean_names(names)
+    rename = {old: new for old, new in zip(names, clean, strict=True) if old != new}
+    types = dict(zip(clean, (type_ for _, type_ in columns), strict=True))
+    default = f".{reader.removeprefix('read_')}"
+    return Found(reader, types, {"rename": rename} if rename else {}, **_place(path, plain, default))
+
+
+def _place(path: Path, plain: str, default: str) -> dict[str, str]:
+    """Returns the folder, pattern and name by which a file is asked for. default: how the reader's pattern ends."""
+    folder, last = path.absolute().parent, plain
+    if found := [*KEY_IN_NAME.finditer(last)]:
+        begin, end = found[-1].span()
+        files = f"{last[:begin]}{KEY}{last[end:]}"
+        return {"folder": folder.name, "files": "" if files == KEY + default else files}
+    if found := [*KEY_IN_NAME.finditer(folder.name)]:
+        begin, end = found[-1].span()
+        files = f"{folder.name[:begin]}{KEY}{folder.name[end:]}/*{Path(last).suffix}"
+        return {"folder": folder.parent.name, "files": files}
+    stem = last.removesuffix(default)
+    return {"folder": folder.name, "name": stem, "files": "" if stem != last else KEY}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _literal(value: object) -> str:
+    """Returns a value as it is written in code."""
+    match value:
+        case str():
+            return _quoted(value)
+        case dict():
+            return f"{{{', '.join(f'{_literal(name)}: {_literal(one)}' for name, one in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_literal, value))}]"
+    return repr(value)

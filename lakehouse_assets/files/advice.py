@@ -70,14 +70,10 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
         yield from time_advice(texts, column, type_, spelling)
     numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
     if numeric and spelling == replace(spelling, decimal=".", thousands=""):
-        for marks in ({"decimal": ","}, {"thousands": ","}, {"decimal": ",", "thousands": "."}, {"thousands": "'"}):
-            if takes(texts, column, type_, replace(spelling, **marks)):
-                yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items())} takes it"
-    yield from type_advice(texts, column, type_, spelling)
-
-
-def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
-    """Yields which other types take the text."""
+        for decimal, thousands in ((",", ""), (".", ","), (",", "."), (".", "'"), (".", " ")):
+            if takes(texts, column, type_, replace(spelling, decimal=decimal, thousands=thousands)):
+                marks = {"decimal": decimal.strip("."), "thousands": thousands}
+                yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items() if mark)} takes it"
     for other in OTHER_TYPES.get(type_, ("double",)):
         if takes(texts, column, other, spelling):
             yield f"declare it {other}"

@@ -240,7 +240,7 @@ def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _with_good_quotes(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
-    """Yields the blocks. Raises MalformedFile for a quote that neither opens nor closes a cell, nor is one in a cell."""
+    """Yields the blocks. Raises MalformedFile for a quote that neither opens nor closes a cell, nor is part of one."""
     quote, escape = form.quote.encode(), form.escape.encode()
     escaped = re.compile(re.escape(escape) + b".", re.DOTALL) if escape else None
     good = np.zeros(256, bool)

@@ -36,7 +36,7 @@ NO_FILE = ("_", ".")
 
 
 class DropZoneError(BadPartitions):
-    """Files of the drop zone are missing, or are not what the step expects; the message names the folder and each of them."""
+    """Files of the drop zone are missing, or are not what the step expects; the message names each of them."""
 
 
 class NotUnpacked(ValueError):
@@ -65,16 +65,16 @@ class DeliveredFile:
 def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence[str] = PACKED) -> list[DeliveredFile]:
     """Returns the files of all names, in the names' order; a name that is repeated counts once.
 
-    pattern: of the files' names below the folder. ``{key}`` stands for each name, ``*`` in the last part of the path for
-    any letters. packed: what may be behind it. Raises DropZoneError for names without a file, or with two that differ in
-    how they are compressed, and ValueError for another pattern.
+    pattern: of the files' names below the folder. ``{key}`` stands for each name, ``*`` in the last part of the path
+    for any letters. packed: what may be behind it. Raises DropZoneError for names without a file, or with two that
+    differ in how they are compressed, and ValueError for another pattern.
     """
     names = [*dict.fromkeys(names)] or [""]
     parent, _, _ = pattern.rpartition("/")
     if (KEY in pattern) != (names != [""]) or "*" in parent:
         raise ValueError(
-            f"files={pattern!r}: expected a pattern with {KEY} for the names that are asked for, without it if there are "
-            "none, and with * in its last part only"
+            f"files={pattern!r}: expected a pattern with {KEY} for the names that are asked for, without it if there "
+            "are none, and with * in its last part only"
         )
     system, root = file_system(folder)
     if not S3.match(folder) and system.get_file_info(root).type == fs.FileType.NotFound:

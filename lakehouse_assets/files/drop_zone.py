@@ -5,25 +5,29 @@ How a format is read is the readers' business; which files there are, delivered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
 from lakehouse_assets.files.csv_text import CsvForm
-from lakehouse_assets.files.delivered import PACKED, find_files, refuse
+from lakehouse_assets.files.delivered import PACKED, DropZoneError, find_files, refuse
 from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.files.reading import FileReader, ReadFiles
 from lakehouse_assets.step.opened import note_opened
 
-# Bytes of files, as they lie there. Up to so many are read in this process: a Python worker of Spark's takes longer to start.
+# Bytes of files, as they lie there. Up to so many are read in this process, as Spark's Python workers start slowly.
 HERE = 2**23
-# Bytes of one task, and what opening a file counts as: Spark's own (spark.sql.files.maxPartitionBytes, openCostInBytes).
-OF_TASK, OF_OPENING = 2**27, 2**22
+# Bytes of one task, and what opening a file counts as: Spark's spark.sql.files.maxPartitionBytes and openCostInBytes.
+TASK_BYTES, OPENING_BYTES = 2**27, 2**22
+OF_TASK = re.compile(rf"^(?:\w+\.)*{DropZoneError.__name__}: (.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def read_csv(
@@ -50,6 +54,36 @@ def read_csv(
     rename: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
 ) -> DataFrame:
+    r"""Reads the rows of CSV files strictly, as one DataFrame. docs/files.md says how each type is written.
+
+    `lakehouse columns FILE` prints this call for a file. folder: a path, or a URL such as ``s3://…``. names: the
+    partition keys that are asked for. schema: column → type as Iceberg spells it, such as ``long``,
+    ``decimal(9,2)`` or ``timestamptz``, in any order. files: the files' names below the folder, such as
+    ``orders_{key}.csv`` or ``day={key}/*.csv``; compressed ones (``.gz``, ``.zst``, ``.bz2``) are found too.
+
+    delimiter, quote, escape: the marks of the file; a blank as delimiter stands for any number of blanks and tabs,
+    an empty quote for none. encoding: a codec of Python's, such as ``cp1252``. header: whether the first line has
+    the names; without one, the schema has the columns in their order. skip: lines before it. comment: what begins
+    lines that are left out. null: how a missing value is written; a quoted string is never one. decimal, thousands:
+    the marks in numbers. booleans: how true and false are written, if it is not ``true`` and ``false``. formats:
+    column → how its dates or times are written, such as ``dd.MM.yyyy HH:mm``. time_zone: of times without an
+    offset, for ``timestamptz``. trim: whether blanks around cells are taken off. rename: a column's name in the
+    files → its own. ignore: columns of the files that are left out.
+
+    Raises DropZoneError at once for all files that are missing, damaged or of another header, and for values that
+    are none of their types, with line, column and the option that would take them: of large files when their rows
+    are read. Raises ValueError for a schema or options that can't work.
+
+    Example:
+            >>> from pathlib import Path
+            >>> from lakehouse_assets import read_csv
+            >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount
+    1;2,5
+    ")
+            >>> types = {"id": "int", "amount": "double"}
+            >>> read_csv(spark, folder, ["2026-01-31"], types, delimiter=";", decimal=",").collect()
+            [Row(id=1, amount=2.5)]
+    """
     reader = CsvReader(
         schema=dict(schema),
         form=CsvForm(delimiter, quote, escape, encoding, header, skip, comment),
@@ -134,6 +168,17 @@ def read_parquet(
     return _rows(spark, folder, names, files, reader, packed=("",))
 
 
+@contextmanager
+def wrong_files_told() -> Iterator[None]:
+    """Raises the DropZoneError that a task of Spark's raised, of which Spark keeps the text only."""
+    try:
+        yield
+    except PythonException as error:
+        if found := OF_TASK.search(str(error)):
+            raise DropZoneError(found[1].strip()) from None
+        raise
+
+
 def _rows(
     spark: SparkSession,
     folder: str,
@@ -146,14 +191,15 @@ def _rows(
     read = ReadFiles(reader, found)
     refuse(read.head_problems(), folder, pattern, len(found))
     note_opened(file.opened for file in found)
-    schema = from_arrow_schema(reader.arrow)
+    schema = from_arrow_schema(reader.arrow, prefer_timestamp_ntz=True)
     numbers = range(len(found))
-    if sum(file.size for file in found) <= HERE:
+    takes_arrow = int(spark.version.partition(".")[0]) >= 4  # as EMR's does not yet
+    if takes_arrow and sum(file.size for file in found) <= HERE:
         return spark.createDataFrame(pa.Table.from_batches(read.rows(numbers), reader.arrow), schema)
-    tasks = _tasks([file.size + OF_OPENING for file in found], spark.sparkContext.defaultParallelism)
+    tasks = _tasks([file.size + OPENING_BYTES for file in found], spark.sparkContext.defaultParallelism)
     return spark.range(0, len(found), 1, tasks).mapInArrow(read, schema)
 
 
 def _tasks(costs: Sequence[int], parallelism: int) -> int:
     """Returns how many tasks read the files. costs: bytes of each."""
-    return min(len(costs), max(parallelism, -(-sum(costs) // OF_TASK)))
+    return min(len(costs), max(parallelism, -(-sum(costs) // TASK_BYTES)))

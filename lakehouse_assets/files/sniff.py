@@ -35,12 +35,8 @@ POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
 """What no number begins with: a code, such as a postal one, that would lose it."""
 NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*([eE][+-]?[0-9]+)?|[+-]?[.][0-9]+")
-MARKS: tuple[Mapping[str, str], ...] = (
-    {},
-    {"decimal": ","},
-    {"decimal": ",", "thousands": "."},
-    {"thousands": ","},
-)
+MARKS = ((".", ""), (",", ""), (",", "."), (".", ","))
+"""How numbers are written: what is before a fraction, and between groups of three digits; the first as usual."""
 
 
 class Candidate(NamedTuple):
@@ -90,7 +86,7 @@ class _Column:
 
     def __init__(self) -> None:
         self.candidates = CANDIDATES
-        self.is_empty = True
+        self.sample: pa.StringArray | None = None
         self.nulls: set[str] = set()
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
@@ -99,7 +95,8 @@ class _Column:
         values = pc.unique(texts.filter(pc.invert(nulls)))
         if not self.candidates or not len(values):
             return
-        self.is_empty = False
+        if self.sample is None:
+            self.sample = values[:ROWS]
         if pc.any(pc.match_substring_regex(values, ZERO_IN_FRONT)).as_py():
             self.candidates = tuple(one for one in self.candidates if one.type not in NUMERIC)
         # Most candidates are out by the first value, which is looked at without Arrow.
@@ -110,7 +107,13 @@ class _Column:
     def best(self, marks: int) -> list[Candidate]:
         """Returns what fits if the file's numbers have these marks, the best first."""
         fits = [one for one in self.candidates if one.type not in NUMERIC or one.marks == marks]
-        return [] if self.is_empty else fits
+        return [] if self.sample is None else fits
+
+    def others(self, best: Candidate) -> list[str]:
+        """Returns the patterns that fit as well and mean other times."""
+        meant = time_pattern(best.pattern).to_iso(self.sample)
+        fits = [one.pattern for one in self.candidates if one.pattern and one.type == best.type]
+        return [pattern for pattern in fits if time_pattern(pattern).to_iso(self.sample) != meant]
 
 
 def sniff(path: Path) -> Sniffed:
@@ -145,14 +148,15 @@ def _told(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks
         nulls |= column.nulls
         if fits[0].pattern:
             formats[name] = fits[0].pattern
-            others = [one.pattern for one in fits[1:] if one.pattern and one.type == fits[0].type]
-            if others:
-                remarks.append(f"{name} may be {fits[0].pattern} or {' or '.join(others)}: all values fit both")
+            if others := column.others(fits[0]):
+                remarks.append(f"{name} is read as {fits[0].pattern}; {' and '.join(others)} would fit as well")
     options = {one.name: getattr(form, one.name) for one in fields(form) if getattr(form, one.name) != one.default}
     spelt = sorted(nulls, key=POSSIBLE_NULLS.index)
     if spelt and spelt != [""]:
         options["null"] = spelt[0] if len(spelt) == 1 else spelt
-    options |= MARKS[marks] | ({"formats": formats} if formats else {}) | ({"trim": True} if trim else {})
+    decimal, thousands = MARKS[marks]
+    options |= ({"decimal": decimal} if decimal != "." else {}) | ({"thousands": thousands} if thousands else {})
+    options |= ({"formats": formats} if formats else {}) | ({"trim": True} if trim else {})
     if form.header and (rename := {old: new for old, new in zip(names, clean, strict=True) if old != new}):
         options["rename"] = rename
     return Sniffed(types, options, remarks)
@@ -164,7 +168,7 @@ def _is_numeric(column: _Column, marks: int) -> bool:
 
 def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
     formats = {"": candidate.pattern} if candidate.pattern else {}
-    return takes(texts, "", candidate.type, Spelling(**MARKS[candidate.marks], formats=formats))
+    return takes(texts, "", candidate.type, Spelling(*MARKS[candidate.marks], formats=formats))
 
 
 def _columns(

@@ -74,7 +74,7 @@ class Receipt(Durable):
     parts: Mapping[str, str] = field(default_factory=dict)
     """Assignment.parts."""
     files: tuple[OpenedFile, ...] = ()
-    """The files of the drop zone that the step opened by read_csv() and read_parquet()."""
+    """The files of the drop zone that the step opened by read_csv(), read_json() and read_parquet()."""
     read_to: Mapping[str, str] = field(default_factory=dict)
     """How far the step has read the changes of inputs, a Position as text by input."""
 

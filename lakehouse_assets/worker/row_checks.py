@@ -28,7 +28,6 @@ from pyspark.sql import functions as F
 
 from lakehouse_assets.protocol.receipts import FailedCheck
 from lakehouse_assets.protocol.steps import FUNCTION
-from lakehouse_assets.step.dropzone import condition_of
 from lakehouse_assets.worker.failure import CheckError, root_message
 
 # Example rows of what is broken: enough to find the cause, few enough to read.
@@ -82,7 +81,7 @@ def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: s
         try:
             rows.where(sql(delete_when))
         except AnalysisException as error:
-            if (condition_of(error) or "").startswith(WHATEVER_COLUMNS):
+            if (_condition_of(error) or "").startswith(WHATEVER_COLUMNS):
                 raise _unfit(f"delete_when ({delete_when})", error) from None
     failing = {name: _failing(rows, name, check) for name, check in checks.items()}
     _run_over_nothing(rows, {_told(n, checks[n]): of for n, of in failing.items() if HAS_PATTERN.match(checks[n])})
@@ -104,7 +103,7 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
             try:
                 nothing.select(column).collect()
             except Exception as error:
-                known = condition_of(error) if isinstance(error, AnalysisException) else None
+                known = _condition_of(error) if isinstance(error, AnalysisException) else None
                 if not (known or "").startswith("UNRESOLVED_COLUMN"):  # Iceberg's own, which only the table's rows have
                     raise _unfit(what, error) from None
 
@@ -215,3 +214,9 @@ def _as_keys(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 def _example(row: dict[str, Any], unique: Sequence[str], place: str) -> str:
     values = ", ".join(f"{name}={row[name]}" for name in unique)
     return f"{values}: {row[ROWS]} rows" + (f" in {place}" if place else "")
+
+
+def _condition_of(error: AnalysisException) -> str | None:
+    if hasattr(error, "getCondition"):
+        return error.getCondition()
+    return error.getErrorClass()  # its name before Spark 4

@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.files.drop_zone import wrong_files_told
 from lakehouse_assets.protocol.assignment import Assignment, Merged
 from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
 from lakehouse_assets.protocol.steps import step_of
@@ -44,7 +45,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
     worker's start. Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
     ForkError, OtherCode, InputMoved and CredentialsExpired.
     """
-    with credentials.expiry_explained():
+    with credentials.expiry_explained(), wrong_files_told():
         io_properties, files = credentials.catalog, dict(credentials.properties)
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         begun = StaticTable.from_metadata(assignment.fork_base, files).metadata if assignment.merge else None

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.environment.local_paths import location_of
+from lakehouse_assets.files.drop_zone import read_csv
 from lakehouse_assets.worker.session import literal
 
 ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
@@ -75,9 +76,8 @@ def _landing(spark: SparkSession, scratch: Path) -> DataFrame:
         lines = [f"2020-01-0{day},2020-01-0{day}T0{i}:00:00Z,{'ABC'[i % 3]},{i if i else ''},0.5" for i in range(9)]
         with gzip.open(folder / f"{day}.csv.gz", "wt") as file:
             file.write("\n".join(["day,at,origin,delay,other", *lines]))
-    text = spark.read.option("header", True).csv([str(p) for p in sorted(folder.iterdir())])
-    casts = {"day": "date", "at": "timestamp", "delay": "int", "other": "double"}
-    return text.select(*(F.col(c).cast(casts.get(c, "string")).alias(c) for c in text.columns))
+    types = {"day": "date", "at": "timestamptz", "origin": "string", "delay": "int", "other": "double"}
+    return read_csv(spark, str(folder), ["1", "2", "3"], types)
 
 
 def _stage(spark: SparkSession, rows: DataFrame, metadata: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.step.dropzone import read_csv
+from lakehouse_assets import read_csv
 from lakehouse_assets.step.window import Window
 
 MEANWHILE: list[Callable[[str], None]] = []

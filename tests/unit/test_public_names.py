@@ -16,7 +16,7 @@ import lakehouse_assets
 from tests.conftest import ROOT
 
 FACADE = Path(lakehouse_assets.__file__)
-NEED_SPARK = {"read_csv", "read_parquet"}
+NEED_SPARK = {"read_csv", "read_json", "read_parquet"}
 
 
 def imported(path: Path) -> list[tuple[str, str]]:

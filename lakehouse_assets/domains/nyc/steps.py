@@ -33,7 +33,7 @@ WEATHER = {
     **dict.fromkeys(("temp", "dewp", "humid"), "double"),
     "wind_dir": "int",
     **dict.fromkeys(("wind_speed", "wind_gust", "precip", "pressure", "visib"), "double"),
-    "time_hour": "timestamp",
+    "time_hour": "timestamptz",
 }
 FLIGHTS = {
     **dict.fromkeys(("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay"), "int"),
@@ -42,7 +42,7 @@ FLIGHTS = {
     "flight": "int",
     **dict.fromkeys(("tailnum", "origin", "dest"), "string"),
     **dict.fromkeys(("air_time", "distance", "hour", "minute"), "int"),
-    "time_hour": "timestamp",
+    "time_hour": "timestamptz",
 }
 
 
