@@ -146,7 +146,7 @@ def _rows(
     read = ReadFiles(reader, found)
     refuse(read.head_problems(), folder, pattern, len(found))
     note_opened(file.opened for file in found)
-    schema = from_arrow_schema(reader.arrow)
+    schema = from_arrow_schema(reader.arrow, prefer_timestamp_ntz=True)
     numbers = range(len(found))
     if sum(file.size for file in found) <= HERE:
         return spark.createDataFrame(pa.Table.from_batches(read.rows(numbers), reader.arrow), schema)
