@@ -139,7 +139,12 @@ def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
     with _opened(location) as raw, _damage_told(raw):
         file = parquet.ParquetFile(pa.PythonFile(raw, "r"), **options)
-        yield from file.iter_batches(BATCH, columns=[*columns], use_threads=False)
+        rows = 0
+        for batch in file.iter_batches(BATCH, columns=[*columns], use_threads=False):
+            rows += batch.num_rows
+            yield batch
+    if rows != file.metadata.num_rows:  # Arrow ends in silence where a column is the shortest
+        raise NoParquet(f"{rows} rows, of which its footer promises {file.metadata.num_rows}")
 
 
 @contextmanager
