@@ -21,7 +21,7 @@ from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.files.clean_names import clean_names
 from lakehouse_assets.files.csv_text import MalformedFile
 from lakehouse_assets.files.delivered import KEY, PACKED, NotUnpacked
-from lakehouse_assets.files.json_rows import columns_of_json
+from lakehouse_assets.files.json_types import columns_of_json
 from lakehouse_assets.files.parquet_rows import columns_of_parquet
 from lakehouse_assets.files.sniff import sniff
 from lakehouse_assets.type_text import type_text

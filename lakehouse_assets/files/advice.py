@@ -74,6 +74,11 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
             if takes(texts, column, type_, replace(spelling, decimal=decimal, thousands=thousands)):
                 marks = {"decimal": decimal.strip("."), "thousands": thousands}
                 yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items() if mark)} takes it"
+    yield from type_advice(texts, column, type_, spelling)
+
+
+def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    """Yields which other types take the text."""
     for other in OTHER_TYPES.get(type_, ("double",)):
         if takes(texts, column, other, spelling):
             yield f"declare it {other}"

@@ -205,7 +205,7 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
 
 
 def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[float, ...], CsvForm, list[str]] | None:
-    """Returns how well a form fits, the form with its lines before the table, and the columns' names; None for no fit."""
+    """Returns how well a form fits, the form with what is before the rows, and the columns' names; None for no fit."""
     width, _ = Counter(len(cells) for cells, _ in rows).most_common(1)[0]
     begin = next((n for n in reversed(range(len(rows))) if len(rows[n][0]) != width), -1) + 1
     if begin > min(MOST_SKIPPED, len(rows) - 1):

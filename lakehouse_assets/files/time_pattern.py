@@ -90,10 +90,7 @@ class TimePattern:
         year = part("year", "")
         if "yy" in re.findall("y+", self.text):
             year = pc.binary_join_element_wise("20", year, "")
-        if "name" in names:
-            month = self._month(pc.struct_field(found, "name"))
-        else:
-            month = part("month", "")
+        month = self._month(pc.struct_field(found, "name")) if "name" in names else part("month", "")
         date = pc.binary_join_element_wise(year, month, part("day", ""), "-")
         if not names & {"hour", "half"}:
             return date

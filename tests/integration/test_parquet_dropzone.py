@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lakehouse_assets.step.dropzone import DropZoneError, read_csv, read_parquet
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.step.dropzone import DropZoneError, read_csv, read_parquet
 from lakehouse_assets.worker.failure import describe
 
 pytestmark = pytest.mark.spark
