@@ -153,8 +153,8 @@ def _place(path: Path, plain: str, default: str) -> dict[str, str]:
         begin, end = found[-1].span()
         files = f"{folder.name[:begin]}{KEY}{folder.name[end:]}/*{Path(last).suffix}"
         return {"folder": folder.parent.name, "files": files}
-    stem = last.removesuffix(default)
-    return {"folder": folder.name, "name": stem, "files": "" if stem != last else KEY}
+    name = Path(last)
+    return {"folder": folder.name, "name": name.stem, "files": "" if name.suffix == default else KEY + name.suffix}
 
 
 def _quoted(text: str) -> str:

@@ -40,7 +40,7 @@ NOT_FINITE = {
 }
 INTEGER = r"^[+-]?[0-9]+$"
 REAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0*)?)?"
+TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
 ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
 """Up to 18 hours, as java.time and so Spark has them (java.time.ZoneOffset)."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
@@ -111,7 +111,7 @@ def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
     """Returns numbers with a point and without groups; null in place of what is grouped otherwise than by three."""
     point, group = spelling.decimal, spelling.thousands
     if group:
-        fraction = f"([{re.escape(point)}]|$)"
+        fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
         grouped = rf"^[+-]?([0-9]+|[0-9]{{1,3}}({re.escape(group)}[0-9]{{3}})+){fraction}"
         texts = pc.replace_substring(_only(texts, grouped), group, "")
     if point != ".":
@@ -149,7 +149,7 @@ def _decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
     fits = _only(_only(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$"), "[0-9]")
     digits = pc.replace_substring_regex(fits, r"^\+", "")
     exact = pc.replace_substring_regex(digits, rf"(\.[0-9]{{{scale}}})0+$", r"\1") if scale else digits
-    return _cast(pc.replace_substring_regex(exact, r"\.0*$", ""), type_)
+    return _cast(pc.replace_substring_regex(exact, r"([0-9])\.0*$", r"\1"), type_)
 
 
 def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:

@@ -10,6 +10,7 @@ import codecs
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -19,7 +20,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 READ_AT_ONCE = 2**20
-# Bytes. PyArrow reads blocks of that size, and a row has to fit into one.
+# Bytes. PyArrow reads blocks of that size, and a row has to fit into two.
 LONGEST_ROW = 2**24
 NEWLINE, RETURN = b"\n\r"
 
@@ -80,15 +81,9 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
     """Yields a file's rows, its header first, as columns of binary: text in UTF-8, not proven to be.
 
     columns: how many each row has. nulls: which cells are null, unless they are quoted.
-    Raises MalformedFile, without a line for a row of another length.
+    Raises MalformedFile, without a line for rows of another length, or much longer than LONGEST_ROW.
     """
     names = [str(number) for number in range(columns)]
-    others: list[int] = []
-
-    def note(row: arrow_csv.InvalidRow) -> str:
-        others.append(row.actual_columns)
-        return "skip"
-
     options: dict[str, Any] = {
         "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=LONGEST_ROW, column_names=names),
         "parse_options": arrow_csv.ParseOptions(
@@ -97,7 +92,6 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
             double_quote=not form.escape,
             escape_char=form.escape or False,
             newlines_in_values=True,
-            invalid_row_handler=note,
         ),
         "convert_options": arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.binary()),
@@ -109,22 +103,12 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
     stream = _Stream(_checked(source, form))
     try:
         with arrow_csv.open_csv(io.BufferedReader(stream, READ_AT_ONCE), **options) as reader:
-            for batch in reader:
-                if others:
-                    break
-                yield batch
-    except pa.ArrowInvalid as error:
-        if stream.failed:
-            raise stream.failed from None
-        if not stream.found_any:
-            return
-        raise MalformedFile(
-            f"has a row that is longer than {LONGEST_ROW:,} bytes, or a quote amiss ({error})"
-        ) from None
+            yield from reader
+    except pa.ArrowInvalid:
+        if not stream.failed and stream.found_any:
+            raise MalformedFile(f"has rows that are not of {columns} cells, or too long") from None
     if stream.failed:
-        raise stream.failed
-    if others:
-        raise MalformedFile(f"has rows that are not of {columns} cells")
+        raise stream.failed from None
 
 
 def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str], int]]:
@@ -132,7 +116,7 @@ def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str]
     quoting: dict[str, Any] = (
         {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     )
-    csv.field_size_limit(LONGEST_ROW)
+    csv.field_size_limit(sys.maxsize)
     reader = csv.reader(
         lines, delimiter=form.delimiter, escapechar=form.escape or None, doublequote=not form.escape, **quoting
     )

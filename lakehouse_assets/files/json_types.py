@@ -17,7 +17,7 @@ from lakehouse_assets.type_text import NAME, parse_type
 
 HEAD = 2**20
 """Characters of a file from which its columns are told."""
-OF_NUMBERS = ("int", "long", "decimal(38,0)", "double", "decimal(38,18)")
+OF_NUMBERS = ("long", "decimal(38,0)", "double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
 SOME = JsonColumns(Spelling(), frozenset())
 

@@ -1,0 +1,113 @@
+"""Which files a step gets for its names, whatever these are, and what is said of those that are missing or damaged."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakehouse_assets.files.delivered import DropZoneError, NotUnpacked, find_files, unpacked
+
+ROWS = b"id,t\n" + b"1,a\n" * 1000
+
+
+def put(folder: Path, name: str, content: bytes = ROWS) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def content(path: Path) -> bytes:
+    with unpacked(str(path)) as file:
+        return file.read()
+
+
+def found(folder: Path, names: list[str], pattern: str = "{key}.csv") -> list[str]:
+    return [file.location.removeprefix(f"{folder}/") for file in find_files(str(folder), names, pattern)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "2026-01-01-05:00",
+        "_x",
+        ".x",
+        "a b",
+        "Zürich",
+        "[x]*",
+        "*",
+        "x?",
+        "{x,y}",
+        "x,y",
+        "x\\y",
+        "^x",
+        "a+b",
+        "50%",
+        "{key}",
+    ],
+)
+def test_a_name_may_have_any_letters_and_is_no_pattern(name: str, tmp_path: Path) -> None:
+    for neighbour in ("x", "xy", "x1", "a", "aab", "_", "axb", name):
+        put(tmp_path, f"{neighbour}.csv")
+    assert found(tmp_path, [name]) == [f"{name}.csv"]
+    (tmp_path / f"{name}.csv").unlink()
+    with pytest.raises(DropZoneError, match="is missing"):
+        found(tmp_path, [name])
+
+
+def test_files_are_found_by_a_pattern_compressed_or_not(tmp_path: Path) -> None:
+    for name in ("orders_a.csv", "orders_b.csv.gz", "orders_c.csv.zst", "orders_d.csv.bz2", "orders_a.csv.old"):
+        put(tmp_path, name)
+    assert found(tmp_path, ["b", "a", "b"], "orders_{key}.csv") == ["orders_b.csv.gz", "orders_a.csv"]
+    for name in ("day=a/part-2.csv", "day=a/part-1.csv.gz", "day=a/_SUCCESS", "day=a/.part-3.csv.crc", "day=a/x/1.csv"):
+        put(tmp_path, name)
+    assert found(tmp_path, ["a"], "day={key}/*.csv") == ["day=a/part-1.csv.gz", "day=a/part-2.csv"]
+    assert found(tmp_path, [], "orders_*.csv") == [
+        f"orders_{name}" for name in ("a.csv", "b.csv.gz", "c.csv.zst", "d.csv.bz2")
+    ]
+
+
+def test_all_names_without_a_file_or_with_two_are_told_at_once(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.csv.gz", "b.csv"):
+        put(tmp_path, name)
+    with pytest.raises(DropZoneError) as raised:
+        found(tmp_path, ["a", "b", "c", "d"])
+    assert str(raised.value) == (
+        f"{tmp_path}/{{key}}.csv: of 4 files asked for a is there 2 times (a.csv, a.csv.gz); c, d is missing. Let the "
+        "source deliver them, then run again"
+    )
+    assert raised.value.partitions == ("a", "c", "d")
+    with pytest.raises(DropZoneError, match=f"no folder {tmp_path}/nowhere"):
+        found(tmp_path / "nowhere", ["a"])
+
+
+@pytest.mark.parametrize(("names", "pattern"), [(["a"], "x.csv"), ([], "{key}.csv"), (["a"], "*/{key}.csv")])
+def test_a_pattern_that_does_not_fit_the_names_is_refused(names: list[str], pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected a pattern"):
+        found(tmp_path, names, pattern)
+
+
+def test_compressed_files_are_read_whole(tmp_path: Path) -> None:
+    assert content(put(tmp_path, "a.csv")) == ROWS
+    # The first member empty, the header in two.
+    members = b"".join(map(gzip.compress, (b"", ROWS[:3], ROWS[3:])))
+    assert content(put(tmp_path, "a.csv.gz", members)) == ROWS
+    assert content(put(tmp_path, "a.csv.bz2", bz2.compress(ROWS[:3]) + bz2.compress(ROWS[3:]))) == ROWS
+    frames = pa.compress(ROWS[:3], "zstd", asbytes=True) + pa.compress(ROWS[3:], "zstd", asbytes=True)
+    assert content(put(tmp_path, "a.csv.zst", frames)) == ROWS
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
+def test_files_that_are_damaged_are_told(ending: str, tmp_path: Path) -> None:
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "zst": lambda data: pa.compress(data, "zstd", asbytes=True)}[
+        ending
+    ]
+    packed = pack(ROWS)
+    junk = [] if ending == "bz2" else [packed + b"junk"]  # Python's bz2 ends at it
+    for n, damaged in enumerate((ROWS, packed[:-4], packed[: len(packed) // 2], *junk)):
+        with pytest.raises(NotUnpacked, match=ending):
+            content(put(tmp_path, f"{n}.csv.{ending}", damaged))
