@@ -69,18 +69,22 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
     if type_ in ("date", "timestamp", "timestamptz"):
         yield from time_advice(texts, column, type_, spelling)
     numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
+    if numeric:
+        yield from type_advice(texts, column, type_, spelling)
     if numeric and spelling == replace(spelling, decimal=".", thousands=""):
         for decimal, thousands in ((",", ""), (".", ","), (",", "."), (".", "'"), (".", " ")):
             if takes(texts, column, type_, replace(spelling, decimal=decimal, thousands=thousands)):
                 marks = {"decimal": decimal.strip("."), "thousands": thousands}
                 yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items() if mark)} takes it"
-    yield from type_advice(texts, column, type_, spelling)
+    if not numeric:
+        yield from type_advice(texts, column, type_, spelling)
 
 
 def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
     """Yields which other types take the text."""
-    for other in OTHER_TYPES.get(type_, ("double",)):
-        if takes(texts, column, other, spelling):
+    for other in OTHER_TYPES.get(type_, ("decimal(38,9)", "double")):
+        has_fraction = spelling.decimal in texts[0].as_py()
+        if takes(texts, column, other, spelling) and not (has_fraction and other == "decimal(38,0)"):
             yield f"declare it {other}"
 
 

@@ -112,7 +112,8 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
 
 
 def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str], int]]:
-    lines = io.TextIOWrapper(io.BufferedReader(_Stream(blocks)), "utf-8", errors="replace", newline="")
+    stream = _Stream(blocks)
+    lines = io.TextIOWrapper(io.BufferedReader(stream), "utf-8", errors="replace", newline="")
     quoting: dict[str, Any] = (
         {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     )
@@ -122,9 +123,13 @@ def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str]
     )
     before = 0
     for cells in reader:
+        if stream.failed:
+            break
         if cells:
             yield cells, before + 1
         before = reader.line_num
+    if stream.failed:
+        raise stream.failed
 
 
 class _Stream(io.RawIOBase):
