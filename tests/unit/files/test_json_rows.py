@@ -34,7 +34,8 @@ class Delivery:
         file, reader = self.deliver(content), reader_of(schema, **options)
         table = pa.Table.from_batches(reader.rows(file), reader.arrow)
         table.validate(full=True)
-        return table.to_pylist(maps_as_pydicts="strict")
+        rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+        return rows
 
     def problems(self, content: str | bytes, schema: Mapping[str, str], **options: Any) -> Sequence[str]:
         with pytest.raises(WrongFile) as error:

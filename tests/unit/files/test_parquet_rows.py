@@ -45,7 +45,8 @@ class Delivery:
         assert reader.head_problem(file) is None
         table = pa.Table.from_batches(reader.rows(file), reader.arrow)
         table.validate(full=True)
-        return table.to_pylist(maps_as_pydicts="strict")
+        rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+        return rows
 
     def problems(self, file: DeliveredFile, schema: Mapping[str, str]) -> Sequence[str]:
         with pytest.raises(WrongFile) as error:
@@ -297,3 +298,11 @@ def test_columns_that_cannot_be_told(day: Delivery, type_: pa.DataType, problem:
     day.deliver_column([None], type_)
     with pytest.raises(ValueError, match=problem):
         columns_of_parquet(str(day.path))
+
+
+def test_names_that_are_not_utf_8_are_told(day: Delivery) -> None:
+    day.deliver(pa.table({"name": [1]}), store_schema=False)
+    file = day.deliver(day.path.read_bytes().replace(b"name", b"n\xffme"))
+    problem = reader_of({"name": "long"}).head_problem(file)
+    assert problem is not None
+    assert problem.startswith("is no Parquet file, or not all of it (")
