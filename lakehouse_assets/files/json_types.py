@@ -17,7 +17,7 @@ from lakehouse_assets.type_text import NAME, parse_type
 
 HEAD = 2**20
 """Characters of a file from which its columns are told."""
-OF_NUMBERS = ("long", "decimal(38,0)", "double", "decimal(38,18)")
+OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
 SOME = JsonColumns(Spelling(), frozenset())
 
@@ -62,7 +62,8 @@ def _type_of(values: Sequence[Any], path: str) -> str:
         case "dict":
             return _of_objects(found, path)
         case "Number":
-            return _smallest(found, OF_NUMBERS, path)
+            whole = all(number.lstrip("-").isdecimal() for number in found)
+            return _smallest(found, OF_INTEGERS if whole else OF_REALS, path)
     return _smallest(found, OF_STRINGS, path) if found else "string"
 
 

@@ -16,8 +16,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.files import drop_zone
+from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.delivered import DropZoneError
 from lakehouse_assets.files.drop_zone import read_json, read_parquet
+from lakehouse_assets.files.json_rows import JsonReader
 
 pytestmark = pytest.mark.spark
 
@@ -111,9 +113,7 @@ def test_each_type_of_json_arrives(jvm: SparkSession, tmp_path: Path, way: str) 
 
 
 def test_each_type_of_parquet_arrives(jvm: SparkSession, tmp_path: Path, way: str) -> None:
-    table = pa.Table.from_pylist(
-        [VALUES, {}], drop_zone.JsonReader(SCHEMA, "utf-8", drop_zone.Spelling(), {}, ()).arrow
-    )
+    table = pa.Table.from_pylist([VALUES, {}], JsonReader(SCHEMA, "utf-8", Spelling(), {}, ()).arrow)
     for name, (_, _, type_, value, _) in STORED.items():
         storage = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
         column = pa.array([value, None], storage)
