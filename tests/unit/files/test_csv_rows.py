@@ -1,4 +1,4 @@
-"""What read_csv() takes for a row, and what a person reads of a file that is wrong: line, column, value, and a way out."""
+"""What read_csv() takes for a row, and what a person reads of a wrong file: line, column, value, and a way out."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_wrong_header_is_told(data: bytes, problem: str, tmp_path: Path) -> No
         (
             "2026-01-05T10:00",
             "timestamptz",
-            "'2026-01-05T10:00' is no timestamptz; it has no offset: time_zone='…' takes it as of that zone, or declare "
-            "it timestamp",
+            "'2026-01-05T10:00' is no timestamptz; it has no offset: time_zone='…' takes it as of that zone, or "
+            "declare it timestamp",
         ),
         (f"{'x' * 100}", "int", f"'{'x' * 80}…' is no int; declare it string to take it as it is"),
     ],

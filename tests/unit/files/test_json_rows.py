@@ -101,12 +101,12 @@ def test_each_type_takes_its_values(day: Delivery, type_: str, text: str, value:
     ("type_", "text", "problem"),
     [
         ("int", "2147483648", "field a: '2147483648' is no int; declare it long"),
-        ("int", "1.0", "field a: '1.0' is no int; declare it decimal(38,0)"),
+        ("int", "1.0", "field a: '1.0' is no int; declare it double"),
         ("int", '"1"', "field a: '1' is a string, expected int"),
         ("long", "true", "field a: true is a boolean, expected long"),
         ("double", "9007199254740993", "field a: '9007199254740993' is no double; declare it decimal(38,0)"),
         ("double", "1e400", "field a: '1e400' is no double"),
-        ("decimal(3,1)", "1.25", "field a: '1.25' is no decimal(3, 1); declare it double"),
+        ("decimal(3,1)", "1.25", "field a: '1.25' is no decimal(3, 1); declare it decimal(38,9)"),
         ("boolean", "1", "field a: 1 is a number, expected boolean"),
         ("boolean", '"true"', "field a: 'true' is a string, expected boolean"),
         ("string", "1.10", "field a: 1.10 is a number, expected string"),
@@ -268,7 +268,7 @@ def test_a_schema_or_options_that_cannot_work(schema: dict[str, str], options: d
 @pytest.mark.parametrize(
     ("values", "type_"),
     [
-        (["1", "null"], "int"),
+        (["1", "null"], "long"),
         (["1", "2147483648"], "long"),
         (["1", "9223372036854775808"], "decimal(38,0)"),
         (["1", "1.5"], "double"),
@@ -282,9 +282,9 @@ def test_a_schema_or_options_that_cannot_work(schema: dict[str, str], options: d
         (['"1"'], "string"),
         (["null"], "string"),
         (["[]", "[1, 2.5]"], "list<double>"),
-        (['{"a": 1}', '{"b": [{"c": "x"}]}'], "struct<a: int, b: list<struct<c: string>>>"),
+        (['{"a": 1}', '{"b": [{"c": "x"}]}'], "struct<a: long, b: list<struct<c: string>>>"),
         (['{"a b": 1, "c": 2.5}'], "map<string, double>"),
-        (['{"a": 1, "A": 2}'], "map<string, int>"),
+        (['{"a": 1, "A": 2}'], "map<string, long>"),
         (["{}"], "map<string, string>"),
     ],
 )
