@@ -188,19 +188,23 @@ def _columns(
 
 def _form(head: bytes) -> tuple[CsvForm, list[str]]:
     """Returns a file's marks and the names of its columns. Raises MalformedFile."""
-    encoding, found, problem = _encoding(head), [], MalformedFile("is empty")
+    encoding, found, problem = _encoding(head), [], None
     for delimiter in DELIMITERS:
         for quote in (*QUOTES, ""):
             form = CsvForm(delimiter, quote, encoding=encoding)
             try:
                 rows = [*islice(records_of(io.BytesIO(head), form), ROWS)]
             except MalformedFile as error:
-                problem = error if (delimiter, quote) == (",", '"') else problem
+                problem = problem or error
+                continue
+            if quote == "'" and not re.search(rb"(^|[,;\t| ])'[^'\n]*'", head):
+                continue
+            if not quote and any(cell.startswith('"') for cells, _ in rows for cell in cells):
                 continue
             if rows and (judged := _judge(rows, form)):
                 found.append(judged)
     if not found:
-        raise problem
+        raise problem or MalformedFile("has rows of unlike lengths; see delimiter= and skip=" if head else "is empty")
     return max(found, key=lambda one: one[0])[1:]
 
 
@@ -217,7 +221,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
         form = replace(form, skip=line - 1)
     if all(NUMBER.fullmatch(name.strip()) for name in names) or len({*names}) < len(names):
         form, names = replace(form, header=False), [f"c_{n}" for n in range(1, width + 1)]
-    if width == 1 and form.quote != '"':
+    if width == 1 and (form.delimiter, form.quote) != (",", '"'):
         return None
     unquoted = not any(len(name) > 1 and name[0] == name[-1] and name[0] in QUOTES for name in names)
     return (width > 1, not skipped, form.delimiter != " ", unquoted, width, form.quote == '"'), form, names

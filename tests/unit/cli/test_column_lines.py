@@ -2,62 +2,209 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from lakehouse_assets import Column, column
-from lakehouse_assets.cli.column_lines import lines_for_file, lines_for_table
+from lakehouse_assets.cli.column_lines import lines_for_table, look_at
 from lakehouse_assets.declare.columns import schema_of
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.files import drop_zone
+from lakehouse_assets.files.delivered import find_files
+from lakehouse_assets.files.reading import ReadFiles
 
 CSV = b"""day,id,amount,paid,at,note,hour,nothing,code
 2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",08:00:00,,10115
 2026-02-01,2,,false,2026-02-01T08:00:00Z,c,09:00:00,,01067
 """
+TYPES_OF_CSV = {
+    "day": "date",
+    "id": "long",
+    "amount": "double",
+    "paid": "boolean",
+    "at": "timestamptz",
+    "note": "string",
+    "hour": "string",
+    "nothing": "string",
+    "code": "string",
+}
 
 
 def declared(lines: str) -> list[Column]:
     return eval(f"[{lines}]", {"column": column})
 
 
-@pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz"])
-def test_types_of_a_csv_are_guessed(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(gzip.compress(CSV) if name.endswith(".gz") else CSV)
-    found = declared(lines_for_file(tmp_path / name))
-    assert {one.name: one.type for one in found} == {
-        "day": "date",
-        "id": "long",
-        "amount": "double",
-        "paid": "boolean",
-        "at": "timestamptz",
-        "note": "string",
-        "hour": "string",
-        "nothing": "string",
-        "code": "string",
-    }
+def read_as_told(
+    path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Declares and reads a file exactly as `lakehouse columns` prints it. Returns the columns and the rows."""
+    text = look_at(path).text
+    lines, _, call = text.partition("\n\n")
+    columns = declared(lines)
+    schema_of(columns)
+
+    def rows(
+        spark: Any, folder: str, names: list[str], pattern: str, reader: Any, **options: Any
+    ) -> list[dict[str, Any]]:
+        found = ReadFiles(reader, find_files(folder, names, pattern, **options))
+        assert not found.head_problems()
+        return [row for batch in found.rows(range(len(found.files))) for row in batch.to_pylist()]
+
+    monkeypatch.setattr(drop_zone, "_rows", rows)
+    window = SimpleNamespace(landing=str(landing), keys=["2026-01-31"])
+    names = {name: getattr(drop_zone, name) for name in ("read_csv", "read_json", "read_parquet")}
+    return {one.name: one.type for one in columns}, eval(call, {**names, "spark": None, "window": window})
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("2026-01-31.csv", bytes), ("orders_2026-01-31.csv.gz", gzip.compress), ("orders.csv.bz2", bz2.compress)],
+)
+def test_a_csv_is_read_as_it_was_told(
+    name: str, pack: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orders").mkdir()
+    path = tmp_path / "orders" / name
+    path.write_bytes(pack(CSV))
+    columns, rows = read_as_told(path, tmp_path, monkeypatch)
+    assert columns == TYPES_OF_CSV
+    assert [(row["day"], row["amount"], row["note"], row["nothing"], row["code"]) for row in rows] == [
+        (date(2026, 1, 31), 2.5, "a, b", None, "10115"),
+        (date(2026, 2, 1), None, "c", None, "01067"),
+    ]
+
+
+EXCEL = "Auftrag Nr.;Datum;Betrag €;Geliefert\n1;05.01.2026;1.234,50;ja\n2;31.01.2026;7,00;nein\n".encode("cp1252")
+R = b'"","Sepal.Length","Species","when"\n"1",5.1,"setosa",2026-01-05\n"2",NA,"NA",NA\n'
+PANDAS = b",when,n,x\n0,2026-01-05 10:00:00.123456,1.0,\n1,2026-01-06 11:00:00,,0.1\n"
+POSTGRES = b"id\tat\tok\tnote\n1\t2026-01-05 10:00:00+00\tt\ta\n2\t\\N\tf\t\\N\n"
+SENSOR = b"# station 7\n# units: C\ntime,temp\n2026-01-05T10:00Z,-1.5\n2026-01-05T11:00Z,-99\n"
+UK = b'id,when,total\n1,05/01/2026,"1,234.50"\n2,31/01/2026,2\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "types", "options", "row"),
+    [
+        (
+            EXCEL,
+            {"auftrag_nr": "long", "Datum": "date", "betrag": "double", "Geliefert": "string"},
+            {
+                "delimiter": ";",
+                "encoding": "cp1252",
+                "decimal": ",",
+                "thousands": ".",
+                "formats": {"Datum": "dd.MM.yyyy"},
+            },
+            {"auftrag_nr": 1, "Datum": date(2026, 1, 5), "betrag": 1234.5, "Geliefert": "ja"},
+        ),
+        (
+            R,
+            {"row": "long", "sepal_length": "double", "Species": "string", "when": "date"},
+            {"null": "NA"},
+            {"row": 2, "sepal_length": None, "Species": "NA", "when": None},
+        ),
+        (
+            PANDAS,
+            {"row": "long", "when": "timestamp", "n": "double", "x": "double"},
+            {},
+            {"row": 1, "when": datetime(2026, 1, 6, 11), "n": None, "x": 0.1},
+        ),
+        (
+            POSTGRES,
+            {"id": "long", "at": "timestamptz", "ok": "string", "note": "string"},
+            {"delimiter": "\t", "null": "\\N"},
+            {"id": 2, "at": None, "ok": "f", "note": None},
+        ),
+        (
+            SENSOR,
+            {"time": "timestamptz", "temp": "double"},
+            {"comment": "#"},
+            {"time": datetime(2026, 1, 5, 10, tzinfo=UTC), "temp": -1.5},
+        ),
+        (
+            UK,
+            {"id": "long", "when": "date", "total": "double"},
+            {"thousands": ",", "formats": {"when": "dd/MM/yyyy"}},
+            {"id": 1, "when": date(2026, 1, 5), "total": 1234.5},
+        ),
+        (b"7, .5\n3, 1\n", {"c_1": "long", "c_2": "double"}, {"header": False, "trim": True}, {"c_1": 7, "c_2": 0.5}),
+        (b"x   y\n 1   2\n10  20\n", {"x": "long", "y": "long"}, {"delimiter": " "}, {"x": 10, "y": 20}),
+        (b"'a'|'b'\n1|'x|y'\n", {"a": "long", "b": "string"}, {"delimiter": "|", "quote": "'"}, {"a": 1, "b": "x|y"}),
+        (b"Report of May\n\na,b\n1,x\n2,y\n", {"a": "long", "b": "string"}, {"skip": 2}, {"a": 2, "b": "y"}),
+        ("a,b\n1,ü\n".encode("utf-16"), {"a": "long", "b": "string"}, {"encoding": "utf-16"}, {"a": 1, "b": "ü"}),
+        (b"n\n1\n2\n", {"n": "long"}, {}, {"n": 2}),
+        (b"a,b\n", {"a": "string", "b": "string"}, {}, None),
+    ],
+    ids=[
+        *("Excel's", "R's", "pandas'", "PostgreSQL's", "a sensor's", "with groups and days first", "with blanks"),
+        *("between blanks", "in other quotes", "below a title", "UTF-16", "one column", "no row"),
+    ],
+)
+def test_a_file_that_people_have_is_read_as_it_was_told(
+    content: bytes,
+    types: dict[str, str],
+    options: dict[str, Any],
+    row: dict[str, Any] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "2026-01-31.csv"
+    path.write_bytes(content)
+    columns, rows = read_as_told(path, tmp_path, monkeypatch)
+    assert columns == types
+    found = look_at(path).options
+    assert {name: value for name, value in found.items() if name != "rename"} == options
+    assert row is None or row in rows
+    assert bool(rows) == (row is not None)
+
+
+def test_what_a_file_does_not_tell_is_remarked(tmp_path: Path) -> None:
+    path = tmp_path / "2026-01-31.csv"
+    path.write_text("when,n\n01/02/2026,1\n03/04/2026,2\n")
+    assert "# when is read as dd/MM/yyyy; MM/dd/yyyy and M/d/yyyy would fit as well\n" in look_at(path).text
+
+
+def test_the_pattern_is_told_by_the_names(tmp_path: Path) -> None:
+    def told(name: str) -> tuple[str, str, str]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a,b\n1,2\n")
+        found = look_at(path)
+        return found.folder, found.files, found.name
+
+    assert told("orders/2026-01-31.csv") == ("orders", "", "")
+    assert told("orders/orders_2026-01.csv.gz".replace(".gz", "")) == ("orders", "orders_{key}.csv", "")
+    assert told("orders/day=2026-01-31/part-1.csv") == ("orders", "day={key}/*.csv", "")
+    assert told("orders/prices.csv") == ("orders", "", "prices")
+    assert told("orders/prices.txt") == ("orders", "{key}.txt", "prices")
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"a;b\n1;2\n", "';'"),
-        (b"a;b\nx;1,50\n", "';'"),
-        (b"a,a\n1,2\n", "2 times"),
-        ("name,city\nBo,Malmö\n".encode("latin-1"), r"city .* not UTF-8"),
-        (b"a,b\n1\n", ""),
+        (b"a,b\n1\n2,3\n4\n5,6,7\n", "unlike lengths"),
+        (b'a,b\n1,"x\n2,y\n', "line 2: it has a quote that is never closed"),
+        (b"a,b\n1,x\0\n", "NUL"),
+        (b"", "is empty"),
     ],
-    ids=["other separator", "with decimal commas", "a name twice", "latin-1", "fewer values"],
+    ids=["rows of unlike lengths", "an open quote", "no text", "empty"],
 )
 def test_a_csv_that_read_csv_would_refuse_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(LakehouseError, match=rf"a\.csv: .*{told}"):
-        lines_for_file(tmp_path / "a.csv")
+    with pytest.raises(LakehouseError, match=rf"a\.csv.*{told}"):
+        look_at(tmp_path / "a.csv")
 
 
 def test_a_file_of_parquet_is_told_with_what_it_requires(tmp_path: Path) -> None:
@@ -71,10 +218,9 @@ def test_a_file_of_parquet_is_told_with_what_it_requires(tmp_path: Path) -> None
     ]
     file = tmp_path / "a.parquet"
     pa.parquet.write_table(pa.schema(fields).empty_table(), file)
-    lines = lines_for_file(file)
-    assert lines.splitlines()[0] == 'column("id", "int", required=True),'
-    assert [one.type for one in declared(lines)] == [
-        *("int", "timestamptz", "decimal(9, 2)", "list<struct<lat: double, lon: double>>"),
+    assert [*look_at(file).columns.values()] == [
+        "int",
+        *("timestamptz", "decimal(9, 2)", "list<struct<lat: double, lon: double>>"),
         "map<string, long>",
     ]
 
@@ -95,7 +241,7 @@ def test_what_can_not_be_told_is_said(settings: Settings, tmp_path: Path) -> Non
     empty = tmp_path / "empty.csv"
     empty.touch()
     with pytest.raises(LakehouseError, match=r"empty\.csv"):
-        lines_for_file(empty)
+        look_at(empty)
     for missing in ("no.table", "nothing"):
         with pytest.raises(LakehouseError, match=f"{missing} is neither a file nor a table"):
             lines_for_table(missing, settings)
