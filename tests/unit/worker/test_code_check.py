@@ -73,7 +73,7 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
     "module",
     [
         *("worker.__main__", "worker.stage", "worker.perform", "worker.row_checks", "worker.session", "worker.pipes"),
-        *("environment.settings", "environment.spark_setup", "step.dropzone", "step.window"),
+        *("environment.settings", "environment.spark_setup", "files.drop_zone", "step.window"),
     ],
 )
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:
