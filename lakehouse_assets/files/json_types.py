@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+
+from lakehouse_assets.files.advice import takes
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.delivered import NotUnpacked, unpacked
 from lakehouse_assets.files.json_text import Number, kind_of, objects_of
-from lakehouse_assets.files.json_values import JsonColumns
-from lakehouse_assets.type_text import NAME, parse_type
+from lakehouse_assets.type_text import NAME
 
 HEAD = 2**20
 """Characters of a file from which its columns are told."""
 OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
-SOME = JsonColumns(Spelling(), frozenset())
 
 
 def columns_of_json(location: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
@@ -77,9 +78,9 @@ def _of_objects(objects: Sequence[dict[str, Any]], path: str) -> str:
 
 
 def _smallest(values: Sequence[Number | str], types: Sequence[str], path: str) -> str:
+    texts = pa.array([value.encode(errors="replace").decode() for value in values], pa.string())
     for type_ in types:
-        _, wrong = SOME.members([{"_": value} for value in values], {"_": ("_", parse_type(type_))})
-        if not wrong:
+        if type_ == "string" or takes(texts, path, type_, Spelling()):
             return type_
     raise ValueError(f"field {path} has numbers such as {values[0]}, which no type takes together{_way_out(path)}")
 

@@ -138,7 +138,9 @@ def schema_in(location: str) -> pa.Schema:
 
 def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file. Raises NoParquet, and OSError for its storage."""
-    options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
+    # Buffered beforehand, a file's bytes would stay in memory until its end. Of INT96, what is below microseconds is
+    # cut, as Spark does; as nanoseconds, times behind the year 2262 would be others.
+    options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True, "pre_buffer": False}
     with _opened(location) as raw, _damage_told(raw):
         file = parquet.ParquetFile(pa.PythonFile(raw, "r"), **options)
         rows = 0

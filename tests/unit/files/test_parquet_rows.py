@@ -215,6 +215,12 @@ def test_values_that_their_type_does_not_take_are_told(
     assert problem in told
 
 
+def test_old_times_that_nanoseconds_can_t_hold_stay_what_they_are(day: Delivery) -> None:
+    table = table_of([datetime(9999, 12, 31), datetime(1, 1, 1)], pa.timestamp("us"))
+    file = day.deliver(table, use_deprecated_int96_timestamps=True)
+    assert [row["x"].year for row in day.read(file, {"x": "timestamp"})] == [9999, 1]
+
+
 def test_of_many_wrong_values_the_first_are_told(day: Delivery) -> None:
     file = day.deliver_column([1] * 20_000 + [2**63] * 20_000, pa.uint64())
     problems = day.problems(file, {"x": "long"})
