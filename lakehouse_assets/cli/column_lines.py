@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from lakehouse_assets.files.clean_names import clean_names
 from lakehouse_assets.files.csv_text import MalformedFile
 from lakehouse_assets.files.delivered import KEY, PACKED, NotUnpacked
 from lakehouse_assets.files.json_types import columns_of_json
-from lakehouse_assets.files.parquet_rows import columns_of_parquet
+from lakehouse_assets.files.parquet_rows import columns_of_parquet, schema_in
 from lakehouse_assets.files.sniff import sniff
 from lakehouse_assets.type_text import type_text
 
@@ -49,13 +49,19 @@ class Found:
     """The folder's name below the drop zone."""
     files: str = ""
     """The pattern of the files' names, if it is not the reader's default."""
+    required: Sequence[str] = ()
+    """The columns that hold no nulls, by what the file itself declares."""
     name: str = ""
     """By which the file is asked for if its name holds no partition key."""
 
     @property
     def text(self) -> str:
         """The lines of the declaration and the call."""
-        lines = [f"column({_quoted(name)}, {_quoted(type_)})," for name, type_ in self.columns.items()]
+        required = dict.fromkeys(self.required, ", required=True")
+        lines = [
+            f"column({_quoted(name)}, {_quoted(type_)}{required.get(name, '')}),"
+            for name, type_ in self.columns.items()
+        ]
         remarks = [f"# {remark}" for remark in self.remarks]
         return "\n".join([*lines, "", *remarks, self.call])
 
@@ -104,16 +110,21 @@ def look_at(path: Path) -> Found:
         plain = plain.removesuffix(ending)
     try:
         if is_parquet:
-            return _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
+            found = _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
+            before = {column: name for name, column in found.options.get("rename", {}).items()}
+            schema = schema_in(str(path))
+            return replace(
+                found, required=[name for name in found.columns if not schema.field(before.get(name, name)).nullable]
+            )
         if plain.endswith((".json", ".jsonl", ".ndjson")):
             return _renamed("read_json", columns_of_json(str(path)), path, plain)
-        found = sniff(path)
+        sniffed = sniff(path)
     except MalformedFile as error:
         place = f", line {error.line}" if error.line else ""
         raise LakehouseError(f"{path}{place}: it {error.problem}") from error
     except (ValueError, NotUnpacked) as error:
         raise LakehouseError(f"{path}: {error}") from error
-    return Found("read_csv", found.columns, found.options, found.remarks, **_place(path, plain, ".csv"))
+    return Found("read_csv", sniffed.columns, sniffed.options, sniffed.remarks, **_place(path, plain, ".csv"))
 
 
 def lines_for_table(identifier: str, settings: Settings) -> str:

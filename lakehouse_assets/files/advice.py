@@ -99,5 +99,7 @@ def time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelli
     for pattern in time_patterns(type_):
         formats = {**spelling.formats, column: pattern}
         zone = spelling.time_zone or SOME_ZONE
-        if time_pattern(pattern) and takes(texts, column, type_, replace(spelling, formats=formats, time_zone=zone)):
+        if time_pattern(pattern).matches(texts[0].as_py()) and takes(
+            texts, column, type_, replace(spelling, formats=formats, time_zone=zone)
+        ):
             yield f"formats={{{column!r}: {pattern!r}}} takes it"

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -39,10 +40,14 @@ NOT_FINITE = {
     **dict.fromkeys(("-inf", "-Infinity"), -math.inf),
 }
 INTEGER = r"^[+-]?[0-9]+$"
+WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
 REAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
+YEAR = r"^([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+TIME = YEAR + r"-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
 ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
 """Up to 18 hours, as java.time and so Spark has them (java.time.ZoneOffset)."""
+FIRST, LAST = (pa.scalar(one.replace(tzinfo=UTC), pa.timestamp("us", "UTC")) for one in (datetime.min, datetime.max))
+"""The calendar of Python's datetime; Spark's has no year 0 either."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
 """Integers of so many digits are exact in a floating-point number, whatever they are."""
 LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
@@ -170,10 +175,12 @@ def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
         values = pc.if_else(pc.fill_null(too_small, False), None, values)
     long = pc.greater(pc.binary_length(texts), EXACT_DIGITS[type_])
     if pc.any(long).as_py():
-        inexact = pc.match_substring_regex(_where(texts, long), INTEGER)
-        cells = zip(*(array.to_pylist() for array in (texts, values, inexact)), strict=True)
-        wrong = [is_integer and value is not None and int(value) != int(text) for text, value, is_integer in cells]
-        values = pc.if_else(pa.array([bool(one) for one in wrong]), None, values)
+        whole = pc.match_substring_regex(_where(texts, long), WHOLE)
+        cells = zip(*(array.to_pylist() for array in (texts, values, whole)), strict=True)
+        wrong = [
+            bool(is_whole) and value is not None and Decimal(value) != Decimal(text) for text, value, is_whole in cells
+        ]
+        values = pc.if_else(pa.array(wrong), None, values)
     return values
 
 
@@ -190,17 +197,19 @@ def _booleans(texts: pa.StringArray, spelling: Spelling) -> pa.Array:
 
 
 def _dates(texts: pa.StringArray) -> pa.Array:
-    return _since_year_1(_cast(texts, pa.date32()))
+    values = _cast(texts, pa.date32())
+    return pc.if_else(pc.less(values, pa.scalar(date.min)), None, values)
 
 
 def _times(texts: pa.StringArray) -> pa.Array:
-    return _since_year_1(_cast(_micros(_only(texts, f"{TIME}$")), pa.timestamp("us")))
+    return _cast(_micros(_only(texts, f"{TIME}$")), pa.timestamp("us"))
 
 
 def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
     utc = pa.timestamp("us", "UTC")
     with_offset = _only(texts, TIME + ZONE)
-    values = _since_year_1(_cast(_micros(with_offset), utc))
+    values = _cast(_micros(with_offset), utc)
+    values = pc.if_else(pc.or_(pc.less(values, FIRST), pc.greater(values, LAST)), None, values)
     if not zone:
         return values
     local = _times(pc.if_else(pc.is_null(with_offset), texts, None))
@@ -214,9 +223,3 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
 def _micros(texts: pa.StringArray) -> pa.StringArray:
     """Returns times without the zeros behind their microseconds, which Arrow would refuse."""
     return pc.replace_substring_regex(texts, r"(\.[0-9]{6})0+", r"\1")
-
-
-def _since_year_1(values: pa.Array) -> pa.Array:
-    """Spark's and Python's calendars have no year 0."""
-    first = pa.scalar(date.min).cast(values.type)
-    return pc.if_else(pc.less(values, first), None, values)

@@ -117,6 +117,8 @@ def columns_of_parquet(location: str) -> list[tuple[str, str]]:
         found = schema_in(location)
     except NoParquet as error:
         raise ValueError(f"{NO_PARQUET} ({error})") from None
+    if not len(found):
+        raise ValueError("it has no columns")
     columns = []
     for field in found:
         try:

@@ -17,6 +17,7 @@ TYPES = (
     *("boolean", "date", "timestamp", "timestamptz", "string"),
 )
 DIGITS = re.compile(r"[+-]?[0-9]+")
+WHOLE = re.compile(r"[+-]?[0-9]+(\.0*)?")
 PLAIN = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 NUMBER = re.compile(PLAIN.pattern + r"([eE][+-]?[0-9]+)?")
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -103,7 +104,7 @@ def _checked(text: str, value: float) -> float:
     mantissa = re.split("[eE]", text)[0]
     if math.isinf(value) or (value == 0 and re.search("[1-9]", mantissa)):
         raise Refused(text)
-    if DIGITS.fullmatch(text) and int(text) != int(value):
+    if WHOLE.fullmatch(text) and int(text.partition(".")[0]) != int(value):
         raise Refused(text)
     return value
 

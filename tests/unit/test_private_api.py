@@ -158,7 +158,6 @@ GUARDS = {
     ),
     "pyiceberg.expressions.visitors._InclusiveMetricsEvaluator": "test_a_file_counts_only_if_its_bounds_may_hold_a_key",
     "pyiceberg.io.pyarrow._read_deletes": "test_it_counts_what_a_reader_counts",
-    "pyiceberg.io.pyarrow._pyarrow_to_schema_without_ids": "test_a_file_of_parquet_is_told_with_what_it_requires",
     "pyiceberg.table.update._apply_table_update": "test_a_snapshot_that_got_a_tag_meanwhile_is_kept_with_it",
     "pyiceberg.table.update.snapshot._SnapshotProducer": (
         "test_one_overwrite_snapshot_replaces_exactly_the_runs_partitions"

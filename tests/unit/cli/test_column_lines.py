@@ -218,6 +218,7 @@ def test_a_file_of_parquet_is_told_with_what_it_requires(tmp_path: Path) -> None
     ]
     file = tmp_path / "a.parquet"
     pa.parquet.write_table(pa.schema(fields).empty_table(), file)
+    assert look_at(file).text.startswith('column("id", "int", required=True),\ncolumn("at", "timestamptz"),\n')
     assert [*look_at(file).columns.values()] == [
         "int",
         *("timestamptz", "decimal(9, 2)", "list<struct<lat: double, lon: double>>"),
