@@ -73,7 +73,7 @@ def test_it_leads_from_a_partition_to_the_files_it_was_made_from(lake: Lake) -> 
     fill(lake, RAW, days[2], days[2])
     fill(lake, DOUBLED, days[0], days[2])
     fill(lake, MONTHLY, "2024-01-01", "2024-01-01")
-    landing = f"file:{lake.settings.landing}/demo/raw"
+    landing = f"{lake.settings.landing}/demo/raw"
     size = Path(lake.settings.landing, "demo", "raw", f"{days[0]}.csv.gz").stat().st_size
     assert traced(lake, MONTHLY, "2024-01-01") == [
         "demo.monthly 2024-01-01: ",
