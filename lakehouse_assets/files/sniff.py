@@ -26,11 +26,12 @@ from lakehouse_assets.files.delivered import unpacked
 from lakehouse_assets.files.time_pattern import time_pattern
 
 # Bytes and rows from which the marks are told.
-HEAD, ROWS = 2**18, 200
+HEAD, ROWS = 2**22, 200
 DELIMITERS = (",", ";", "\t", "|", " ")
 QUOTES = "\"'"
 COMMENT = "#"
 MOST_SKIPPED = 20
+ENCODINGS = ("utf-8", "cp1252")
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
 """What no number begins with: a code, such as a postal one, that would lose it."""
@@ -125,10 +126,11 @@ def sniff(path: Path) -> Sniffed:
         head = content.read(HEAD)
     form, names = _form(head[: head.rfind(b"\n") + 1] or head if len(head) == HEAD else head)
     trim = _has_blanks(head, form)
-    columns = [_Column() for _ in names]
-    for texts, nulls in _columns(path, form, len(names), trim):
-        for column, own, missing in zip(columns, texts, nulls, strict=True):
-            column.look(own, missing)
+    try:
+        columns = _looked_at(path, form, len(names), trim)
+    except _NotUtf8:  # behind the head
+        form = replace(form, encoding=ENCODINGS[1])
+        columns = _looked_at(path, form, len(names), trim)
     marks = max(range(len(MARKS)), key=lambda one: (sum(_is_numeric(column, one) for column in columns), -one))
     return _told(form, names, columns, marks, trim)
 
@@ -171,6 +173,18 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
     return takes(texts, "", candidate.type, Spelling(*MARKS[candidate.marks], formats=formats))
 
 
+class _NotUtf8(Exception):
+    """A cell is not in UTF-8."""
+
+
+def _looked_at(path: Path, form: CsvForm, width: int, trim: bool) -> list[_Column]:
+    columns = [_Column() for _ in range(width)]
+    for texts, nulls in _columns(path, form, width, trim):
+        for column, own, missing in zip(columns, texts, nulls, strict=True):
+            column.look(own, missing)
+    return columns
+
+
 def _columns(
     path: Path, form: CsvForm, width: int, trim: bool
 ) -> Iterator[tuple[list[pa.StringArray], list[pa.BooleanArray]]]:
@@ -179,7 +193,10 @@ def _columns(
     with unpacked(str(path)) as content, unpacked(str(path)) as again:
         both = zip(batches_of(content, form, width, []), batches_of(again, form, width, POSSIBLE_NULLS), strict=True)
         for texts, nulls in both:
-            found = [as_text(column)[0] for column in texts.slice(first).columns]
+            read = [as_text(column) for column in texts.slice(first).columns]
+            if any(wrong for _, wrong in read):
+                raise _NotUtf8
+            found = [column for column, _ in read]
             if trim:
                 found = [pc.utf8_trim(column, " \t") for column in found]
             yield found, [pc.is_null(column) for column in nulls.slice(first).columns]
@@ -234,7 +251,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
 def _encoding(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    for encoding in ("utf-8", "cp1252"):
+    for encoding in ENCODINGS:
         try:
             codecs.getincrementaldecoder(encoding)().decode(head)
         except UnicodeDecodeError:

@@ -20,7 +20,7 @@ from lakehouse_assets.declare.columns import schema_of
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.files import drop_zone
+from lakehouse_assets.files import drop_zone, sniff
 from lakehouse_assets.files.delivered import find_files
 from lakehouse_assets.files.reading import ReadFiles
 
@@ -168,6 +168,16 @@ def test_a_file_that_people_have_is_read_as_it_was_told(
     assert {name: value for name, value in found.items() if name != "rename"} == options
     assert row is None or row in rows
     assert bool(rows) == (row is not None)
+
+
+def test_what_comes_late_in_a_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "2026-01-31.csv"
+    monkeypatch.setattr(sniff, "HEAD", 1000)
+    path.write_bytes(b"n,city,m\n" + b"1,Bern,\n" * 1000 + "2.5,Zürich,NA\n".encode("cp1252"))
+    columns, rows = read_as_told(path, tmp_path, monkeypatch)
+    assert columns == {"n": "double", "city": "string", "m": "string"}
+    assert rows[-1] == {"n": 2.5, "city": "Zürich", "m": None}
 
 
 def test_what_a_file_does_not_tell_is_remarked(tmp_path: Path) -> None:
