@@ -68,6 +68,16 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """A worker that runs in the test's process, or a command, leaves its variables to the next test otherwise."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """boto3's default session keeps the credentials that the environment had when the first test used it."""
     if boto3 := sys.modules.get("boto3"):

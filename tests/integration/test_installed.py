@@ -40,8 +40,6 @@ for _ in range(3):
 def run(*command: str | Path, cwd: Path) -> str:
     """Its output; an environment without this repository, and without settings but the cache of jars."""
     environment = {name: value for name, value in plain_environment().items() if name != "PYTHONPATH"}
-    if java := os.environ.get("LAKEHOUSE_JAVA_HOME"):  # a test before has put this repository's own in front of it
-        environment["JAVA_HOME"] = java
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
