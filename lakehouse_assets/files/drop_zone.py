@@ -77,12 +77,10 @@ def read_csv(
     Example:
             >>> from pathlib import Path
             >>> from lakehouse_assets import read_csv
-            >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount
-    1;2,5
-    ")
-            >>> types = {"id": "int", "amount": "double"}
-            >>> read_csv(spark, folder, ["2026-01-31"], types, delimiter=";", decimal=",").collect()
-            [Row(id=1, amount=2.5)]
+            >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount\n1;2,5\n")
+        >>> types = {"id": "int", "amount": "double"}
+        >>> read_csv(spark, folder, ["2026-01-31"], types, delimiter=";", decimal=",").collect()
+        [Row(id=1, amount=2.5)]
     """
     reader = CsvReader(
         schema=dict(schema),
