@@ -103,6 +103,7 @@ def look_at(path: Path) -> Found:
 
     Raises LakehouseError for a file that can't be read, or that has a type which no table can have, and OSError.
     """
+    path = path.absolute()
     with path.open("rb") as file:
         is_parquet = file.read(len(PARQUET)) == PARQUET
     plain = path.name
@@ -113,8 +114,11 @@ def look_at(path: Path) -> Found:
             found = _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
             before = {column: name for name, column in found.options.get("rename", {}).items()}
             schema = schema_in(str(path))
+            times = "nanoseconds are read only if they are whole microseconds"
             return replace(
-                found, required=[name for name in found.columns if not schema.field(before.get(name, name)).nullable]
+                found,
+                remarks=[times] if any("[ns" in str(one.type) for one in schema) else [],
+                required=[name for name in found.columns if not schema.field(before.get(name, name)).nullable],
             )
         if plain.endswith((".json", ".jsonl", ".ndjson")):
             return _renamed("read_json", columns_of_json(str(path)), path, plain)

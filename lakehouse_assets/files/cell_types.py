@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,6 +69,24 @@ class Spelling:
     formats: Mapping[str, str] = field(default_factory=dict)
     """Column → how its dates or times are written, such as ``dd.MM.yyyy HH:mm``."""
 
+    def __post_init__(self) -> None:
+        marks = [self.decimal, *self.thousands]
+        if any(len(mark) != 1 or mark.isalnum() or mark in "+-" for mark in marks) or len(self.thousands) > 1:
+            raise ValueError(f"decimal and thousands are one mark each, no letter, digit or sign, found {marks}")
+        if self.decimal == self.thousands:
+            raise ValueError(
+                f"decimal and thousands are both {self.decimal!r}: give both, as decimal=',', thousands='.'"
+            )
+        if len(self.booleans) != 2 or len({*filter(None, self.booleans)}) == 1:
+            raise ValueError(f"booleans={self.booleans!r}: expected two texts that differ, for true and for false")
+        for pattern in self.formats.values():
+            time_pattern(pattern)
+        if self.time_zone:
+            try:
+                ZoneInfo(self.time_zone)
+            except (ZoneInfoNotFoundError, ValueError):
+                raise ValueError(f"time_zone={self.time_zone!r} is no name such as Europe/Berlin") from None
+
 
 def arrow_type(text: str) -> pa.DataType:
     """Returns Arrow's type for one of Iceberg's that a cell can have. Raises ValueError for another, with advice."""
@@ -117,7 +136,7 @@ def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
     point, group = spelling.decimal, spelling.thousands
     if group:
         fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
-        grouped = rf"^[+-]?([0-9]+|[0-9]{{1,3}}({re.escape(group)}[0-9]{{3}})+){fraction}"
+        grouped = rf"^[+-]?([0-9]+|[1-9][0-9]{{0,2}}({re.escape(group)}[0-9]{{3}})+){fraction}"
         texts = pc.replace_substring(_only(texts, grouped), group, "")
     if point != ".":
         texts = pc.if_else(pc.match_substring(texts, "."), None, texts)

@@ -41,6 +41,11 @@ class CsvReader:
         unknown = [*({*self.rename.values(), *self.spelling.formats} - {*self.schema})]
         if unknown:
             raise ValueError(f"rename and formats name {', '.join(unknown)}, which the schema lacks")
+        if both := {*self.ignore} & {*self._in_file}:
+            raise ValueError(f"ignore names {', '.join(sorted(both))}, which the schema has")
+        for names in (self.ignore, [*self.rename.values()]):
+            if len({*names}) < len(names):
+                raise ValueError(f"ignore and rename name a column once, found {', '.join(names)}")
         if not self.form.header and (self.rename or self.ignore):
             raise ValueError("rename and ignore are for names in a header, and header=False says that there is none")
         _ = self.arrow
@@ -77,12 +82,13 @@ class CsvReader:
         if repeated:
             told = ", ".join(map(repr, repeated))
             return f"has the column {told} more than once; header=False with skip=1 reads its columns by their order"
-        lacks = [name for name in self._in_file if name not in names]
+        lacks = [name for name in (*self._in_file, *self.ignore) if name not in names]
         has = [name for name in names if name not in {*self._in_file, *self.ignore}]
         if not lacks and not has:
             return None
         missing, unknown = (", ".join(found) or "none" for found in (lacks, map(_named, has)))
-        return f"has other columns (missing: {missing}; unknown: {unknown}; header: {','.join(names)})"
+        way = "; encoding='cp1252' reads names from Windows" if any("\ufffd" in name for name in names) else ""
+        return f"has other columns (missing: {missing}; unknown: {unknown}; header: {','.join(names)}{way})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
         """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
@@ -158,12 +164,15 @@ class CsvReader:
         if error.line is not None:
             yield f", line {error.line}: {error.problem}"
             return
-        expected = len(self.schema) + len(self.ignore)
+        expected, told = len(self.schema) + len(self.ignore), False
         with unpacked(file.location) as content:
             rows = ((cells, line) for cells, line in records_of(content, self.form) if len(cells) != expected)
             for cells, line in islice(rows, MOST_SHOWN):
                 text = shortened(self.form.delimiter.join(cells))
+                told = True
                 yield f", line {line}: has {len(cells)} cells, expected {expected}: {text}"
+        if not told:
+            yield f": {error.problem}"
 
 
 def _named(name: str) -> str:

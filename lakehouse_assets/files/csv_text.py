@@ -23,6 +23,8 @@ READ_AT_ONCE = 2**20
 # Bytes. PyArrow reads blocks of that size, and a row has to fit into two.
 LONGEST_ROW = 2**24
 NEWLINE, RETURN = b"\n\r"
+GZIP = b"\x1f\x8b"
+"""The first bytes of each gzip file (RFC 1952)."""
 
 
 class MalformedFile(ValueError):
@@ -42,7 +44,7 @@ class CsvForm:
     quote: str = '"'
     """What surrounds cells that hold a delimiter, a line break or a quote; empty if the file has none."""
     escape: str = ""
-    """What precedes a quote within a quoted cell, such as a backslash; empty if such a quote is doubled."""
+    """What precedes a quote within a quoted cell, and itself, such as a backslash; empty if such a quote is doubled."""
     encoding: str = "utf-8"
     """A codec of Python's, such as ``cp1252`` or ``utf-16``."""
     header: bool = True
@@ -58,9 +60,13 @@ class CsvForm:
             raise ValueError(f"delimiter, quote and escape are one ASCII character each, found {marks}")
         if len({*marks}) < len(marks):
             raise ValueError(f"delimiter, quote and escape must differ, found {marks}")
+        if self.skip < 0:
+            raise ValueError(f"skip={self.skip} is no number of lines")
+        if self.comment and (self.comment[0] in marks or self.comment[0].isalnum() or self.comment.isspace()):
+            raise ValueError(f"comment={self.comment!r} could begin a row; expected a mark such as '#'")
         try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+            "".encode(self.encoding)
+        except LookupError:  # also a codec that is not one of text
             raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
 
     @property
@@ -182,6 +188,8 @@ def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
                 raise MalformedFile(problem, lines + read[: error.start].count(b"\n") + 1) from None
         if first and block:
             block, first = block.removeprefix(codecs.BOM_UTF8), False
+        if not lines and read.startswith(GZIP):
+            raise MalformedFile("is compressed by gzip, so its name should end with .gz")
         if b"\0" in block:
             line = lines + block[: block.index(b"\0")].count(b"\n") + 1
             raise MalformedFile("holds NUL characters: it is no text, or needs encoding='utf-16'", line)
@@ -231,9 +239,9 @@ def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def _with_good_quotes(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
     """Yields the blocks. Raises MalformedFile for a quote that neither opens nor closes a cell, nor is part of one."""
     quote, escape = form.quote.encode(), form.escape.encode()
-    escaped = re.compile(re.escape(escape) + b".", re.DOTALL) if escape else None
+    escaped = re.compile(re.escape(escape) + b"(.)", re.DOTALL) if escape else None
     good = np.zeros(256, bool)
-    good[[NEWLINE, RETURN, *form.delimiter.encode(), *quote]] = True
+    good[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if escape else quote)]] = True
     inside, before, lines, opened, held = False, NEWLINE, 0, 0, b""
     for given in _and_the_end(blocks):
         block = held + (given or b"")
@@ -241,7 +249,12 @@ def _with_good_quotes(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]
             block if given is None else block.rstrip(quote + escape)
         )  # what follows a mark comes with the next block
         block, held = whole, block[len(whole) :]
-        plain = escaped.sub(b"xx", block) if escaped else block
+        plain = block
+        if escaped:
+            if other := next((pair for pair in escaped.finditer(block) if pair[1] not in (quote, escape)), None):
+                problem = f"has {other[0].decode(errors='replace')!r}, which escapes neither a quote nor itself"
+                raise MalformedFile(problem, lines + block[: other.start()].count(b"\n") + 1)
+            plain = escaped.sub(b"xx", block)
         letters = np.frombuffer(plain, np.uint8)
         places = np.flatnonzero(letters == quote[0])
         if len(places):

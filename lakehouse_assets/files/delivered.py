@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import os
 import posixpath
 import re
 import zlib
@@ -103,8 +104,8 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     """Returns what reads a folder, and its path there. S3's credentials, region and endpoint are the environment's."""
-    if path := path_of(folder):
-        return fs.LocalFileSystem(), str(path)
+    if "://" not in folder or path_of(folder):
+        return fs.LocalFileSystem(), os.path.abspath(path_of(folder) or folder)
     if found := S3.fullmatch(folder):
         return fs.S3FileSystem(retry_strategy=LongS3Retries()), found[1]
     system, path = fs.FileSystem.from_uri(folder)
@@ -159,6 +160,25 @@ class _Raw(io.RawIOBase):
         return len(read)
 
 
+class _Bz2(io.RawIOBase):
+    """Streams of bzip2, one behind the other; Python's own reader ends in silence at whatever else comes."""
+
+    def __init__(self, raw: _Raw) -> None:
+        self._raw, self._stream = io.BufferedReader(raw, BUFFER), bz2.BZ2Decompressor()
+
+    def read(self, size: int = -1) -> bytes:
+        while True:
+            packed = b""
+            if self._stream.eof:
+                if not (packed := self._stream.unused_data or self._raw.read(BUFFER)):
+                    return b""
+                self._stream = bz2.BZ2Decompressor()
+            elif self._stream.needs_input and not (packed := self._raw.read(BUFFER)):
+                raise EOFError
+            if found := self._stream.decompress(packed, size):
+                return found
+
+
 class _Content(io.RawIOBase):
     """A compressed file's content. Storage's errors stay what they are; those of the content are NotUnpacked."""
 
@@ -168,7 +188,7 @@ class _Content(io.RawIOBase):
         if kind == "gz":
             self._content = gzip.GzipFile(fileobj=io.BufferedReader(raw, BUFFER))
         elif kind == "bz2":
-            self._content = bz2.BZ2File(io.BufferedReader(raw, BUFFER))
+            self._content = _Bz2(raw)
         elif kind == "zst":
             self._content = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
 

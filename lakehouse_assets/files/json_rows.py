@@ -68,7 +68,7 @@ class JsonReader:
         except NotUnpacked as error:
             return str(error)
         if first is None:
-            return None
+            return None if file.size else "is empty"
         if isinstance(first.found, str):
             return f"{first.found} (line {first.number})"
         unknown = first.found.keys() - {*self._types, *self.ignore}

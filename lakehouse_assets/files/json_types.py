@@ -41,6 +41,8 @@ def columns_of_json(location: str, encoding: str = "utf-8") -> list[tuple[str, s
                     break
     except NotUnpacked as error:
         raise ValueError(str(error)) from None
+    if not objects:
+        raise ValueError("it has no object")
     return [*_members(objects, "").items()]
 
 

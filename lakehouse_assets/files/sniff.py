@@ -31,6 +31,7 @@ DELIMITERS = (",", ";", "\t", "|", " ")
 QUOTES = "\"'"
 COMMENT = "#"
 MOST_SKIPPED = 20
+BACKSLASHED = r"\\[tnrN0\\]"
 ENCODINGS = ("utf-8", "cp1252")
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
@@ -89,11 +90,13 @@ class _Column:
         self.candidates = CANDIDATES
         self.sample: pa.StringArray | None = None
         self.nulls: set[str] = set()
+        self.has_backslash = False
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
         """Takes out what does not fit. nulls: which texts are missing values, if the column is no string."""
         self.nulls |= {*pc.unique(texts.filter(nulls)).to_pylist()}
         values = pc.unique(texts.filter(pc.invert(nulls)))
+        self.has_backslash |= bool(pc.any(pc.match_substring_regex(values, BACKSLASHED)).as_py())
         if not self.candidates or not len(values):
             return
         if self.sample is None:
@@ -138,8 +141,6 @@ def sniff(path: Path) -> Sniffed:
 def _told(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
     clean = clean_names(names)
     types, formats, remarks = {}, {}, []
-    if form.skip and form.header and any(map(NUMBER.fullmatch, names)):
-        remarks.append(f"line {form.skip + 1} may be a row and no header, as it has numbers: see header= and skip=")
     nulls: set[str] = set()
     for name, column in zip(clean, columns, strict=True):
         fits = column.best(marks)
@@ -161,6 +162,8 @@ def _told(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks
     options |= ({"formats": formats} if formats else {}) | ({"trim": True} if trim else {})
     if form.header and (rename := {old: new for old, new in zip(names, clean, strict=True) if old != new}):
         options["rename"] = rename
+    if any(column.has_backslash for column in columns):
+        remarks.append(r"backslashes stay as they are: if \t and \n stand for tabs and line breaks, export it as CSV")
     return Sniffed(types, options, remarks)
 
 
@@ -205,7 +208,9 @@ def _columns(
 
 def _form(head: bytes) -> tuple[CsvForm, list[str]]:
     """Returns a file's marks and the names of its columns. Raises MalformedFile."""
-    encoding, found, problem = _encoding(head), [], None
+    encoding, found = _encoding(head), []
+    problem: MalformedFile | None = None
+    refused: MalformedFile | None = None
     for delimiter in DELIMITERS:
         for quote in (*QUOTES, ""):
             form = CsvForm(delimiter, quote, encoding=encoding)
@@ -218,8 +223,15 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
                 continue
             if not quote and any(cell.startswith('"') for cells, _ in rows for cell in cells):
                 continue
-            if rows and (judged := _judge(rows, form)):
+            try:
+                judged = _judge(rows, form) if rows else None
+            except MalformedFile as error:
+                refused = refused or error
+                continue
+            if judged:
                 found.append(judged)
+    if refused and not any(len(names) > 1 for _, _, names in found):
+        raise refused
     if not found:
         raise problem or MalformedFile("has rows of unlike lengths; see delimiter= and skip=" if head else "is empty")
     return max(found, key=lambda one: one[0])[1:]
@@ -240,7 +252,10 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
         form = replace(form, comment=COMMENT)
     elif skipped:
         form = replace(form, skip=line - 1)
-    if all(NUMBER.fullmatch(name.strip()) for name in names) or len({*names}) < len(names):
+    is_header = not all(NUMBER.fullmatch(name.strip()) for name in names) and len({*names}) == len(names)
+    if form.skip and is_header and any(NUMBER.fullmatch(name.strip()) for name in names):
+        raise MalformedFile(f"has rows of unlike lengths above line {line}, which holds numbers and may be a row", line)
+    if not is_header:
         form, names = replace(form, header=False), [f"c_{n}" for n in range(1, width + 1)]
     if width == 1 and (form.delimiter, form.quote) != (",", '"'):
         return None

@@ -180,6 +180,13 @@ def test_what_comes_late_in_a_file_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows[-1] == {"n": 2.5, "city": "Zürich", "m": None}
 
 
+def test_a_file_is_told_by_its_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    monkeypatch.chdir(tmp_path)
+    assert look_at(Path("a.csv")).columns == TYPES_OF_CSV
+    assert [file.name for file in find_files(".", ["a"], "{key}.csv")] == ["a"]
+
+
 def test_what_a_file_does_not_tell_is_remarked(tmp_path: Path) -> None:
     path = tmp_path / "2026-01-31.csv"
     path.write_text("when,n\n01/02/2026,1\n03/04/2026,2\n")
@@ -208,8 +215,9 @@ def test_the_pattern_is_told_by_the_names(tmp_path: Path) -> None:
         (b'a,b\n1,"x\n2,y\n', "line 2: it has a quote that is never closed"),
         (b"a,b\n1,x\0\n", "NUL"),
         (b"", "is empty"),
+        (b"1\ta\n2\tline\\\nbreak\n3\tb\n4\tc\n", "holds numbers and may be a row"),
     ],
-    ids=["rows of unlike lengths", "an open quote", "no text", "empty"],
+    ids=["rows of unlike lengths", "an open quote", "no text", "empty", "an escaped line break"],
 )
 def test_a_csv_that_read_csv_would_refuse_is_refused(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)

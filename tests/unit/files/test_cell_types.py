@@ -107,6 +107,7 @@ def test_nan_is_a_number_of_its_own(text: str) -> None:
         ("double", "12.34,5", {"decimal": ",", "thousands": "."}, WRONG),
         ("double", "1,234.5,6", {"decimal": ".", "thousands": ","}, WRONG),
         ("double", "1.5", {"decimal": ","}, WRONG),
+        ("double", "0.500", {"decimal": ",", "thousands": "."}, WRONG),
         ("int", "1'234'567", {"thousands": "'"}, 1234567),
         ("decimal(9,2)", "-1.234,50", {"decimal": ",", "thousands": "."}, Decimal("-1234.50")),
         ("boolean", "f", {"booleans": ("t", "f")}, False),
@@ -159,3 +160,19 @@ def test_no_cell_is_taken_wrongly(type_: str) -> None:
         else:
             assert not is_wrong, text
             assert same(value, expected), text
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        *({"decimal": mark} for mark in ("", "e", "1", "-", "ab")),
+        *({"thousands": mark} for mark in (".", "0", "-", "..")),
+        {"decimal": ",", "thousands": ","},
+        {"booleans": ("y", "y")},
+        {"booleans": ("y", "n", "x")},
+        {"time_zone": "Europe/Nowhere"},
+    ],
+)
+def test_spellings_that_contradict_each_other_are_refused(spelling: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"decimal|booleans|time_zone"):
+        Spelling(**spelling)

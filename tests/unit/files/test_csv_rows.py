@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
-from lakehouse_assets.files.csv_text import CsvForm
+from lakehouse_assets.files.csv_text import LONGEST_ROW, CsvForm
 from lakehouse_assets.files.delivered import DropZoneError, find_files
 from lakehouse_assets.files.reading import MOST_SHOWN, ReadFiles
 
@@ -82,6 +83,12 @@ def test_blanks_around_cells_are_taken_off_if_asked(tmp_path: Path) -> None:
         (b"id,name,x,\n", "has other columns (missing: none; unknown: x, one without a name; header: id,name,x,)"),
         (b"id,id\n", "has the column 'id' more than once; header=False with skip=1 reads its columns by their order"),
         (b'id,"name\n', "has a quote that is never closed (line 1)"),
+        (gzip.compress(b"id,name\n"), "is compressed by gzip, so its name should end with .gz"),
+        (
+            b"id,Name\xfc\n",
+            "has other columns (missing: name; unknown: Name\ufffd; header: id,Name\ufffd; encoding='cp1252' reads "
+            "names from Windows)",
+        ),
     ],
 )
 def test_a_wrong_header_is_told(data: bytes, problem: str, tmp_path: Path) -> None:
@@ -127,6 +134,11 @@ def test_rows_of_other_lengths_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_a_row_that_is_too_long_is_told(tmp_path: Path) -> None:
+    data = b'id,name\n1,"' + b"x" * 5 * LONGEST_ROW + b'"\n'
+    assert complaints(tmp_path, data) == [": has rows that are not of 2 cells, or too long"]
+
+
 def test_bytes_that_are_no_utf8_are_told(tmp_path: Path) -> None:
     data = "id,name\n1,ok\n2,Malmö\n".encode("cp1252")
     told = "holds bytes that are not UTF-8; encoding='cp1252' takes those of Windows"
@@ -157,8 +169,14 @@ def test_the_wrong_values_of_all_files_are_told_up_to_a_number(tmp_path: Path) -
         (TYPES, {"rename": {"x": "y"}}),
         (TYPES, {"formats": {"when": "dd.MM.yyyy"}}),
         (TYPES, {"header": False, "ignore": ["x"]}),
+        (TYPES, {"ignore": ["name"]}),
+        (TYPES, {"ignore": ["x", "x"]}),
+        (TYPES, {"rename": {"a": "id", "b": "id"}}),
+        (TYPES, {"skip": -1}),
+        *((TYPES, {"comment": mark}) for mark in ('"', ",", "1", "a", " ")),
+        *((TYPES, {"encoding": codec}) for codec in ("rot13", "base64", "nowhere")),
     ],
 )
 def test_options_that_can_t_work_are_refused(schema: dict[str, str], options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"declare it string|which the schema lacks|no header|there is none"):
+    with pytest.raises(ValueError, match=r"declare it string|the schema|there is none|once|skip|comment|encoding"):
         reader(schema, **options)

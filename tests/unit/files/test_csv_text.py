@@ -90,6 +90,12 @@ def test_a_file_may_have_marks_of_its_own(at_once: int, monkeypatch: pytest.Monk
     assert rows(b'1,5" pipe\n', quote="") == [(b"1", b'5" pipe')]
 
 
+@pytest.mark.parametrize("data", [b'1,"a\\tb"\n', b"1,\\N\n", b'1,"a""b"\n', b"1,a\\,b\n"])
+def test_an_escape_is_for_quotes_and_itself(data: bytes) -> None:
+    with pytest.raises(MalformedFile, match=r"escapes neither|text behind"):
+        [*batches_of(io.BytesIO(data), CsvForm(escape="\\"), 2, [""])]
+
+
 def test_lines_are_those_of_the_file() -> None:
     data = b'Report\n# a\nid,t\n\n1,"a\nb"\n# c\n2,b\n'
     found = [line for _, line in records_of(io.BytesIO(data), CsvForm(skip=1, comment="#"))]

@@ -235,7 +235,8 @@ def test_a_compressed_file_that_ends_too_early_is_told(day: Delivery) -> None:
     ("content", "problem"),
     [
         ('{"a": 1}', None),
-        ("", None),
+        ("", "is empty"),
+        ("[]", None),
         ('{"a": 1, "c": 1, "b": 2}', "has other fields (unknown: b, c)"),
         ("\n[1]", "is no JSON object, but a number (line 2)"),
         (
