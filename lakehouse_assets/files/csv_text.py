@@ -1,7 +1,6 @@
 """A CSV file's bytes as columns of text, strictly: RFC 4180 with the file's own marks, each row as long as the header.
 
-PyArrow parses. It takes an unclosed quote, and text behind a closing one, so the neighbours of each quote are looked at
-before. What the texts mean is cell_types.py's; where the bytes come from, delivered.py's.
+PyArrow parses what csv_marks.py has looked at. What the texts mean is cell_types.py's.
 """
 
 from __future__ import annotations
@@ -12,67 +11,19 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
+
+from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
+from lakehouse_assets.files.csv_marks import MarkCheck
 
 READ_AT_ONCE = 2**20
 # Bytes. PyArrow reads blocks of that size, and a row has to fit into two.
 LONGEST_ROW = 2**24
-NEWLINE, RETURN = b"\n\r"
 GZIP = b"\x1f\x8b"
 """The first bytes of each gzip file (RFC 1952)."""
-
-
-class MalformedFile(ValueError):
-    """A file is no CSV of this form. line: the first one that is wrong, from 1; None where it can't be told."""
-
-    def __init__(self, problem: str, line: int | None = None) -> None:
-        super().__init__(problem)
-        self.problem, self.line = problem, line
-
-
-@dataclass(frozen=True)
-class CsvForm:
-    """The marks of a CSV file. Raises ValueError for marks that can't be told apart."""
-
-    delimiter: str = ","
-    """What separates cells: one character. A blank stands for any number of blanks and tabs."""
-    quote: str = '"'
-    """What surrounds cells that hold a delimiter, a line break or a quote; empty if the file has none."""
-    escape: str = ""
-    """What precedes a quote within a quoted cell, and itself, such as a backslash; empty if such a quote is doubled."""
-    encoding: str = "utf-8"
-    """A codec of Python's, such as ``cp1252`` or ``utf-16``."""
-    header: bool = True
-    """Whether the first line names the columns."""
-    skip: int = 0
-    """How many lines are before the header, or before the first row."""
-    comment: str = ""
-    """What begins lines that are left out; empty if none are."""
-
-    def __post_init__(self) -> None:
-        marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark]
-        if not self.delimiter or any(len(mark) > 1 or not mark.isascii() or mark in "\r\n" for mark in marks):
-            raise ValueError(f"delimiter, quote and escape are one ASCII character each, found {marks}")
-        if len({*marks}) < len(marks):
-            raise ValueError(f"delimiter, quote and escape must differ, found {marks}")
-        if self.skip < 0:
-            raise ValueError(f"skip={self.skip} is no number of lines")
-        if self.comment and (self.comment[0] in marks or self.comment[0].isalnum() or self.comment.isspace()):
-            raise ValueError(f"comment={self.comment!r} could begin a row; expected a mark such as '#'")
-        try:
-            "".encode(self.encoding)
-        except LookupError:  # also a codec that is not one of text
-            raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
-
-    @property
-    def is_utf8(self) -> bool:
-        """Whether the bytes need no translation."""
-        return codecs.lookup(self.encoding).name == "utf-8"
 
 
 def records_of(source: BinaryIO, form: CsvForm) -> Iterator[tuple[list[str], int]]:
@@ -171,7 +122,7 @@ def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
         blocks = _blank_comments(blocks, form)
     if form.delimiter == " ":
         blocks = _single_blanks(blocks, form)
-    return _with_good_quotes(blocks, form) if form.quote else blocks
+    return MarkCheck(form).checked(blocks)
 
 
 def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
@@ -234,52 +185,6 @@ def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield from (line + b"\n" for line in whole)
     if rest:
         yield rest
-
-
-def _with_good_quotes(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
-    """Yields the blocks. Raises MalformedFile for a quote that neither opens nor closes a cell, nor is part of one."""
-    quote, escape = form.quote.encode(), form.escape.encode()
-    escaped = re.compile(re.escape(escape) + b"(.)", re.DOTALL) if escape else None
-    good = np.zeros(256, bool)
-    good[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if escape else quote)]] = True
-    inside, before, lines, opened, held = False, NEWLINE, 0, 0, b""
-    for given in _and_the_end(blocks):
-        block = held + (given or b"")
-        whole = (
-            block if given is None else block.rstrip(quote + escape)
-        )  # what follows a mark comes with the next block
-        block, held = whole, block[len(whole) :]
-        plain = block
-        if escaped:
-            if other := next((pair for pair in escaped.finditer(block) if pair[1] not in (quote, escape)), None):
-                problem = f"has {other[0].decode(errors='replace')!r}, which escapes neither a quote nor itself"
-                raise MalformedFile(problem, lines + block[: other.start()].count(b"\n") + 1)
-            plain = escaped.sub(b"xx", block)
-        letters = np.frombuffer(plain, np.uint8)
-        places = np.flatnonzero(letters == quote[0])
-        if len(places):
-            around = np.concatenate(([before], letters, [NEWLINE]))
-            closing = (np.arange(len(places)) + inside) % 2 == 1
-            wrong = np.flatnonzero(~good[np.where(closing, around[places + 2], around[places])])
-            if len(wrong):
-                place, closes = int(places[wrong[0]]), bool(closing[wrong[0]])
-                problem = "has a quote in a cell that does not begin with one"
-                if closes:
-                    begun = lines + plain[: places[wrong[0] - 1]].count(b"\n") + 1 if wrong[0] else opened
-                    problem = f"has text behind the quote that closes the cell which begins on line {begun}"
-                raise MalformedFile(problem, lines + plain[:place].count(b"\n") + 1)
-            inside = bool((len(places) + inside) % 2)
-            opened = lines + plain[: places[-1]].count(b"\n") + 1
-        lines += plain.count(b"\n")
-        before = plain[-1] if plain else before
-        yield block
-    if inside:
-        raise MalformedFile("has a quote that is never closed", opened)
-
-
-def _and_the_end(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
-    yield from blocks
-    yield None
 
 
 def as_text(column: pa.BinaryArray) -> tuple[pa.StringArray, list[int]]:

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse_assets.files.cell_types import Spelling
+from lakehouse_assets.files.csv_form import CsvForm
 from lakehouse_assets.files.csv_rows import CsvReader
-from lakehouse_assets.files.csv_text import CsvForm
 from lakehouse_assets.files.delivered import PACKED, DropZoneError, find_files, refuse
 from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from lakehouse_assets.files.advice import NULLS, takes, time_patterns
 from lakehouse_assets.files.cell_types import NOT_FINITE, Spelling
 from lakehouse_assets.files.clean_names import clean_names
-from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
+from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
+from lakehouse_assets.files.csv_text import as_text, batches_of, records_of
 from lakehouse_assets.files.delivered import unpacked
 from lakehouse_assets.files.time_pattern import time_pattern
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.files import csv_text
-from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, batches_of, records_of
+from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
+from lakehouse_assets.files.csv_text import batches_of, records_of
 
 
 def rows(data: bytes, columns: int = 2, nulls: tuple[str, ...] = ("",), **form: Any) -> list[tuple[bytes | None, ...]]:
@@ -37,6 +38,7 @@ def rows(data: bytes, columns: int = 2, nulls: tuple[str, ...] = ("",), **form: 
         (b"1,a\r\n2,b\n", [(b"1", b"a"), (b"2", b"b")]),
         (b"1,a\r2,b\r", [(b"1", b"a"), (b"2", b"b")]),
         (b"1,a", [(b"1", b"a")]),
+        (b'1,"a\rb"\r\n2,b\r\n', [(b"1", b"a\rb"), (b"2", b"b")]),
         (b"\xef\xbb\xbf1,a\n", [(b"1", b"a")]),
         (b"1,Z\xfcrich\n", [(b"1", b"Z\xfcrich")]),  # proven to be UTF-8 where it is read as text
         (b"", []),
@@ -61,6 +63,9 @@ def test_rows_are_those_of_rfc_4180(data: bytes, expected: list[tuple[bytes | No
         (b"1,2\n1,2,3\n", "not of 2 cells", None),
         (b"1,2,\n", "not of 2 cells", None),
         (b"1,2\n\xff\n", "not of 2 cells", None),
+        (b"1,a\r2,b\n", "a carriage return in a cell", 1),
+        (b"1,a\n2,b\r3,c\n", "a carriage return in a cell", 2),
+        (b'1,"a\rb"\n2,b\r3,c', "a carriage return in a cell", 2),
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 2, 3, 2**20], ids=["by byte", "by two", "by three", "whole"])
