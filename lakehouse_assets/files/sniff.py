@@ -28,6 +28,7 @@ from lakehouse_assets.files.time_pattern import time_pattern
 
 # Bytes and rows from which the marks are told.
 HEAD, ROWS = 2**22, 200
+PIECE = 2**15
 DELIMITERS = (",", ";", "\t", "|", " ")
 QUOTES = "\"'"
 COMMENT = "#"
@@ -177,6 +178,13 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
     return takes(texts, "", candidate.type, Spelling(*MARKS[candidate.marks], formats=formats))
 
 
+class _Head(io.BytesIO):
+    """A file's head, read in small pieces, as most looks at it end early."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(PIECE)
+
+
 class _NotUtf8(Exception):
     """A cell is not in UTF-8."""
 
@@ -216,7 +224,7 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
         for quote in (*QUOTES, ""):
             form = CsvForm(delimiter, quote, encoding=encoding)
             try:
-                rows = [*islice(records_of(io.BytesIO(head), form), ROWS)]
+                rows = [*islice(records_of(_Head(head), form), ROWS)]
             except MalformedFile as error:
                 problem = problem or error
                 continue
@@ -278,7 +286,7 @@ def _encoding(head: bytes) -> str:
 
 def _has_blanks(head: bytes, form: CsvForm) -> bool:
     """Tells whether blanks surround numbers or names."""
-    rows = (cells for cells, _ in islice(records_of(io.BytesIO(head), form), ROWS))
+    rows = (cells for cells, _ in islice(records_of(_Head(head), form), ROWS))
     first = next(rows) if form.header else []
     around = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
     return any(cell.strip(" \t") != cell for cell in first) or any(
