@@ -123,7 +123,8 @@ def test_where_keys_are_renewed_is_relative_to_the_catalog(catalog: Catalog, sla
     assert found[ENDPOINT] == f"{catalog.uri}/api/catalog/v1/lake/namespaces/n/tables/t/credentials"
 
 
-def test_a_catalog_out_of_reach_leaves_the_keys_there_were(catalog: Catalog) -> None:
+def test_a_catalog_out_of_reach_leaves_the_keys_there_were(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse_assets.environment.catalog.RETRY_SECONDS", 0.05)
     properties = catalog.lake()
     credentials = TableCredentials(properties, "nyc.flights")
     properties["uri"] = "http://127.0.0.1:9/api/catalog"
