@@ -22,8 +22,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from lakehouse_assets.environment.file_io import LongS3Retries
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.local_paths import path_of
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.step.opened import OpenedFile
 from lakehouse_assets.step.window import BadPartitions
 
@@ -103,13 +105,18 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
-    """Returns what reads a folder, and its path there. S3's credentials, region and endpoint are the environment's."""
+    """Returns what reads a folder, and its path there. S3's endpoint, region and credentials are the catalog's."""
     if "://" not in folder or path_of(folder):
         return fs.LocalFileSystem(), os.path.abspath(path_of(folder) or folder)
     if found := S3.fullmatch(folder):
-        return fs.S3FileSystem(retry_strategy=LongS3Retries()), found[1]
+        return _s3(found[1].partition("/")[0], tuple(catalog_properties(read_settings()).items())), found[1]
     system, path = fs.FileSystem.from_uri(folder)
     return system, path
+
+
+@cache
+def _s3(bucket: str, properties: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    return ClosingFileIO(dict(properties)).fs_by_scheme("s3", bucket)
 
 
 @contextmanager

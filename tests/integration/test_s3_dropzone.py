@@ -3,6 +3,7 @@ The folder's faults are in test_nyc_dropzone.py."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import dagster as dg
@@ -12,6 +13,7 @@ from lakehouse_assets.domains.nyc.landing import landing
 from lakehouse_assets.domains.nyc.tables import flights
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.files.delivered import DropZoneError, find_files, unpacked
 from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import Lake, failure_text
 from tests.support.servers import PLAIN_BUCKET, SeaweedFS
@@ -31,6 +33,21 @@ def lake(
     if (catalog := load_lake(read_settings())).table_exists(flights.identifier):
         catalog.drop_table(flights.identifier)  # another file's, on the same server
     return Lake(read_settings(), instance)
+
+
+def test_a_bucket_is_read_whatever_the_names(lake: Lake, weed: SeaweedFS, tmp_path: Path) -> None:
+    folder = f"{weed.plain}/{tmp_path.name}"
+    names = ["2026-01-01-05:00", "_x", "a b+ü%41"]
+    for name in names:
+        key = f"{tmp_path.name}/{name}.csv.gz"
+        Lakehouse(lake.settings).s3().put_object(Bucket=PLAIN_BUCKET, Key=key, Body=gzip.compress(b"id\n1\n"))
+    found = find_files(folder, names, "{key}.csv")
+    assert [file.location for file in found] == [f"{folder}/{name}.csv.gz" for name in names]
+    for file in found:
+        with unpacked(file.location) as content:
+            assert content.read() == b"id\n1\n"
+    with pytest.raises(DropZoneError, match=r"x, y is missing"):
+        find_files(folder, ["x", "_x", "y"], "{key}.csv")
 
 
 @pytest.mark.long(
