@@ -31,6 +31,7 @@ MACHINERY = (
     "site-packages/pyspark/",
     "site-packages/py4j/",
     "lakehouse_assets/worker/",
+    "lakehouse_assets/files/",
     "lakehouse_assets/environment/launchers/",
     "importlib",
 )
