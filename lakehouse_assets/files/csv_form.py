@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
+from lakehouse_assets.files.reading import check_encoding
+
 
 class MalformedFile(ValueError):
     """A file is no CSV of this form. line: the first one that is wrong, from 1; None where it can't be told."""
@@ -46,10 +48,7 @@ class CsvForm:
             raise ValueError(f"skip={self.skip} is no number of lines")
         if self.comment and (self.comment[0] in marks or self.comment[0].isalnum() or self.comment.isspace()):
             raise ValueError(f"comment={self.comment!r} could begin a row; expected a mark such as '#'")
-        try:
-            "".encode(self.encoding)
-        except LookupError:  # also a codec that is not one of text
-            raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
+        check_encoding(self.encoding)
 
     @property
     def is_utf8(self) -> bool:

@@ -5,7 +5,6 @@ How a file is taken apart is json_text.py's; what becomes of a value, json_value
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
 from lakehouse_assets.files.json_text import objects_of
 from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
+from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile, check_encoding
 from lakehouse_assets.type_text import parse_type
 
 # Rows, and characters: what is first.
@@ -39,10 +38,7 @@ class JsonReader:
         formats = {name.partition(".")[0] for name in self.spelling.formats}
         if unknown := {*self.rename.values(), *formats} - {*self.schema}:
             raise ValueError(f"rename and formats name {', '.join(sorted(unknown))}, which the schema lacks")
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
-            raise ValueError(f"encoding={self.encoding!r} is unknown; it is one of Python's, such as cp1252") from None
+        check_encoding(self.encoding)
         _ = self.arrow
 
     @cached_property

@@ -86,3 +86,11 @@ class ReadFiles:
 def shortened(text: str) -> str:
     """Returns a value as a message shows it."""
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
+
+
+def check_encoding(encoding: str) -> None:
+    """Raises ValueError unless Python has a codec of that name which is one of text."""
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise ValueError(f"encoding={encoding!r} is unknown; it is one of Python's, such as cp1252") from None
