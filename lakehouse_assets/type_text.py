@@ -34,6 +34,9 @@ OF_SPARK = {
 }
 """Types by the names that Spark and other databases have for them, and how Iceberg spells them."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+"""Names that Iceberg's readers and writers take for their own columns (org.apache.iceberg.MetadataColumns). In capitals
+it does not see them, but Spark takes them for the same: a merge doubles rows."""
 
 
 def parse_type(text: str) -> IcebergType:

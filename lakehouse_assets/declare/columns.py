@@ -13,11 +13,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import NestedField
 
-from lakehouse_assets.type_text import NAME, parse_type, type_text
-
-RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
-"""Names that Iceberg's readers and writers take for their own columns (org.apache.iceberg.MetadataColumns). In capitals
-it does not see them, but Spark takes them for the same: a merge doubles rows."""
+from lakehouse_assets.type_text import NAME, RESERVED, parse_type, type_text
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lakehouse_assets.declare.columns import RESERVED
+from lakehouse_assets.type_text import RESERVED
 
 if TYPE_CHECKING:
     from sqlglot import Token

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
 from lakehouse_assets.files.time_pattern import time_pattern
@@ -46,7 +47,7 @@ def time_patterns(type_: str) -> Iterator[str]:
 
 def takes(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> bool:
     """Tells whether each of the texts stands for a value."""
-    return not any(read_cells(texts, column, arrow_type(type_), spelling)[1].to_pylist())
+    return not pc.any(read_cells(texts, column, arrow_type(type_), spelling)[1]).as_py()
 
 
 def advice(text: str, column: str, type_: str, spelling: Spelling) -> str:
@@ -71,7 +72,7 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
     numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
     if numeric:
         yield from type_advice(texts, column, type_, spelling)
-    if numeric and spelling == replace(spelling, decimal=".", thousands=""):
+    if numeric and (spelling.decimal, spelling.thousands) == (".", ""):
         for decimal, thousands in ((",", ""), (".", ","), (",", "."), (".", "'"), (".", " ")):
             if takes(texts, column, type_, replace(spelling, decimal=decimal, thousands=thousands)):
                 marks = {"decimal": decimal.strip("."), "thousands": thousands}

@@ -6,10 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What a column's name consists of (declare/columns.py)."""
-RESERVED = re.compile(r"_(file|pos|deleted|spec_id|partition|row_id|last_updated_sequence_number)", re.IGNORECASE)
-"""Iceberg's own columns."""
+from lakehouse_assets.type_text import NAME, RESERVED
 
 
 def clean_names(names: Sequence[str]) -> list[str]:
@@ -21,7 +18,7 @@ def clean_names(names: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for place, name in enumerate(names):
-        wanted = name if NAME.fullmatch(name) and not RESERVED.fullmatch(name) else _snake_case(name, place)
+        wanted = name if NAME.fullmatch(name) and name.lower() not in RESERVED else _snake_case(name, place)
         taken = {other.lower() for other in found}
         numbered = (f"{wanted}_{number}" for number in range(2, len(names) + 2))
         found.append(next(one for one in (wanted, *numbered) if one.lower() not in taken))

@@ -165,14 +165,14 @@ class CsvReader:
         if error.line is not None:
             yield f", line {error.line}: {error.problem}"
             return
-        expected, told = len(self.schema) + len(self.ignore), False
+        expected = len(self.schema) + len(self.ignore)
         with unpacked(file.location) as content:
             rows = ((cells, line) for cells, line in records_of(content, self.form) if len(cells) != expected)
-            for cells, line in islice(rows, MOST_SHOWN):
-                text = shortened(self.form.delimiter.join(cells))
-                told = True
-                yield f", line {line}: has {len(cells)} cells, expected {expected}: {text}"
-        if not told:
+            first = [*islice(rows, MOST_SHOWN)]
+        for cells, line in first:
+            text = shortened(self.form.delimiter.join(cells))
+            yield f", line {line}: has {len(cells)} cells, expected {expected}: {text}"
+        if not first:
             yield f": {error.problem}"
 
 

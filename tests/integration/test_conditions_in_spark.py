@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.declare.columns import RESERVED
 from lakehouse_assets.declare.sql_conditions import condition_problem
+from lakehouse_assets.type_text import RESERVED
 
 pytestmark = [pytest.mark.spark, pytest.mark.long("For changes of the versions of Spark, of Iceberg or of SQLGlot.")]
 
