@@ -84,7 +84,7 @@ def test_blanks_around_cells_are_taken_off_if_asked(tmp_path: Path) -> None:
         (b"id,name,x,\n", "has other columns (missing: none; unknown: x, one without a name; header: id,name,x,)"),
         (b"id,id\n", "has the column 'id' more than once; header=False with skip=1 reads its columns by their order"),
         (b'id,"name\n', "has a quote that is never closed (line 1)"),
-        (gzip.compress(b"id,name\n"), "is compressed by gzip, so its name should end with .gz"),
+        (gzip.compress(b"id,name\n", mtime=0), "is compressed by gzip, so its name should end with .gz"),
         (
             b"id,Name\xfc\n",
             "has other columns (missing: name; unknown: Name\ufffd; header: id,Name\ufffd; encoding='cp1252' reads "
