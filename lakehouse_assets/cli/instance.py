@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import dagster as dg
 
-from lakehouse_assets.drive.dead_runs import ACTIVE, reap
+from lakehouse_assets.drive.liveness import ACTIVE, reap
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import Settings

@@ -22,7 +22,7 @@ from dagster._core.workspace.load_target import PyProjectFileTarget
 from dagster._grpc.server import LoadedRepositories
 
 from lakehouse_assets.cli.project import FILE
-from lakehouse_assets.drive.dead_runs import hold_lock
+from lakehouse_assets.drive.liveness import hold_lock
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.run.in_flight import FIRST, LAST

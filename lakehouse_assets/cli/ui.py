@@ -40,7 +40,7 @@ def serve(settings: Settings, port: int) -> int:
     lock = _lock(settings)
     # Dagster takes seconds to import, so problems are reported before.
     from lakehouse_assets.cli.instance import opened, set_worker_limit
-    from lakehouse_assets.drive.dead_runs import reap
+    from lakehouse_assets.drive.liveness import reap
 
     with opened(settings) as (instance, _):
         set_worker_limit(instance, settings)
@@ -110,7 +110,7 @@ def _answers(port: int, session: int) -> bool:
 
 
 def _reap(reap: Callable[[], list[str]]) -> None:
-    from lakehouse_assets.drive.dead_runs import told
+    from lakehouse_assets.drive.liveness import told
 
     try:
         for run_id in reap():

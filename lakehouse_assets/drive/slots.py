@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.dead_runs import Lookout
-from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.drive.chunks import Chunk
+from lakehouse_assets.drive.liveness import Lookout, ThisRun
 from lakehouse_assets.environment.launchers.base import Patience
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.drive.chunk import Chunk, PendingChunk
+from lakehouse_assets.drive.chunks import Chunk, PendingChunk
+from lakehouse_assets.drive.liveness import Context, ThisRun
 from lakehouse_assets.drive.slots import Slots
-from lakehouse_assets.drive.this_run import Context, ThisRun
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, Usage
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from functools import cached_property
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.health.health_tick import TICK_SECONDS
 from lakehouse_assets.health.look import HealthReader, TimeIsUp

@@ -20,10 +20,9 @@ from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk, Results
-from lakehouse_assets.drive.drive import driving
-from lakehouse_assets.drive.journal import Journal
-from lakehouse_assets.drive.this_run import Context
+from lakehouse_assets.drive.chunks import Chunk, Journal, Results
+from lakehouse_assets.drive.liveness import Context
+from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.environment.catalog import with_retries, worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public

@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.table import AUDIT, Table
-from lakehouse_assets.drive.kept_verdicts import keep_verdicts
+from lakehouse_assets.drive.liveness import keep_verdicts
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError

@@ -11,8 +11,7 @@ from dataclasses import replace
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Chunk, Journal
 from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public

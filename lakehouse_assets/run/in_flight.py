@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.dead_runs import ACTIVE
+from lakehouse_assets.drive.liveness import ACTIVE
 
 if TYPE_CHECKING:
     from dagster._core.execution.backfill import PartitionBackfill

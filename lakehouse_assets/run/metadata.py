@@ -19,7 +19,7 @@ from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partitio
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.receipts import Receipt

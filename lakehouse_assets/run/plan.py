@@ -19,8 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Chunk, Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers, Failed
 from lakehouse_assets.keys_text import keys_text, parts_of

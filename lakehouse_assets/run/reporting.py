@@ -16,7 +16,7 @@ from dagster._core.execution.context.metadata_logging import AssetMetadataHandle
 from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files
 from lakehouse_assets.declare.table import AUDIT, Table
-from lakehouse_assets.drive.chunk import Results, WorkerFailure
+from lakehouse_assets.drive.chunks import Results, WorkerFailure
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.protocol.assignment import Assignment, Cause

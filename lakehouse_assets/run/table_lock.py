@@ -9,9 +9,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from lakehouse_assets.drive.dead_runs import Lookout
+from lakehouse_assets.drive.liveness import Context, Lookout, ThisRun
 from lakehouse_assets.drive.slots import no_other_claims
-from lakehouse_assets.drive.this_run import Context, ThisRun
 
 WAIT_SECONDS = 1.0
 """The time between two claims: each refused one is a write to the instance's storage."""

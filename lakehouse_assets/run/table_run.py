@@ -30,9 +30,8 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk, Results
-from lakehouse_assets.drive.drive import Drive, driving
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Chunk, Journal, Results
+from lakehouse_assets.drive.loop import Drive, driving
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved, InputsMoved, PublishRefused

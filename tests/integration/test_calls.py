@@ -10,8 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import drive, slots, this_run, workers
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive import liveness, loop, slots, workers
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.environment.launchers import aws_launcher, s3_pipes
 from lakehouse_assets.environment.launchers.base import Launcher
 from lakehouse_assets.run.resource import Lakehouse
@@ -69,7 +69,7 @@ def watched(
 ) -> Seen:
     """What a run asks while its workers are all running and none of them starts, ends or has anything to say."""
     clock, counts = Fast(), list[tuple[float, int, int]]()
-    for module in (slots, drive, this_run, workers, aws_launcher, s3_pipes):
+    for module in (slots, loop, liveness, workers, aws_launcher, s3_pipes):
         monkeypatch.setattr(module, "time", clock)
     with (
         SITES[compute](weed, folder, command=TINY) as site,

@@ -29,7 +29,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings

@@ -14,7 +14,7 @@ import pytest
 from dagster_postgres import utils
 
 from lakehouse_assets import Domain, code_location
-from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run import executor
 from lakehouse_assets.run.executor import wait_for_database

@@ -13,8 +13,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import chunk, journal, workers
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive import chunks, workers
+from lakehouse_assets.drive import chunks as journal
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers import ecs
 from lakehouse_assets.environment.launchers.ecs import EcsLauncher
@@ -85,7 +86,7 @@ def test_no_capacity_is_waited_for(run: Run, site: EcsSite) -> None:
 def test_capacity_that_never_comes_ends_the_chunk_with_what_ecs_said(
     run: Run, site: EcsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(chunks, "REFUSED_SECONDS", 1.0)
     site.ecs.refusals.extend(["RESOURCE:ENI"] * 1000)
     (failure,) = run.drive("attend").failures
     assert "RESOURCE:ENI" in failure.message
@@ -251,12 +252,12 @@ def test_a_task_that_ecs_has_forgotten_since_is_not_waited_for(
 def test_a_record_torn_by_an_interruption_takes_no_earlier_one_away(run: Run, site: EcsSite, monkeypatch) -> None:
     written = journal.Journal.record
 
-    def write(self: journal.Journal, chunk: int, record: journal.AttemptRecord) -> None:
+    def write(self: journal.Journal, chunks: int, record: journal.AttemptRecord) -> None:
         if record.id:
             with monkeypatch.context() as patch:
                 patch.setattr(journal.json, "dumps", lambda _: (_ for _ in ()).throw(Death()))
-                written(self, chunk, record)
-        written(self, chunk, record)
+                written(self, chunks, record)
+        written(self, chunks, record)
 
     run.hold()
     with monkeypatch.context() as patch, pytest.raises(Death):

@@ -15,7 +15,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers.spark_submit import ship, zipped
 from lakehouse_assets.environment.package import content_hash

@@ -20,9 +20,8 @@ import pytest
 
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap, start_time
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.progress import Progress, listening
 from tests.conftest import failure_text

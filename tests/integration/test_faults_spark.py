@@ -20,9 +20,8 @@ import pytest
 
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap, start_time
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.progress import listening

@@ -17,7 +17,7 @@ from psycopg2.extensions import connection as Connection
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import OnSchemaChange
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Merge, Overwrite, Rewrites
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.rewrite.compact import compact

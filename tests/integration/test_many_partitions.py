@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 
 from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.dead_runs import reap
+from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.settings import Settings
 from tests.support.faults import FaultyLake, Signs, from_failure, many, rows_by_day, tiny
 from tests.support.twins import twins

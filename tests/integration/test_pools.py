@@ -16,8 +16,8 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.commit.tokens import PREFIX
+from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.process_locks import locks_of
 from lakehouse_assets.environment.settings import read_settings

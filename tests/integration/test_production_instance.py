@@ -21,8 +21,8 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.storage.event_log.schema import ConcurrencySlotsTable
 from sqlalchemy import Update
 
+from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.drive.slots import POOL, Slots
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.settings import Settings
 from tests.conftest import Lake
 from tests.support.dagster_server import until

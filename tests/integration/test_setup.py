@@ -18,8 +18,7 @@ from typing import IO
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.dead_runs import PROCESS_TAG
-from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.drive.liveness import PROCESS_TAG, start_time
 from lakehouse_assets.environment.settings import Settings
 from tests.conftest import ROOT
 from tests.support.projects import make_project

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from lakehouse_assets.drive.dead_runs import reap
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Journal
+from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.environment.launchers.s3_pipes import PolledS3Reader
 from lakehouse_assets.environment.settings import read_settings

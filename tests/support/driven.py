@@ -16,10 +16,9 @@ from unittest.mock import patch
 import dagster as dg
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.drive import chunk
-from lakehouse_assets.drive.chunk import Chunk, Results
-from lakehouse_assets.drive.drive import driving
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive import chunks as chunk
+from lakehouse_assets.drive.chunks import Chunk, Journal, Results
+from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.launchers import ecs, s3_pipes

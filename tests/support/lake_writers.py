@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.leases import Periods
 from lakehouse_assets.commit.tokens import find_published
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack
 from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of

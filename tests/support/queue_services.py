@@ -24,8 +24,7 @@ import dagster as dg
 
 from lakehouse_assets.cli.home import EVENT_BATCH, INSTANCE
 from lakehouse_assets.cli.instance import tidy
-from lakehouse_assets.drive.dead_runs import ACTIVE, reap
-from lakehouse_assets.drive.this_run import start_time
+from lakehouse_assets.drive.liveness import ACTIVE, reap, start_time
 from lakehouse_assets.environment.process_locks import locks_of
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.inbox.inbox import Item

@@ -17,7 +17,7 @@ from pyiceberg.table.sorting import SortOrder
 from lakehouse_assets.commit.tokens import RunToken, token_property
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunks import Chunk
 from lakehouse_assets.run.plan import RunPlan
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-03-01")

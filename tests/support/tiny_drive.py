@@ -12,11 +12,10 @@ from pathlib import Path
 import dagster as dg
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive.chunk import Chunk, Results
-from lakehouse_assets.drive.drive import driving
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Chunk, Journal, Results
+from lakehouse_assets.drive.liveness import start_time
+from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.protocol.assignment import Assignment

@@ -24,7 +24,7 @@ SLOW_OR_FOREIGN = (
 NOT_NEEDED_TO_LOAD = (
     *("sqlalchemy", "alembic", "strictyaml", "pyparsing", "pyiceberg.table", "pyiceberg.catalog", "pyiceberg.manifest"),
     *("dagster._core.storage.event_log", "dagster._core.execution.backfill", "lakehouse_assets.queue.sensor"),
-    *("lakehouse_assets.run.table_run", "lakehouse_assets.commit.snapshot", "lakehouse_assets.drive.drive"),
+    *("lakehouse_assets.run.table_run", "lakehouse_assets.commit.snapshot", "lakehouse_assets.drive.loop"),
     *("lakehouse_assets.health.look", "lakehouse_assets.maintenance.due_tick", "lakehouse_assets.collect.trash"),
 )
 """What takes long to import and only runs, ticks or configured catalogs need: half of what loading took."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.drive import chunk
-from lakehouse_assets.drive.chunk import Chunk, PendingChunk, Retry, WorkerFailure, after_end, after_refusal
+from lakehouse_assets.drive import chunks
+from lakehouse_assets.drive.chunks import Chunk, PendingChunk, Retry, WorkerFailure, after_end, after_refusal
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, NotStarted
 from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
 
@@ -30,7 +30,7 @@ def failed(verdict: Retry | WorkerFailure) -> WorkerFailure:
 
 def test_a_lost_worker_s_chunk_is_tried_four_times_each_with_another_key() -> None:
     waiting, keys = WAITING, [WAITING.attempt.key]
-    for _ in range(chunk.ATTEMPTS - 1):
+    for _ in range(chunks.ATTEMPTS - 1):
         waiting = retried(after_end(waiting, LOST, None)).pending
         keys.append(waiting.attempt.key)
     assert len(set(keys)) == 4
@@ -40,7 +40,7 @@ def test_a_lost_worker_s_chunk_is_tried_four_times_each_with_another_key() -> No
 def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     refused, now = NotStarted("no capacity", transient=True), 1000.0
     for share in (0.5, 1.0):
-        monkeypatch.setattr(chunk.random, "uniform", lambda low, high, share=share: (low, high)[share == 1.0])
+        monkeypatch.setattr(chunks.random, "uniform", lambda low, high, share=share: (low, high)[share == 1.0])
         waiting, waits = WAITING, []
         for _ in range(8):
             verdict = retried(after_refusal(waiting, refused, now))
@@ -52,7 +52,7 @@ def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_after_a_start() -> None:
     refused = NotStarted("no capacity", transient=True)
     short = retried(after_refusal(WAITING, refused, 1000.0)).pending
-    short = retried(after_refusal(short, refused, 1000.0 + chunk.REFUSED_SECONDS)).pending
+    short = retried(after_refusal(short, refused, 1000.0 + chunks.REFUSED_SECONDS)).pending
     assert "not started, 3 times: no capacity" in failed(after_refusal(short, refused, 2801.0)).message
     started = retried(after_end(short, LOST, None)).pending
     assert retried(after_refusal(started, refused, 2801.0)).pending.shortage.since == 2801.0

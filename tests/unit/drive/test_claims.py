@@ -8,10 +8,10 @@ import dagster as dg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from lakehouse_assets.drive import dead_runs
+from lakehouse_assets.drive import liveness
 from lakehouse_assets.drive import slots as slots_module
-from lakehouse_assets.drive.chunk import Chunk, Results
-from lakehouse_assets.drive.dead_runs import Lookout
+from lakehouse_assets.drive.chunks import Chunk, Results
+from lakehouse_assets.drive.liveness import Lookout
 from lakehouse_assets.drive.slots import POOL, Claims, Slots
 from tests.support.dagster_server import until
 from tests.support.killed_runs import run_killed
@@ -94,14 +94,14 @@ def test_a_wait_is_logged_after_seconds_and_then_every_minute(chunks: int, monke
 
 
 def test_a_slot_that_a_dead_run_holds_is_given_to_the_run_that_waits(workers: Workers, impatient, monkeypatch) -> None:
-    monkeypatch.setattr(dead_runs, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.1)
     workers.instance.event_log_storage.set_concurrency_slots(POOL, 1)
     dead = run_killed(workers.instance)
     assert workers.taken()
     assert sorted(workers.drive("report").receipts) == [0]
     assert workers.taken() == 0
     assert workers.instance.get_run_by_id(dead).status is dg.DagsterRunStatus.FAILURE
-    assert dead_runs.told(dead) in [entry.user_message for entry in logged_of_slots(workers)]
+    assert liveness.told(dead) in [entry.user_message for entry in logged_of_slots(workers)]
 
 
 def test_a_slot_that_was_given_to_a_run_and_not_taken_is_held_by_it(instance: dg.DagsterInstance) -> None:

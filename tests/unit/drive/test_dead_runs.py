@@ -16,11 +16,9 @@ import dagster as dg
 import pytest
 from dagster._core.storage.runs import SqliteRunStorage
 
-from lakehouse_assets.drive import dead_runs
-from lakehouse_assets.drive.dead_runs import PROCESS_TAG, hold_lock, is_dead, reap
-from lakehouse_assets.drive.kept_verdicts import KEPT
+from lakehouse_assets.drive import liveness
+from lakehouse_assets.drive.liveness import KEPT, PROCESS_TAG, hold_lock, is_dead, reap, start_time
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.process_locks import ProcessLocks
 from tests.support.dagster_server import until
 from tests.support.killed_runs import die, forked, in_container, killed, run_paused, started
@@ -294,8 +292,8 @@ def _run(
 def test_dead_is_a_process_of_this_host_that_is_gone_or_another(
     tag: str, started: str | None, dead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_runs.socket, "gethostname", lambda: "here")
-    monkeypatch.setattr(dead_runs, "start_time", lambda pid: started)
+    monkeypatch.setattr(liveness.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(liveness, "start_time", lambda pid: started)
     assert is_dead(tag) is dead
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.drive import chunk
+from lakehouse_assets.drive import chunks
 from lakehouse_assets.drive import slots as slots_module
 from lakehouse_assets.drive import workers as workers_module
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunks import Results
+from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from tests.support.tiny_drive import Workers
 
 
@@ -85,9 +85,9 @@ def test_what_no_longer_starts_waits_for_no_slot(workers: Workers, monkeypatch: 
 def test_a_chunk_that_was_given_a_slot_takes_it_though_others_became_due(workers: Workers, monkeypatch) -> None:
     storage = workers.instance.event_log_storage
     monkeypatch.setattr(slots_module, "CLAIM_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 1.0)
     waits = iter([3.0, 1.5])  # the first to wait is due last
-    monkeypatch.setattr(chunk.random, "uniform", lambda *_: next(waits))
+    monkeypatch.setattr(chunks.random, "uniform", lambda *_: next(waits))
     looks: list[str] = []
 
     def look(state: Results) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive.journal import AttemptRecord, Journal
+from lakehouse_assets.drive.chunks import AttemptRecord, Journal
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.protocol.receipts import Receipt

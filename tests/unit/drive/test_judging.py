@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakehouse_assets.drive import chunk, drive
+from lakehouse_assets.drive import chunks, loop
 from tests.support.tiny_drive import Workers
 
 
@@ -18,7 +18,7 @@ def test_what_the_step_raised_is_the_failure(workers: Workers) -> None:
 
 @pytest.mark.parametrize("step", ["lose_s3", "miss_s3"])
 def test_a_worker_that_lost_s3_is_tried_again(workers: Workers, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.1)
     progress = workers.drive(step)
     assert sorted(progress.receipts) == [0]
     assert not progress.failures
@@ -34,7 +34,7 @@ def test_while_receipts_can_not_be_read_no_worker_is_judged_and_the_others_go_on
 
 
 def test_receipts_that_can_not_be_read_for_long_end_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "UNREADABLE_SECONDS", 0.5)
+    monkeypatch.setattr(loop, "UNREADABLE_SECONDS", 0.5)
     workers.unreadable = 1000
     with pytest.raises(OSError, match="out of reach"):
         workers.drive("write_beside", "hang")

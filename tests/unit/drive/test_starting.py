@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive import chunk
-from lakehouse_assets.drive.journal import AttemptRecord, Journal
+from lakehouse_assets.drive import chunks
+from lakehouse_assets.drive.chunks import AttemptRecord, Journal
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from tests.support.tiny_drive import TINY, Workers
@@ -59,8 +59,8 @@ class FullAtTimes(LocalLauncher):
 
 
 def test_a_shortage_is_measured_from_its_own_beginning(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(chunk, "REFUSED_SECONDS", 0.2)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(chunks, "REFUSED_SECONDS", 0.2)
     workers.launcher = FullAtTimes(TINY)
     progress = workers.drive("lose_s3")
     assert sorted(progress.receipts) == [0]
@@ -100,7 +100,7 @@ class KnowsKeys(LocalLauncher):
 
 
 def test_what_a_run_terminated_while_it_asked_has_stopped_is_tried_again(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.1)
     workers.launcher = launcher = KnowsKeys()
     launcher.interrupted = True
     with pytest.raises(dg.DagsterExecutionInterruptedError):
@@ -129,7 +129,7 @@ class Full(KnowsKeys):
 
 def test_a_resumed_run_takes_another_key_after_each_refusal(workers: Workers, monkeypatch) -> None:
     """A service may answer a key that it knows with what it answered before."""
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.01)
     journal = Journal(PyArrowFileIO(), f"{workers.folder}/token")
     journal.record(0, AttemptRecord(3, "Full", "other work", datetime.now(UTC).isoformat()))
     workers.launcher = launcher = Full()

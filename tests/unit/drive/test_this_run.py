@@ -14,8 +14,8 @@ import dagster as dg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from lakehouse_assets.drive import this_run
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive import liveness
+from lakehouse_assets.drive.chunks import Results
 from tests.support.tiny_drive import Workers
 
 
@@ -54,7 +54,7 @@ def test_a_signal_that_comes_while_workers_are_ended_leaves_none_of_them_running
 
 
 def test_while_the_instance_can_not_be_read_workers_go_on(workers: Workers, monkeypatch) -> None:
-    monkeypatch.setattr(this_run, "STATUS_SECONDS", 0.0)
+    monkeypatch.setattr(liveness, "STATUS_SECONDS", 0.0)
     ask, refused = workers.instance.get_run_by_id, []
 
     def asked(run_id: str) -> dg.DagsterRun | None:

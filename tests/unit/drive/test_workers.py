@@ -17,11 +17,11 @@ from unittest import mock
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive import chunk
+from lakehouse_assets.drive import chunks
 from lakehouse_assets.drive import workers as workers_module
-from lakehouse_assets.drive.chunk import Results
+from lakehouse_assets.drive.chunks import Results
+from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.drive.this_run import start_time
 from lakehouse_assets.environment.launchers.base import Ended, Handle, Launcher
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from tests.conftest import advice
@@ -123,7 +123,7 @@ def test_an_interruption_ends_all_workers_and_frees_their_slots(workers: Workers
 
 @pytest.mark.parametrize("step", ["write", "tear", "die", "leave", "hang", "linger"])
 def test_a_worker_s_end_is_logged_without_dagsters_advice(workers: Workers, step: str, monkeypatch) -> None:
-    monkeypatch.setattr(chunk, "FIRST_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(workers_module, "ENDING_SECONDS", 0.5)
     workers.drive(step, timeout=timedelta(seconds=2))
     assert advice(workers.instance) == []

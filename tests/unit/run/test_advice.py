@@ -13,7 +13,7 @@ import pytest
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
 from lakehouse_assets.commit.audit import LAKE, AuditFinding
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.drive.chunk import Chunk, WorkerFailure
+from lakehouse_assets.drive.chunks import Chunk, WorkerFailure
 from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.run.reporting import advice_after, audit_failure
 from tests.conftest import failure_text

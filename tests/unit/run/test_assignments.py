@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import LONGEST_WORKER
-from lakehouse_assets.drive.journal import Journal
+from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.plan import plan_chunks

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 
-from lakehouse_assets.drive.kept_verdicts import KEPT, NEVER, PLANNED, keep_verdicts
+from lakehouse_assets.drive.liveness import KEPT, NEVER, PLANNED, keep_verdicts
 from lakehouse_assets.health.checks import health_checks
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.asset import table_asset

@@ -10,7 +10,7 @@ import botocore.session
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse_assets.drive.chunk import Chunk
+from lakehouse_assets.drive.chunks import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.run.plan import (
     Plans,

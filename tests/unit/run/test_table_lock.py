@@ -10,7 +10,7 @@ from contextlib import closing
 import dagster as dg
 import pytest
 
-from lakehouse_assets.drive.this_run import ThisRun
+from lakehouse_assets.drive.liveness import ThisRun
 from lakehouse_assets.run import table_lock as module
 from lakehouse_assets.run.table_lock import TableLock
 from tests.support.killed_runs import die, forked

@@ -1,8 +1,4 @@
-"""The poll loop that drives one run's workers: claim a slot, start or find, poll, take the receipt; one thread for all.
-
-It drives any work that leaves a receipt. What is decided about a chunk without a receipt is chunk.py's, where workers
-run is the launcher's.
-"""
+"""The poll loop that drives a run's workers: it starts, watches, retries and cancels them."""
 
 from __future__ import annotations
 
@@ -16,10 +12,19 @@ from math import inf
 
 from dagster._utils.interrupts import capture_interrupts
 
-from lakehouse_assets.drive.chunk import Chunk, PendingChunk, Results, Retry, WorkerFailure, after_end, after_refusal
-from lakehouse_assets.drive.journal import AttemptRecord, Journal
+from lakehouse_assets.drive.chunks import (
+    AttemptRecord,
+    Chunk,
+    Journal,
+    PendingChunk,
+    Results,
+    Retry,
+    WorkerFailure,
+    after_end,
+    after_refusal,
+)
+from lakehouse_assets.drive.liveness import Context, ThisRun
 from lakehouse_assets.drive.slots import Claims, Slots
-from lakehouse_assets.drive.this_run import Context, ThisRun
 from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 from lakehouse_assets.protocol.receipts import Receipt

@@ -1,0 +1,246 @@
+"""Whether the process of a run is alive: the lock it holds, the verdicts on the dead, and how the dead are ended."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
+from dagster_shared.check import not_none
+
+from lakehouse_assets.environment.process_locks import locks_of
+
+logger = logging.getLogger(__name__)
+
+Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
+
+INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+# FAILURE: Dagster took this process for dead. Whoever re-executes the run from failure starts its workers again.
+ENDING = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
+# How often the status is read: a few milliseconds each time on SQLite.
+STATUS_SECONDS = 2.0
+
+
+class ThisRun:
+    """The run of an op or an asset that drives workers."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.id = context.run.run_id
+        self._next_status_check = 0.0
+
+    def log(self, level: int, text: str) -> None:
+        """Writes to the run's log, or to this process's own log if Dagster's storage refuses."""
+        try:
+            self.context.log.log(level, text)
+        except Exception as error:  # each kind of storage has its own
+            logger.log(level, "%s (not in the run's log: %r)", text, error)
+
+    def raise_if_ended(self) -> None:
+        """Raises what *Terminate* raises when the run's status says that somebody ended it.
+
+        The signal alone is not enough: Python drops an exception that a signal's handler raises inside a destructor or
+        a weak reference's callback, and a run that is forced to *canceled* may get no signal.
+        """
+        if time.monotonic() < self._next_status_check:
+            return
+        self._next_status_check = time.monotonic() + STATUS_SECONDS
+        try:
+            if self._is_ended():
+                raise dg.DagsterExecutionInterruptedError  # a BaseException: not caught here
+        except Exception as error:  # each kind of storage has its own
+            logger.warning("the run's status can't be read, its workers go on: %r", error)
+
+    def resumes_after(self, error: BaseException) -> bool:
+        """Says whether Dagster will resume the run in another process.
+
+        It will if nobody ended the run, and the error is the end of this process's host, such as a Spot interruption
+        or a task's retirement.
+        """
+        if not isinstance(error, INTERRUPTIONS) or self._is_ended():
+            return False
+        return self.context.instance.run_will_resume(self.id)
+
+    def _is_ended(self) -> bool:
+        run = self.context.instance.get_run_by_id(self.id)
+        return run is None or run.status in ENDING
+
+
+def start_time(pid: int) -> str | None:
+    """Returns the start time of a process of this host, in ticks since its boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+PLANNED = AssetCheckExecutionRecordStatus.PLANNED
+KEPT = "kept"
+"""The metadata of a verdict that a run has kept instead of evaluating the check."""
+NEVER = "not evaluated yet: the run failed before it came to this check"
+
+
+def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None = None) -> None:
+    """Stores the last verdict again, as the run's, of each check that the run has planned and will not evaluate.
+
+    A check that was never evaluated gets a warning: unknown is neither green nor red.
+
+    failed: the key of the step that fails now; then only its checks count, and those of the steps that wait for it.
+    None for a run that is over. Raises nothing: it is called while something worse is reported.
+    """
+    try:
+        keys = _keys(instance, run, failed)
+        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+        for key, record in latest.items():
+            if record.run_id == run.run_id and record.status is PLANNED:
+                _keep(instance, run, key)
+    except Exception as error:  # each kind of storage has its own
+        logger.warning("run %s: could not keep the last verdicts of its checks: %r", run.run_id, error)
+
+
+def _keys(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None) -> list[dg.AssetCheckKey]:
+    """Returns the checks of the run's steps; with a failed one, of that and of all that wait for it."""
+    if (plan_id := run.execution_plan_snapshot_id) is None:
+        return []
+    plan = instance.get_execution_plan_snapshot(plan_id)
+    lost = {step.key for step in plan.steps} if failed is None else {failed}
+    while more := {step for step, needs in plan.step_deps.items() if needs & lost} - lost:
+        lost |= more
+    properties = [output.properties for step in plan.steps if step.key in lost for output in step.outputs]
+    return [key for found in properties if found and (key := found.asset_check_key)]
+
+
+def _keep(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKey) -> None:
+    done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=done)
+    kept = _again(records[0]) if records else _unknown(key)
+    if kept.partition is not None:
+        return  # a check with partitions of its own has a verdict for each of them
+    event = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
+        job_name=run.job_name,
+        event_specific_data=kept,
+        message=f"Check {key.name} of {key.asset_key.to_user_string()}: {kept.metadata[KEPT].value}",
+    )
+    instance.report_dagster_event(event, run.run_id)
+
+
+def _again(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
+    """Returns the evaluation of a record, with a note of when it was made; of one kept before, the first note stays."""
+    event, said = not_none(record.event), not_none(record.evaluation)
+    at = datetime.fromtimestamp(event.timestamp, UTC)
+    note = f"a run failed before it came to this check; this is what was found at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return said.with_metadata({KEPT: note, **said.metadata})
+
+
+def _unknown(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        key.asset_key,
+        key.name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=NEVER,
+        metadata={KEPT: "a run failed before it came to this check, which was never evaluated"},
+    )
+
+
+ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+# How often a run that waits looks for dead ones, in seconds.
+LOOK_SECONDS = 5.0
+# By this tag versions before these locks named a run's process, as "<hostname>:<pid>:<start time>".
+PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
+
+
+def reap(instance: dg.DagsterInstance) -> list[str]:
+    """Fails the runs whose process is gone, and frees their slots. Returns their ids."""
+    reaped = []
+    locks = locks_of(instance.run_storage)
+    for dead in locks.gone() if locks else ():
+        if _fail(instance, dead.name, dead.process):
+            reaped.append(dead.name)
+        # Also of a run that ended before its process did: no daemon may be there to do it.
+        instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
+    for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
+        tag = _own_tag(instance, run)
+        if tag and is_dead(tag) and _fail(instance, run.run_id, f"process {tag.rsplit(':', 2)[1]} on {_host()}"):
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+            reaped.append(run.run_id)
+    return reaped
+
+
+def told(run_id: str) -> str:
+    """Returns what a person is told of a run that was reaped."""
+    return f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
+
+
+def hold_lock(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Holds the lock of a run that this process is about to create, so that it is found even if it is never started."""
+    if locks := locks_of(instance.run_storage):
+        locks.hold(run_id)
+
+
+@dataclass
+class Lookout:
+    """Looks for dead runs while a run waits for what they may hold."""
+
+    run: ThisRun
+    _next: float = 0.0
+    """When to look next, in monotonic seconds."""
+
+    def look(self) -> None:
+        """Reaps dead runs, every few seconds, and logs which. Raises nothing: the next look tries again."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LOOK_SECONDS
+        try:
+            for run_id in reap(self.run.context.instance):
+                self.run.log(logging.INFO, told(run_id))
+        except Exception as error:  # each kind of storage has its own
+            logger.warning("could not look for dead runs, the next look tries again: %r", error)
+
+
+def is_dead(tag: str) -> bool:
+    """Says whether a process tag's value names a process of this host that is gone."""
+    host, pid, started = tag.rsplit(":", 2)
+    return host == _host() and start_time(int(pid)) != started
+
+
+def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
+    """Fails a run that has not ended, and returns whether it was one. process: words for its process."""
+    # Read now: since it was listed, the run may have ended, and its process with it.
+    run = instance.get_run_by_id(run_id)
+    if run is None or run.is_finished:
+        return False
+    instance.report_run_failed(
+        run,
+        f"The run's process ({process}) died before the run had ended: it was killed, ran out of memory, or the "
+        "machine was restarted. Nothing half-written is visible; re-execute the run from failure to continue with the "
+        "chunks that were staged.",
+    )
+    keep_verdicts(instance, run)
+    return True
+
+
+def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """Returns the run's own process tag. A re-execution begins with a copy of its parent's, which does not count."""
+    tag = run.tags.get(PROCESS_TAG)
+    parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
+    return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag
+
+
+def _host() -> str:
+    return socket.gethostname()
