@@ -18,7 +18,7 @@ import boto3
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.wire.work import Assignment
 from tests.support.fakes import ecs_service
 from tests.support.fakes.ecs import ecs_site
 from tests.support.light_stage import stage

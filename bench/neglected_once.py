@@ -28,9 +28,9 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.protocol.assignment import RewriteAssignment
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import listed, planned
+from lakehouse_assets.wire.work import RewriteAssignment
 
 TABLE = "nyc.neglected"
 FIRST = date(2013, 1, 1)

@@ -22,7 +22,7 @@ from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC
 
 MANIFEST = re.compile(r"-m\d+\.avro$")

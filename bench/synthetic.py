@@ -19,7 +19,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.tokens import TOKEN
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
 from tests.support.forks import SCHEMA, SPEC, daily_rows
 
 FIRST_DAY = date(2013, 1, 1)

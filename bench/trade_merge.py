@@ -119,7 +119,7 @@ def _merge_into(spark: Any, fork: str, changes: str, target: Any, *, computed: b
     """Seconds, and the data files that its larger scan of the target planned."""
     from unittest.mock import patch
 
-    from lakehouse_assets.protocol.assignment import MergeWork
+    from lakehouse_assets.wire.work import MergeWork
     from lakehouse_assets.worker.merge import Fork, merge
     from tests.support.spark_plans import scans_of_last_write
 

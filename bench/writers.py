@@ -100,9 +100,9 @@ def _staged(
     from lakehouse_assets.commit.staged import read_all
     from lakehouse_assets.commit.target import open_target
     from lakehouse_assets.commit.tokens import RunToken
-    from lakehouse_assets.protocol.assignment import Assignment
-    from lakehouse_assets.protocol.steps import worker_code
     from lakehouse_assets.run.plan import plan_chunks, window_of
+    from lakehouse_assets.wire.code import worker_code
+    from lakehouse_assets.wire.work import Assignment
     from lakehouse_assets.worker.credentials import TableCredentials
     from lakehouse_assets.worker.stage import stage
 
@@ -140,8 +140,8 @@ def _alone(
     spark: Any, settings: Any, catalog: Any, properties: Mapping[str, str], table: Any, keys: Sequence[str]
 ) -> dict[str, Any]:
     from lakehouse_assets.commit.target import open_target
-    from lakehouse_assets.protocol.steps import step_of
     from lakehouse_assets.run.plan import plan_chunks, window_of
+    from lakehouse_assets.wire.code import step_of
 
     open_target(catalog, table)
     started = time.monotonic()

@@ -26,7 +26,7 @@ FLOORS = (
     ("run", "collect"),
     ("drive", "commit", "worker", "inbox"),
     ("declare",),
-    ("files", "protocol", "storage"),
+    ("files", "wire", "storage"),
     ("step", "sources"),
     ("errors", "keys_text", "first_table", "type_text"),
     ("environment",),

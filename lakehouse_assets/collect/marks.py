@@ -14,8 +14,8 @@ from typing import NamedTuple
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.protocol.receipts import read_json
-from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import Durable
 
 MOST = 250_000
 """The number of marks that one pass keeps, of the files that were modified first; each takes 150 bytes of memory."""

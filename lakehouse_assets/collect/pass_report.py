@@ -12,8 +12,8 @@ from uuid import UUID
 from pyiceberg.io import FileIO
 
 from lakehouse_assets.collect.refusals import Kept
-from lakehouse_assets.protocol.receipts import read_json
-from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import Durable
 
 EXAMPLES = 20
 """The number of due files that a report names, each with the reason."""

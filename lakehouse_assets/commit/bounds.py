@@ -24,7 +24,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 
-from lakehouse_assets.protocol.assignment import Bound
+from lakehouse_assets.wire.work import Bound
 
 
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:

@@ -22,8 +22,8 @@ from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.entries import Entries, Partition, partition_of, partition_paths
 from lakehouse_assets.commit.landing_rules import Base, Proof, Unit
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Digest
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Digest
 
 NAMED = 3
 """The most partitions that the name of a unit lists."""

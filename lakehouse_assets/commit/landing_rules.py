@@ -20,7 +20,7 @@ from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.entries import Partition, partition_of
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifest_plan import arrival
-from lakehouse_assets.protocol.assignment import Digest
+from lakehouse_assets.wire.work import Digest
 
 
 @dataclass(frozen=True)

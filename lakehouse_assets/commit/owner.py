@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.catalog_translation import catalog_type
-from lakehouse_assets.protocol.receipts import read_json
-from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import Durable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lakehouse_assets.errors import HeadMoved
-from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.wire.work import ReadOn
 
 POSITIONS = "lakehouse.positions"
 """The entry of a snapshot's summary that says how far each input was read, as JSON of ``{"nyc.flights": "<snapshot

@@ -26,7 +26,7 @@ from lakehouse_assets.commit.row_changes import RowChanges
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.protocol.assignment import MergeWork
+from lakehouse_assets.wire.work import MergeWork
 
 EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
 

@@ -31,7 +31,7 @@ from pyiceberg.types import IcebergType, IntegerType, LongType
 
 from lakehouse_assets.declare.windows import EVERYTHING, Span, span
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.assignment import truncates_in_order
+from lakehouse_assets.wire.work import truncates_in_order
 
 
 class Relation(StrEnum):

@@ -14,10 +14,9 @@ from pyiceberg.io import FileIO
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Patience, Usage
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
-from lakehouse_assets.protocol.receipts import Receipt, read_json
-from lakehouse_assets.protocol.versions import VERSION, Durable
 from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.wire.receipts import Receipt, read_json
+from lakehouse_assets.wire.work import CAUSE, FORMAT_VERSION, OUT_OF_REACH, Cause, Durable
 
 Found = TypeVar("Found")
 
@@ -123,7 +122,7 @@ class Journal:
 
         def parse(text: str) -> AttemptRecord:
             fields = json.loads(text)
-            if (version := fields["version"]) != VERSION:
+            if (version := fields["version"]) != FORMAT_VERSION:
                 raise ForeignVersion(
                     f"{location} records an attempt in version {version}, this code reads version {VERSION}. A worker "
                     "may run, so no second one is started, and nothing was published. Materialize the partitions anew "

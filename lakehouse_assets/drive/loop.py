@@ -27,7 +27,7 @@ from lakehouse_assets.drive.liveness import Context, ThisRun
 from lakehouse_assets.drive.slots import Claims, Slots
 from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
 
 # Short compared with a worker's seconds, long compared with a turn's microseconds.
 TURN_SECONDS = 0.1

@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
 from lakehouse_assets.health.summaries import SizeLimits, Summary
-from lakehouse_assets.protocol.versions import VERSION
+from lakehouse_assets.wire.work import FORMAT_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _manifest(kept: str) -> tuple[str, int]:
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
     # The fields are part of it, so that code which counts something else reads the manifests again.
-    return json.dumps({"version": VERSION, "table": str(uuid), "limits": limits, "fields": FIELDS})
+    return json.dumps({"version": FORMAT_VERSION, "table": str(uuid), "limits": limits, "fields": FIELDS})
 
 
 def _tagged(value: Any) -> Mapping[str, str]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import SourceLost, TooMuchHot
-from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import DELETED, RowSource, Split
+from lakehouse_assets.wire.work import ReadOn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakehouse_assets.inbox.inbox import Inbox, Item
-from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.wire.work import Durable
 
 
 @dataclass(frozen=True)

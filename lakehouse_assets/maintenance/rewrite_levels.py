@@ -318,7 +318,7 @@ def _summary(report: CompactionReport) -> str:
 
 def _proof(report: CompactionReport) -> str:
     """Returns the rows and the digest that all that landed has in common before and after; "" without a proof."""
-    from lakehouse_assets.protocol.assignment import Digest
+    from lakehouse_assets.wire.work import Digest
 
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_assets.protocol.assignment import Digest
+from lakehouse_assets.wire.work import Digest
 
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]

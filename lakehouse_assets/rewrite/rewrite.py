@@ -31,9 +31,9 @@ from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.landing_rules import Base, Proof, Unit
 from lakehouse_assets.declare.care import RowProof
 from lakehouse_assets.health.health import target_size
-from lakehouse_assets.protocol.assignment import Digest
 from lakehouse_assets.rewrite.digest import digest
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
+from lakehouse_assets.wire.work import Digest
 
 
 def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask
+from lakehouse_assets.wire.work import Durable
 
 WORKER_BYTES = 4 * 2**30
 """The most bytes that one worker rewrites, unless a single partition has more: minutes of work, which a lost worker

@@ -27,8 +27,6 @@ from lakehouse_assets.environment.catalog import with_retries, worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.protocol.assignment import RewriteAssignment
-from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
@@ -41,6 +39,8 @@ from lakehouse_assets.rewrite.spark_plan import (
 )
 from lakehouse_assets.run.assignments import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import RewriteAssignment
 
 
 def first_attempts(

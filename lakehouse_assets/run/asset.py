@@ -19,9 +19,9 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.redaction import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
-from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.run.jobs import OWN_ROWS
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.code import step_of
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)

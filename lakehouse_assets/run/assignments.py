@@ -16,13 +16,10 @@ from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.assignment import Assignment, RewriteAssignment
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import ReadOn
-from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.protocol.steps import code_packages, worker_code
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.code import code_packages, worker_code
+from lakehouse_assets.wire.work import Assignment, Pin, ReadOn, RewriteAssignment, SourceRange
 
 
 def first_attempts(

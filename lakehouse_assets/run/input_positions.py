@@ -14,11 +14,10 @@ from lakehouse_assets.commit.positions import READER, Moves, read_on
 from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
-from lakehouse_assets.protocol.pin import MAIN, table_and_ref
-from lakehouse_assets.protocol.read_on import Position, ReadOn
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.run_tags import RunTags
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import MAIN, Position, ReadOn, table_and_ref
 
 logger = logging.getLogger(__name__)
 

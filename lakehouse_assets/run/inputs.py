@@ -24,12 +24,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import ReadOn
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.jobs import FILE_COLUMNS, PINNED, READS, markdown_table, shown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Pin, ReadOn
 
 LONGEST = 4096
 """Characters of a snapshot's summary: each load of a table reads the summaries of all its snapshots."""

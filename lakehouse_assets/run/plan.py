@@ -23,12 +23,10 @@ from lakehouse_assets.drive.chunks import Chunk, Journal
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.inbox.covers import Covered, Covers, Failed
 from lakehouse_assets.keys_text import keys_text, parts_of
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.receipts import read_json
-from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import Durable, Pin, SourceRange
 
 logger = logging.getLogger(__name__)
 

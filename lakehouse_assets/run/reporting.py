@@ -19,9 +19,9 @@ from lakehouse_assets.declare.table import AUDIT, Table
 from lakehouse_assets.drive.chunks import Results, WorkerFailure
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
-from lakehouse_assets.protocol.assignment import Assignment, Cause
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.metadata import places
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Assignment, Cause
 
 if TYPE_CHECKING:
     from lakehouse_assets.run.plan import RunPlan

@@ -36,10 +36,6 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved, InputsMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.protocol.assignment import Cause
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import ReadOn
-from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.assignments import first_attempts
 from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
 from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
@@ -69,6 +65,7 @@ from lakehouse_assets.run.reporting import (
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
 from lakehouse_assets.run.table_lock import TableLock
+from lakehouse_assets.wire.work import Cause, Pin, ReadOn, SourceRange
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the

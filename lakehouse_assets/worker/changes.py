@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse_assets.protocol.assignment import Bound, MergeWork
+from lakehouse_assets.wire.work import Bound, MergeWork
 from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.session import literal
 

@@ -5,8 +5,8 @@ What belongs to that code is decided in protocol/steps.py.
 
 from __future__ import annotations
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.wire.code import worker_code
+from lakehouse_assets.wire.work import Assignment
 
 SHARED_PROCESS = "inline"
 ADVICE = {

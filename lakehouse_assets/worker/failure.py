@@ -13,8 +13,8 @@ from typing import Any
 
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
-from lakehouse_assets.protocol.assignment import Cause, OtherLibrary
 from lakehouse_assets.step.window import BadPartitions
+from lakehouse_assets.wire.work import Cause, OtherLibrary
 from lakehouse_assets.worker.code_check import OtherCode
 
 # A cause's message may have several lines: it ends where the stack begins.

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from lakehouse_assets.protocol.assignment import Digest, RewriteAssignment, Rewritten
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Digest, RewriteAssignment, Rewritten
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.session import committed_metadata, literal, register
 

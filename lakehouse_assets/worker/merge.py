@@ -17,8 +17,8 @@ from pyiceberg.types import IntegerType, LongType, TimestampType, TimestamptzTyp
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.protocol.assignment import Bound, Merged, MergeWork, truncates_in_order
-from lakehouse_assets.protocol.receipts import FailedCheck
+from lakehouse_assets.wire.receipts import FailedCheck
+from lakehouse_assets.wire.work import Bound, Merged, MergeWork, truncates_in_order
 from lakehouse_assets.worker.changes import (
     DELETES,
     OTHER,

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.environment.redaction import redact
-from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Assignment, RewriteAssignment
+from lakehouse_assets.wire.work import CAUSE, OUT_OF_REACH, Assignment, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
 

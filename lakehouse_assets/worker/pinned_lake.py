@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog_translation import LAKE
-from lakehouse_assets.protocol.pin import Pin
+from lakehouse_assets.wire.work import Pin
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import InputDropped, InputMoved
 from lakehouse_assets.worker.session import literal

@@ -26,8 +26,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.protocol.receipts import FailedCheck
-from lakehouse_assets.protocol.steps import FUNCTION
+from lakehouse_assets.wire.code import FUNCTION
+from lakehouse_assets.wire.receipts import FailedCheck
 from lakehouse_assets.worker.failure import CheckError, root_message
 
 # Example rows of what is broken: enough to find the cause, few enough to read.

@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from lakehouse_assets.errors import BadValue, LakehouseError, SourceLost, SourceUnreachable
-from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import DELETED, RowSource, Split, client_environment
+from lakehouse_assets.wire.work import SourceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.files.drop_zone import wrong_files_told
-from lakehouse_assets.protocol.assignment import Assignment, Merged
-from lakehouse_assets.protocol.receipts import FailedCheck, Receipt
-from lakehouse_assets.protocol.steps import step_of
 from lakehouse_assets.step.opened import take_opened
+from lakehouse_assets.wire.code import step_of
+from lakehouse_assets.wire.receipts import FailedCheck, Receipt
+from lakehouse_assets.wire.work import Assignment, Merged
 from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.code_check import check_code, check_imported
 from lakehouse_assets.worker.credentials import TableCredentials

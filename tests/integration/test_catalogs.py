@@ -34,13 +34,13 @@ from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.run import table_run
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.table_run import Staged, Staging, TableRun
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.code import worker_code
+from lakehouse_assets.wire.work import Assignment
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.stage import stage
 from tests.conftest import Lake, failure_text

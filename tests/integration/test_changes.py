@@ -8,7 +8,7 @@ import re
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse_assets.protocol.assignment import MergeWork
+from lakehouse_assets.wire.work import MergeWork
 from lakehouse_assets.worker.changes import (
     DELETES,
     OTHER,

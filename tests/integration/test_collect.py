@@ -27,8 +27,8 @@ from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.environment.aws import s3_client
 from lakehouse_assets.errors import StorageRefused
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.storage.place import place_of
+from lakehouse_assets.wire.receipts import Receipt
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows, region
 from tests.support.lakes import DAYS, live_files, live_locations, name_file, path_of, write_file

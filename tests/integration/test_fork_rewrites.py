@@ -22,7 +22,7 @@ from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.landing_rules import LandingRule
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Digest, RewriteAssignment
+from lakehouse_assets.wire.work import Digest, RewriteAssignment
 from lakehouse_assets.worker import fork_rewrite
 from lakehouse_assets.worker.fork_rewrite import RewriteError, refuse_failures
 from lakehouse_assets.worker.session import ForkError

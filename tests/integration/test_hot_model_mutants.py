@@ -17,8 +17,8 @@ from lakehouse_assets.commit import expiry, positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot import hot_rows, purge
-from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run import input_positions
+from lakehouse_assets.wire.work import ReadOn
 from tests.support.collected import local_site
 from tests.support.hot_model import HotModel
 from tests.support.hot_world import WRONG

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from lakehouse_assets.commit.bounds import Within, predicate
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
-from lakehouse_assets.protocol.assignment import Bound, Merged, MergeWork
+from lakehouse_assets.wire.work import Bound, Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker.merge import Fork, is_projected, merge
 from lakehouse_assets.worker.session import configure

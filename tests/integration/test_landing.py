@@ -29,8 +29,8 @@ from pyiceberg.types import StringType
 from lakehouse_assets.commit.land import Landing
 from lakehouse_assets.commit.landing_rules import LandingRule, Proof
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Digest
 from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.wire.work import Digest
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.outsiders import (
     commit_deletes,

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
 from lakehouse_assets.environment.spark_catalog import spark_catalogs
-from lakehouse_assets.protocol.assignment import Merged, MergeWork
+from lakehouse_assets.wire.work import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging
 from lakehouse_assets.worker.changes import facts_of

@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 
 from lakehouse_assets.commit import positions
 from lakehouse_assets.commit.positions import Moves
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import ReadOn
 from lakehouse_assets.run import input_positions as of_run
 from lakehouse_assets.run import table_run
+from lakehouse_assets.wire.work import Pin, ReadOn
 from lakehouse_assets.worker import input_changes
 from lakehouse_assets.worker.input_changes import InputChanges
 from tests.conftest import Lake

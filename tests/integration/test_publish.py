@@ -39,8 +39,8 @@ from lakehouse_assets.commit.staged import partition_stats, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.errors import PublishRefused, RolledBack
-from lakehouse_assets.protocol.assignment import Merged
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Merged
 from tests.support import light_stage
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, RefusingIO, daily_rows, region
 

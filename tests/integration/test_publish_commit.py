@@ -30,7 +30,7 @@ from sqlalchemy.exc import OperationalError
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.errors import PublishContended
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
 from tests.support.forks import Daily, daily_rows
 from tests.support.proxy import Fault, Proxy
 from tests.support.servers import SeaweedFS

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, nulls_in, read_all
-from lakehouse_assets.protocol.assignment import Assignment, MergeWork
-from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.code import worker_code
+from lakehouse_assets.wire.work import Assignment, MergeWork
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows

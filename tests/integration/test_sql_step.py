@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.protocol import steps
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire import code
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, from_failure
 from tests.support.tables import numbers
@@ -29,7 +29,7 @@ FROM (SELECT explode(:keys) AS day) CROSS JOIN (SELECT explode(sequence(0L, 1L))
 """
 
 
-class SqlStep(steps.Step):
+class SqlStep(code.Step):
     """A file with a query, which gets the window's keys as ``:keys``."""
 
     form = re.compile(r".+\.sql")
@@ -47,7 +47,7 @@ def declared(query: Path) -> Table:
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(steps, "KINDS", [*steps.KINDS, SqlStep])
+    monkeypatch.setattr(code, "KINDS", [*code.KINDS, SqlStep])
     return tmp_path / "numbers.sql"
 
 

@@ -24,9 +24,9 @@ from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.receipts import Receipt
 from tests.conftest import ROOT, Lake, failure_text, missing
 from tests.support import merges
 from tests.support.faults import span

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakehouse_assets.environment.launchers.base import Attempt
-from lakehouse_assets.protocol.assignment import Assignment
+from lakehouse_assets.wire.work import Assignment
 
 
 def attempt_at(assignment: Assignment, **options: Any) -> Attempt:

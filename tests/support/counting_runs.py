@@ -14,10 +14,10 @@ from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.launchers.base import Launcher
 from lakehouse_assets.environment.launchers.inline import InlineLauncher
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Assignment
 from tests.conftest import Lake, failure_text
 from tests.support.light_stage import register
 

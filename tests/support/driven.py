@@ -25,9 +25,9 @@ from lakehouse_assets.environment.launchers import ecs, s3_pipes
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.protocol.assignment import Assignment
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.work import Assignment
 from tests.support.attempts import attempt_at
 from tests.support.fakes.ecs import EcsSite, ecs_site
 from tests.support.fakes.emr import EmrSite, emr_site

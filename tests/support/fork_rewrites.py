@@ -12,10 +12,10 @@ from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork_diff import rewritten_units
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing_rules import Unit
-from lakehouse_assets.protocol.assignment import RewriteAssignment
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import cut, listed
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import RewriteAssignment
 from lakehouse_assets.worker.credentials import TableCredentials
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of

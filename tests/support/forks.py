@@ -27,8 +27,8 @@ from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.alignment import Alignment
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.receipts import Receipt
 from tests.support import light_stage
 
 if TYPE_CHECKING:

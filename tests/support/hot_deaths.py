@@ -26,11 +26,11 @@ from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.warm import warm
-from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.sources import postgres
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.wire.work import SourceRange
 from tests.support.hot_tables import state_table
 from tests.support.hot_world import rows_of, with_gaps
 from tests.support.light_move import LightMove

@@ -19,8 +19,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 
 from lakehouse_assets.commit.tokens import TOKEN
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Assignment
 
 
 class ForkCatalog(NoopCatalog, MetastoreCatalog):

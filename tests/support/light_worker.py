@@ -15,8 +15,8 @@ from dagster_pipes import open_dagster_pipes
 from pyiceberg.io import load_file_io
 from pyiceberg.utils.config import Config
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Assignment
 from lakehouse_assets.worker.__main__ import end_with_parent
 from tests.support.light_stage import stage
 

@@ -23,8 +23,8 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite, WriteMode
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table as Declaration
-from lakehouse_assets.protocol.assignment import Bound, Merged
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Bound, Merged
 from tests.support.forks import Daily, region
 from tests.support.light_stage import added_rows, merge_by_copy, register
 from tests.support.outsiders import Row

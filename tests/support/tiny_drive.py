@@ -18,9 +18,9 @@ from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.environment.launchers.local import LocalLauncher
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Assignment
 from tests.support.attempts import attempt_at
 from tests.support.without_pandas import COMMAND
 

@@ -18,10 +18,10 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.protocol.assignment import Digest, Rewritten
-from lakehouse_assets.protocol.receipts import Receipt
 from lakehouse_assets.rewrite.rewrite import rewrite
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Digest, Rewritten
 from tests.support.forks import Daily, daily_rows
 from tests.support.light_stage import register
 from tests.support.manifests import sqlite_catalog

@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carriers, read_on
 from lakehouse_assets.errors import HeadMoved
-from lakehouse_assets.protocol.read_on import ReadOn
+from lakehouse_assets.wire.work import ReadOn
 from tests.support.histories import History
 
 

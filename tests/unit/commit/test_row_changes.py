@@ -21,7 +21,7 @@ from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.modes import Append, Merge, WriteMode
 from lakehouse_assets.errors import HeadMoved, PublishRefused
-from lakehouse_assets.protocol.assignment import Bound, Merged
+from lakehouse_assets.wire.work import Bound, Merged
 from tests.support.forks import Daily, daily_rows
 from tests.support.light_stage import register
 from tests.support.rewrites import compacted

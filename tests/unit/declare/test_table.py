@@ -21,7 +21,7 @@ from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.environment.sizes import Size
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.wire.code import worker_code
 
 DAILY = dg.DailyPartitionsDefinition("2013-01-01")
 COLUMNS = [

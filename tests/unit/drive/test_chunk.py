@@ -10,7 +10,7 @@ import pytest
 from lakehouse_assets.drive import chunks
 from lakehouse_assets.drive.chunks import Chunk, PendingChunk, Retry, WorkerFailure, after_end, after_refusal
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, NotStarted
-from lakehouse_assets.protocol.assignment import CAUSE, OUT_OF_REACH, Cause
+from lakehouse_assets.wire.work import CAUSE, OUT_OF_REACH, Cause
 
 ATTEMPT = Attempt(group="token", subject="demo.t", ordinal=0, work="work", payload={})
 WAITING = PendingChunk(Chunk(0, ("2024-01-01",)), ATTEMPT)

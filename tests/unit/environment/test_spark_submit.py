@@ -37,7 +37,7 @@ def test_the_code_runs_from_its_zip(packages: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHERE], env={"PYTHONPATH": str(archive)}, cwd="/", capture_output=True, text=True
     )
-    assert done.stdout.split() == [f"{archive}/lakehouse_assets/protocol/assignment.py", f"{archive}/own/__init__.py"]
+    assert done.stdout.split() == [f"{archive}/lakehouse_assets/wire/work.py", f"{archive}/own/__init__.py"]
 
 
 def test_the_same_content_gives_the_same_bytes() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.protocol.assignment import CAUSE, Assignment, Cause, MergeWork
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.work import CAUSE, Assignment, Cause, MergeWork
 from lakehouse_assets.worker.perform import perform
 
 WINDOW = Window(

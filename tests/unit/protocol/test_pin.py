@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_assets.protocol.pin import MAIN, table_and_ref
+from lakehouse_assets.wire.work import MAIN, table_and_ref
 
 
 @pytest.mark.parametrize(

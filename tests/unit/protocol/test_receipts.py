@@ -7,6 +7,6 @@ import sys
 
 
 def test_what_workers_import_needs_neither_dagster_nor_spark() -> None:
-    code = "import sys, lakehouse_assets.protocol.receipts; print({'dagster', 'pyspark'} & set(sys.modules))"
+    code = "import sys, lakehouse_assets.wire.receipts; print({'dagster', 'pyspark'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "set()\n"

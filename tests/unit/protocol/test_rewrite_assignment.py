@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from lakehouse_assets.protocol.assignment import Digest, RewriteAssignment, Rewritten
-from lakehouse_assets.protocol.receipts import Receipt
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Digest, RewriteAssignment, Rewritten
 
 ASSIGNMENT = RewriteAssignment(
     "demo.numbers", "token", 1, "base", "receipt", False, ("n", "text"), spark_conf={"spark.a": "1"}

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.environment.package import installed_with
-from lakehouse_assets.protocol.step_code import function_doc, reached_code, reached_packages
-from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.wire.code import function_doc, reached_code, reached_packages, worker_code
 
 STEP = "shop.steps:orders"
 ODD = "shop.odd:step"
@@ -306,7 +305,7 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
     with zipfile.ZipFile(archive, "w") as file:
         for name in PROJECT:
             file.write(project.root / name, name)
-    command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.protocol.steps import *"
+    command = f"import sys; sys.path.insert(0, {str(archive)!r}); from lakehouse_assets.wire.code import *"
     python = [sys.executable, "-c", f"{command}; print(worker_code({STEP!r}))"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     for folder in (Path(__file__).parents[3], tmp_path, archive.parent):  # the folder it runs in is no part of it

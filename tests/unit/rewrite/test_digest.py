@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse_assets.commit.landing_rules import Proof
-from lakehouse_assets.protocol.assignment import Digest
 from lakehouse_assets.rewrite.digest import ROWS_AT_ONCE, _of_hashes, digest, row_hashes
+from lakehouse_assets.wire.work import Digest
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.int64())])
 SCHEMA = pa.schema(

@@ -12,7 +12,6 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.protocol.receipts import read_json
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     PlannedChunk,
@@ -22,6 +21,7 @@ from lakehouse_assets.rewrite.spark_plan import (
     listed,
     planned,
 )
+from lakehouse_assets.wire.receipts import read_json
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import sqlite_catalog
 from tests.support.outsiders import commit_deletes, live, position_deletes

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_assets.protocol.source_range import SourceRange
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import SourceState
+from lakehouse_assets.wire.work import SourceRange
 
 POSITION = Offsets("id", (5, 7))
 

@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.steps import worker_code
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.code import worker_code
+from lakehouse_assets.wire.work import Assignment
 
 ROOT = Path(__file__).parents[3]
 OTHER = "0" * 16

@@ -8,8 +8,8 @@ from py4j.protocol import Py4JError
 
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import SourceLost
-from lakehouse_assets.protocol.assignment import Cause
 from lakehouse_assets.step.window import BadPartitions
+from lakehouse_assets.wire.work import Cause
 from lakehouse_assets.worker.changes import ChangesError
 from lakehouse_assets.worker.code_check import OtherCode
 from lakehouse_assets.worker.failure import (

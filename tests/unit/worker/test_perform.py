@@ -16,8 +16,8 @@ from tests.conftest import ROOT
 SCRIPT = """
 import sys, threading
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.protocol.assignment import Assignment
-from lakehouse_assets.protocol.steps import worker_code
+from lakehouse_assets.wire.work import Assignment
+from lakehouse_assets.wire.code import worker_code
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.perform import perform
 

@@ -11,7 +11,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from lakehouse_assets.protocol.assignment import Bound
+from lakehouse_assets.wire.work import Bound
 from lakehouse_assets.worker.merge import is_projected
 
 SCHEMA = Schema(

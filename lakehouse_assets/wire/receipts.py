@@ -1,7 +1,4 @@
-"""Receipts: what one says, and how it is read, as other durable JSON is. Where it lies: drive/journal.py.
-
-No Dagster and no Spark: both sides of the process border import this.
-"""
+"""What a worker proves: receipts and what they say of the rows it staged or rewrote."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_assets.protocol.assignment import Assignment, Merged, RewriteAssignment, Rewritten
-from lakehouse_assets.protocol.versions import Durable
 from lakehouse_assets.step.opened import OpenedFile
+from lakehouse_assets.wire.work import Assignment, Durable, Merged, RewriteAssignment, Rewritten
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

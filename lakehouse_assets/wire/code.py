@@ -1,7 +1,4 @@
-"""Reads the code that a function runs: statement by statement in its own module, whole modules beyond. Runs none of it.
-
-No Dagster and no Spark: the run and its workers find the same. What is hashed of a table is in steps.py.
-"""
+"""A table's step: how it is found, called and hashed together with the code it depends on."""
 
 from __future__ import annotations
 
@@ -10,15 +7,22 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Sequence, Set
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from lakehouse_assets.environment.package import LIBRARY, installed_with, project_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakehouse_assets.step.window import Window
 
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
 """A statement that has one of these, as a name or an attribute (``sys.modules``), may use any name of its module."""
@@ -308,3 +312,106 @@ def _source(spec: ModuleSpec) -> str:
     loader: Any = spec.loader  # of a file or of a zip
     source: str | None = loader.get_source(spec.name) if loader else ""
     return source if source is not None else f"{hashlib.sha256(loader.get_data(spec.origin)).hexdigest()!r}.strip()"
+
+
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""``module:function``; a check that is no such thing is SQL."""
+WORKER = "lakehouse_assets.worker.__main__:main"
+
+
+@dataclass(frozen=True)
+class Step(ABC):
+    """A thing that computes a table's rows, and that can say what it is made of."""
+
+    reference: str
+    """The text by which tables declare it."""
+    form: ClassVar[re.Pattern[str]]
+    """What the references of its kind look like."""
+
+    @abstractmethod
+    def load(self) -> Callable[[SparkSession, Window], DataFrame]:
+        """Returns the function that computes the rows of a window; only workers call this."""
+
+    @abstractmethod
+    def source(self, imported: dict[str, str] | None = None) -> str:
+        """Returns the text of all that decides which rows it computes: rows of another text are not taken over.
+
+        imported: see step_code.reached_code(). Raises ImportError, OSError, SyntaxError or ValueError for what can't be
+        read: such a table is refused when it is declared.
+        """
+
+    def packages(self) -> set[str]:
+        """Returns the top-level packages that a worker needs for it, beside this library; none where it is no code."""
+        return set()
+
+    def description(self) -> str:
+        """Returns what its author says of it, as text for the UI; empty if nothing."""
+        return ""
+
+
+class PythonStep(Step):
+    """A function ``module:function`` of the project, called as ``function(spark, window)``."""
+
+    form = FUNCTION
+
+    def load(self) -> Callable[[SparkSession, Window], DataFrame]:
+        """Imports the function."""
+        module, _, function = self.reference.partition(":")
+        step: Callable[[SparkSession, Window], DataFrame] = getattr(import_module(module), function)
+        return step
+
+    def source(self, imported: dict[str, str] | None = None) -> str:
+        """Returns all that the function reaches in the project."""
+        return reached_code(self.reference, imported)
+
+    def packages(self) -> set[str]:
+        """Returns the packages of all that the function reaches."""
+        return reached_packages(self.reference)
+
+    def description(self) -> str:
+        """Returns the function's docstring."""
+        return function_doc(self.reference)
+
+
+KINDS: list[type[Step]] = [PythonStep]
+
+
+def step_of(reference: str) -> Step:
+    """Returns the step that a table declares. Raises ValueError for a text that names none."""
+    for kind in KINDS:
+        if kind.form.fullmatch(reference):
+            return kind(reference)
+    raise ValueError(f"the step {reference!r} is not of the form module:function")
+
+
+def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:
+    """Returns 16 hex digits over the source of what a table declares: its step, and its checks that are functions.
+
+    imported: see Step.source(). Raises ValueError for a text that names no step, ImportError for code that can't be
+    read.
+    """
+    texts = []
+    for declared in _steps(step, checks):
+        try:
+            texts.append(declared.source(imported))
+        except (ImportError, OSError, SyntaxError, ValueError) as error:
+            raise ImportError(f"the code of {declared.reference} can't be read: {error}") from error
+    return _digest(*texts)
+
+
+def code_packages(step: str, checks: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the top-level packages that a worker of the table needs, this library among them, in order."""
+    return tuple(sorted(set[str]().union(*(declared.packages() for declared in _steps(step, checks)))))
+
+
+def _steps(step: str, checks: Iterable[str]) -> list[Step]:
+    return [step_of(step), *(PythonStep(check) for check in sorted(checks) if FUNCTION.fullmatch(check))]
+
+
+def worker_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:
+    """Returns declared_code() together with what a worker runs around it: both decide what is staged."""
+    return _digest(declared_code(step, checks, imported), reached_code(WORKER, imported))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]

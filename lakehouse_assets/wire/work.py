@@ -1,24 +1,204 @@
-"""The assignments of workers, which stage a chunk of a table or rewrite files, and what their receipts tell of it.
-
-Plain data. No Dagster, no Spark, no I/O: both sides of the process border import this module.
-"""
+"""What a worker is told: assignments, with the pins, changes and source ranges that it reads, and their JSON."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from uuid import UUID
 
 from lakehouse_assets.environment.package import LIBRARY, VERSION
-from lakehouse_assets.protocol.pin import Pin
-from lakehouse_assets.protocol.read_on import ReadOn
-from lakehouse_assets.protocol.source_range import SourceRange
-from lakehouse_assets.protocol.versions import Durable
+from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.step.window import Window
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pyiceberg.io import FileIO
+
+FORMAT_VERSION = 1
+
+
+class Durable:
+    """The base of frozen dataclasses that are written as JSON with a version, and are read by their fields' types."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    def to_fields(self) -> dict[str, Any]:
+        """Returns a JSON object with the version; datetimes in ISO 8601."""
+        return {"version": FORMAT_VERSION, **self._codec().dump_python(self, mode="json")}
+
+    def to_json(self) -> str:
+        """Returns the same as text, as from_json() reads it."""
+        return json.dumps(self.to_fields())
+
+    def write(self, io: FileIO, location: str) -> None:
+        """Writes the same in one piece, over what is there. read_json() reads it (receipts.py)."""
+        with io.new_output(location).create(overwrite=True) as stream:
+            stream.write(self.to_json().encode())
+
+    @classmethod
+    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
+        """Reads a JSON object, or its text.
+
+        Raises ValueError for another version, for other fields, and for a text that is torn.
+        """
+        fields = json.loads(data) if isinstance(data, str) else data
+        if not isinstance(fields, Mapping):
+            raise ValueError("this is no JSON object")
+        if (version := fields.get("version")) != FORMAT_VERSION:
+            raise ValueError(
+                f"this is of version {version!r}, this code reads version {FORMAT_VERSION}: deploy the code location and the "
+                "workers from one build"
+            )
+        found: Self = cls._codec().validate_python({name: of for name, of in fields.items() if name != "version"})
+        return found
+
+    @classmethod
+    @cache
+    def _codec(cls) -> TypeAdapter[Any]:
+        from pydantic import TypeAdapter  # here: most processes that know the kind never read or write one
+
+        return TypeAdapter(cls)
+
+
+MAIN = "main"
+"""Iceberg's main branch; its own constant is in a module that takes half a second to import."""
+
+
+REF = re.compile(r"(\w+(?:\.\w+)+?)\.(?:branch|tag)_(.+)")
+"""A table's identifier, and behind it a branch or tag as Spark names it, which may have dots
+(https://iceberg.apache.org/docs/latest/spark-queries/#time-travel)."""
+
+
+def table_and_ref(name: str) -> tuple[str, str]:
+    """Returns the identifier of a table, and the branch or tag that its name ends with; MAIN where there is none."""
+    found = REF.fullmatch(name)
+    return (found[1], found[2]) if found else (name, MAIN)
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One version of a table that a run reads, decided when the run is planned."""
+
+    name: str
+    """The name by which Spark reads it from the catalog ``lake``: the table's identifier, and a branch or tag of it."""
+    uuid: UUID
+    """The table's uuid: a table that was created again is another one."""
+    snapshot_id: int | None
+    """The snapshot; None for a table that has none yet, and is read as empty."""
+    schema_id: int
+    """The schema that its columns are read by."""
+    metadata: str
+    """The location of the run's own copy of the table's metadata, in which no commit can be made."""
+    committed_at: datetime | None = None
+    """When the snapshot was committed, by the clock of whoever did it."""
+    run_id: str | None = None
+    """The Dagster run that committed the snapshot; None where it was none of ours."""
+
+    @property
+    def table(self) -> str:
+        """The table's Iceberg identifier."""
+        return table_and_ref(self.name)[0]
+
+    @property
+    def ref(self) -> str:
+        """The branch or tag that named the snapshot."""
+        return table_and_ref(self.name)[1]
+
+    @property
+    def version(self) -> tuple[str, str, int | None, int]:
+        """The parts of it that decide which rows a step reads."""
+        return self.name, str(self.uuid), self.snapshot_id, self.schema_id
+
+
+EMPTY = 0
+"""Stands for the snapshot of an input that had none: no snapshot has this id."""
+
+
+class Position(NamedTuple):
+    """A version of one input: up to it, its changes were read."""
+
+    snapshot_id: int
+    """EMPTY where the input had no snapshot."""
+    uuid: UUID
+    """The input's uuid: snapshot ids of a table that was created again mean nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.snapshot_id}@{self.uuid}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Reads what str() gives. Raises ValueError for another text."""
+        snapshot_id, _, uuid = text.partition("@")
+        return cls(int(snapshot_id), UUID(uuid))
+
+
+@dataclass(frozen=True)
+class ReadOn:
+    """How far each input was read by the runs whose rows are in the table."""
+
+    positions: Mapping[str, str] = field(default_factory=dict)
+    """A Position as text for each input whose changes were read; one that is missing is read from its beginning."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Why the position of an input can't be known, in a clause, by input."""
+
+    def text(self, name: str) -> str:
+        """Returns how far an input was read, for people and to be compared."""
+        return "where nobody knows" if name in self.unknown else self.positions.get(name, "the beginning")
+
+    def offsets(self, source: str) -> Offsets | None:
+        """Returns how far a source was read; None where it was not, or that can't be known. source: its name."""
+        text = self.positions.get(source)
+        return Offsets.parse(text) if text else None
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    """The rows of a source that a run moves: those from ``begin`` up to ``to``, itself outside."""
+
+    source: KafkaTopic | PostgresTable
+    begin: Offsets
+    """The table's position when the run was planned; the first row that was there where it had none."""
+    to: Offsets
+    lost_from: Offsets | None = None
+    """The table's position where the source has lost rows behind it that the run gives up: those up to ``begin``."""
+
+    @property
+    def given_up(self) -> str:
+        """Says which offsets the run gives up; empty for none."""
+        if self.lost_from is None:
+            return ""
+        spans = self.lost_from.spans(self.begin).items()
+        where = ", ".join(f"{begin} to {end - 1} of partition {number}" for number, (begin, end) in spans)
+        return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
+
+    @property
+    def version(self) -> tuple[str, ...]:
+        """The parts of it that decide which rows it has."""
+        skipped = self.source.skip if isinstance(self.source, KafkaTopic) else ()
+        return self.source.name, str(self.begin), str(self.to), *skipped
+
+    def left(self, position: Offsets | None) -> Offsets:
+        """Returns where to begin now: another run may have moved on since, and nothing is moved twice.
+
+        Rows that are given up are passed over, and no others.
+        """
+        if position is None or self.lost_from is None or position.source != self.begin.source:
+            return position or self.begin
+        count = len(self.begin.by_partition)
+        places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
+        at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
+        passes_over = at != position.widened(count).by_partition
+        return Offsets(self.begin.identity if passes_over else position.identity, at)
+
 
 LEAST = -(2**31)
 """The least int. A column of longs may have been one of ints, and keeps partitions that were computed of these."""
