@@ -34,7 +34,7 @@ from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.step.move import MOVE
+from lakehouse_assets.step.window import MOVE
 from lakehouse_assets.wire.code import FUNCTION, declared_code
 from lakehouse_assets.wire.work import table_and_ref
 

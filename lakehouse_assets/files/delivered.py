@@ -26,8 +26,7 @@ from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.local_paths import path_of
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.step.opened import OpenedFile
-from lakehouse_assets.step.window import BadPartitions
+from lakehouse_assets.step.window import BadPartitions, OpenedFile
 
 S3 = re.compile(r"s3[an]?://(.+)", re.DOTALL)
 KEY = "{key}"

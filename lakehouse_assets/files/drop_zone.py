@@ -21,7 +21,7 @@ from lakehouse_assets.files.delivered import PACKED, DropZoneError, find_files, 
 from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.files.reading import FileReader, ReadFiles
-from lakehouse_assets.step.opened import note_opened
+from lakehouse_assets.step.window import note_opened
 
 # Bytes of files, as they lie there. Up to so many are read in this process, as Spark's Python workers start slowly.
 HERE = 2**23

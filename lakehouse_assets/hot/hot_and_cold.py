@@ -18,7 +18,7 @@ from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreacha
 from lakehouse_assets.hot.hot_rows import HotRows, hot_schema, moved_to, read_hot
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.row_source import DELETED
-from lakehouse_assets.step.move import MOVE
+from lakehouse_assets.step.window import MOVE
 
 if TYPE_CHECKING:
     import polars as pl

@@ -25,7 +25,7 @@ from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.moving import mover_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable, Writer
-from lakehouse_assets.step.move import MOVE
+from lakehouse_assets.step.window import MOVE
 
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."

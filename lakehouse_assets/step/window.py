@@ -1,8 +1,4 @@
-"""The window is the part of its table that a step computes in one call; a step's error says what of it is bad.
-
-Plain data for the author of a step; how partition keys become a window is in declare/windows.py, what follows from the
-error is the queue's.
-"""
+"""What the author of a step gets: the window of partitions, and the files that the step has opened."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CHANGE_TYPE = "_change_type"
 """Iceberg's name of the column that says of a changed row whether it came or went."""
@@ -98,3 +94,38 @@ class BadPartitions(ValueError):
     def __init__(self, message: str, partitions: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.partitions = tuple(partitions)
+
+
+@dataclass(frozen=True)
+class OpenedFile:
+    """A file of the drop zone as it was when a step opened it."""
+
+    path: str
+    size: int
+    """In bytes."""
+    modified_ms: int
+    """When it was written, by the storage's clock, in epoch milliseconds."""
+
+
+_opened: dict[str, OpenedFile] = {}
+
+
+def note_opened(files: Iterable[OpenedFile]) -> None:
+    """Notes files that the step of this process has opened; one that is opened again counts as it was last."""
+    _opened.update({file.path: file for file in files})
+
+
+def take_opened() -> tuple[OpenedFile, ...]:
+    """Returns what was noted since the last call, by path."""
+    found = tuple(_opened[path] for path in sorted(_opened))
+    _opened.clear()
+    return found
+
+
+MOVE = "lakehouse_assets.step.window:move"
+"""The name by which tables have it."""
+
+
+def move(spark: SparkSession, window: Window) -> DataFrame:
+    """Returns the rows of the source that this run moves."""
+    return window.source_rows()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakehouse_assets.step.opened import OpenedFile
+from lakehouse_assets.step.window import OpenedFile
 from lakehouse_assets.wire.work import Assignment, Durable, Merged, RewriteAssignment, Rewritten
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.files.drop_zone import wrong_files_told
-from lakehouse_assets.step.opened import take_opened
+from lakehouse_assets.step.window import take_opened
 from lakehouse_assets.wire.code import step_of
 from lakehouse_assets.wire.receipts import FailedCheck, Receipt
 from lakehouse_assets.wire.work import Assignment, Merged

@@ -18,7 +18,7 @@ from pyiceberg.io import FileIO, load_file_io
 from lakehouse_assets.environment import aws
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.step.opened import OpenedFile
+from lakehouse_assets.step.window import OpenedFile
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import OUT_OF_REACH, Assignment
 from lakehouse_assets.worker import pipes

@@ -15,7 +15,7 @@ from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.sources.postgres_ddl import ddl
-from lakehouse_assets.step.move import MOVE
+from lakehouse_assets.step.window import MOVE
 from tests.support.hot_tables import events_table, state_table
 
 DAYS = dg.DailyPartitionsDefinition("2026-01-01")
