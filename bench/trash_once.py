@@ -15,8 +15,8 @@ from typing import TypeVar
 from lakehouse_assets.collect.ledger import Entry, Owner
 from lakehouse_assets.collect.listing import Listed, list_files
 from lakehouse_assets.collect.trash import Trash, TrashSelection
+from lakehouse_assets.storage.objects import at_once, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
-from lakehouse_assets.storage.raw_s3 import at_once, raw_client
 
 T = TypeVar("T")
 MIB = 2**20

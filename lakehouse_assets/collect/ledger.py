@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from lakehouse_assets.collect.listing import Listed
 from lakehouse_assets.errors import ForeignVersion
-from lakehouse_assets.storage.objects import Objects
+from lakehouse_assets.storage.objects import Objects, at_once
 from lakehouse_assets.storage.place import Place, place_of
-from lakehouse_assets.storage.raw_s3 import at_once
 from lakehouse_assets.wire.work import Durable
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehouse_assets.collect.refusals import refusals
+from lakehouse_assets.storage.objects import bare, milliseconds, pages, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
-from lakehouse_assets.storage.raw_s3 import bare, milliseconds, pages, raw_client
 
 CLOCK = "collect/clock"
 IN_MEMORY = 16 * 2**20

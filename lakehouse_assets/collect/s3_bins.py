@@ -15,9 +15,8 @@ from lakehouse_assets.collect.bins import BACK, CHANGED, GONE, LOST, OTHER, THER
 from lakehouse_assets.collect.ledger import Batch, Entry
 from lakehouse_assets.collect.refusals import REFUSED, is_changed, is_missing, is_of_one_file, stayed
 from lakehouse_assets.environment.aws import error_code
-from lakehouse_assets.storage.objects import delete_all
+from lakehouse_assets.storage.objects import LARGEST_COPY, LARGEST_DELETE, at_once, bare, delete_all, keys_below
 from lakehouse_assets.storage.place import Place
-from lakehouse_assets.storage.raw_s3 import LARGEST_COPY, LARGEST_DELETE, at_once, bare, keys_below
 
 Told: TypeAlias = str | ClientError | None
 """The answer for one object: None, the reason why it stays, or an error with is_of_one_file()."""

@@ -31,9 +31,8 @@ from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.collect.reachable import folder_without_links, without_links
 from lakehouse_assets.collect.refusals import REFUSED, Kept, refusals
 from lakehouse_assets.errors import StorageRefused
-from lakehouse_assets.storage.objects import objects_at
+from lakehouse_assets.storage.objects import objects_at, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
-from lakehouse_assets.storage.raw_s3 import raw_client
 
 RETENTION = timedelta(days=7)
 """The time for which a file can be brought back."""

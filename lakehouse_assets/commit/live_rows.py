@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_assets.commit.deletes import DeleteFiles, is_position
 from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.manifest_reader import has_live_files, read_manifest_lists
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import at_once
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray

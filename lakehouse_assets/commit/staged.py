@@ -25,7 +25,7 @@ from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.environment.aws import READERS
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text, parts_of
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyiceberg.io import FileIO
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Patience, Usage
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt, read_json
 from lakehouse_assets.wire.work import CAUSE, FORMAT_VERSION, OUT_OF_REACH, Cause, Durable
 

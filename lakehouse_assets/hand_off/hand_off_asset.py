@@ -162,9 +162,8 @@ class HandOff:
         from lakehouse_assets.collect.leases import chains
         from lakehouse_assets.hand_off.hand_over import Services
         from lakehouse_assets.hand_off.records import Records
-        from lakehouse_assets.storage.objects import objects_at
+        from lakehouse_assets.storage.objects import objects_at, raw_client
         from lakehouse_assets.storage.place import place_of
-        from lakehouse_assets.storage.raw_s3 import raw_client
 
         properties = catalog_properties(lakehouse.settings)
         folder = place_of(lakehouse.settings.staging).child(f"hand_off/{'/'.join(self.key.path)}")

@@ -37,9 +37,8 @@ from lakehouse_assets.hand_off.hive_types import type_problems
 from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Written
 from lakehouse_assets.hand_off.replicas import VerifiedReplica, verify_replicas
 from lakehouse_assets.hand_off.waits import Clock
-from lakehouse_assets.storage.objects import delete_all
+from lakehouse_assets.storage.objects import delete_all, keys_below, milliseconds
 from lakehouse_assets.storage.place import Place, is_elsewhere, place_of
-from lakehouse_assets.storage.raw_s3 import keys_below, milliseconds
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

@@ -17,8 +17,8 @@ from lakehouse_assets.environment.catalog import why_gone
 from lakehouse_assets.errors import HandOffRefused
 from lakehouse_assets.hand_off.hive_paths import segments
 from lakehouse_assets.hand_off.records import HandedFile, HandOffPlan
+from lakehouse_assets.storage.objects import at_once, pages
 from lakehouse_assets.storage.place import Place
-from lakehouse_assets.storage.raw_s3 import at_once, pages
 
 if TYPE_CHECKING:
     import pyarrow as pa

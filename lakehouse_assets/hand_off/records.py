@@ -14,8 +14,7 @@ from uuid import UUID
 from pyiceberg.schema import Schema
 
 from lakehouse_assets.errors import ForeignVersion
-from lakehouse_assets.storage.objects import Objects
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import Objects, at_once
 from lakehouse_assets.wire.work import Durable
 
 D = TypeVar("D", bound=Durable)

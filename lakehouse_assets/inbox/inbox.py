@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
-from lakehouse_assets.storage.objects import Objects, objects_at
+from lakehouse_assets.storage.objects import Objects, at_once, objects_at
 from lakehouse_assets.storage.place import place_of
-from lakehouse_assets.storage.raw_s3 import at_once
 
 logger = logging.getLogger(__name__)
 VERSION = 2

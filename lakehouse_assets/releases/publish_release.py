@@ -34,7 +34,7 @@ from lakehouse_assets.releases.pointer import (
     open_pointer,
     pointer_identifier,
 )
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import at_once
 
 logger = logging.getLogger(__name__)
 

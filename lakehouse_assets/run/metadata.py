@@ -23,7 +23,7 @@ from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.run.jobs import markdown_table
-from lakehouse_assets.storage.raw_s3 import at_once
+from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 
 # Few, because they are stored with every materialization.

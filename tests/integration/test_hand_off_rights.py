@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.storage import raw_s3
+from lakehouse_assets.storage import objects
 from tests.support.aws_wire import Break, Wire, aws_wire
 from tests.support.hand_offs import REPLICA, HandOffLake, hand_off_lake
 from tests.support.proxy import proxy
@@ -36,7 +36,7 @@ def wire(recorder: Recorder) -> Iterator[Wire]:
 def lake(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandOffLake]:
     (tmp_path / "warehouse").mkdir()
     with hand_off_lake(wire, tmp_path, monkeypatch) as found:
-        raw_s3._client.cache_clear()
+        objects._client.cache_clear()
         for name in ("AWS_ACCESS_KEY_ID", "PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID"):
             monkeypatch.setenv(name, KEY)
         yield found

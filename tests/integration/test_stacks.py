@@ -31,7 +31,7 @@ from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.queue.sqs import sqs_client
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage import raw_s3
+from lakehouse_assets.storage import objects
 from resources.reports import reports_at_home
 from scripts.deploy import ORDER, NotDeployed, deploy, environment
 from tests.conftest import Lake, failure_text
@@ -75,7 +75,7 @@ def acting(made: Stacks, role: str, variables: dict[str, str], home: Path) -> It
     """This process is one of the role's: clients that it has from before have other keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boto3, "DEFAULT_SESSION", None)
-        raw_s3._client.cache_clear()
+        objects._client.cache_clear()
         sqs_client.cache_clear()
         for name, value in {**variables, **made.keys(role), "LAKEHOUSE_HOME": str(home)}.items():
             patch.setenv(name, value)

@@ -22,7 +22,7 @@ from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.storage import raw_s3
+from lakehouse_assets.storage import objects
 from resources.reports import reports_at_home
 from tests.conftest import Lake, failure_text
 from tests.support.fakes.ecs import EcsSite, ecs_site
@@ -60,7 +60,7 @@ class Site:
         named = {n: keys[f"s3.{kind}"] for n, kind in KEYS.items()}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(boto3, "DEFAULT_SESSION", None)
-            raw_s3._client.cache_clear()
+            objects._client.cache_clear()
             for name, value in {**self.ecs.environment, **named, "LAKEHOUSE_HOME": str(home)}.items():
                 patch.setenv(name, value)
             yield Lakehouse(read_settings())

@@ -19,8 +19,8 @@ from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
 from lakehouse_assets.collect.ledger import Entry, Ledger
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.storage.objects import raw_client
 from lakehouse_assets.storage.place import place_of
-from lakehouse_assets.storage.raw_s3 import raw_client
 from tests.support.http_server import Handler, http_server
 from tests.support.proxy import Trouble, Weather, proxy
 from tests.support.servers import PLAIN_BUCKET, Moto, SeaweedFS, moto
@@ -307,7 +307,7 @@ def test_answers_that_get_lost_lose_no_object(weed: SeaweedFS, bucket: str, monk
 
 
 def test_a_server_that_is_busy_for_long_is_a_clear_error(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehouse_assets.storage.raw_s3.S3_ATTEMPTS", 2)
+    monkeypatch.setattr("lakehouse_assets.storage.objects.S3_ATTEMPTS", 2)
     with proxy(plain.properties["s3.endpoint"]) as wire:
         behind = replace(plain, properties={**plain.properties, "s3.endpoint": wire.uri})
         trash, due = behind.trash(), behind.due()
@@ -458,7 +458,7 @@ def test_an_answer_that_is_not_whole_is_no_listing(plain: Shelf, broken: dict[st
 
 
 def test_a_listing_that_is_cut_off_raises(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehouse_assets.storage.raw_s3.S3_ATTEMPTS", 2)
+    monkeypatch.setattr("lakehouse_assets.storage.objects.S3_ATTEMPTS", 2)
     pages = count()
     with proxy(plain.properties["s3.endpoint"]) as wire:
         wire.trouble = Trouble(Weather.CUT, lambda method, path: "list-type=2" in path and next(pages) == 1)

@@ -16,8 +16,8 @@ from botocore.httpsession import URLLib3Session
 from lakehouse_assets.collect.ledger import Entry, Owner
 from lakehouse_assets.collect.listing import Listed, list_files
 from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashReport, TrashSelection
+from lakehouse_assets.storage.objects import _client
 from lakehouse_assets.storage.place import Place, place_of
-from lakehouse_assets.storage.raw_s3 import _client
 
 NAMES = (
     *("data/keep#1.parquet", "data/keep", "data/q?x=1", "data/a b", "data/p%2Fq", "data/p/q", "data/n\nl"),

@@ -15,7 +15,7 @@ from lakehouse_assets.queue.decide import AT_ONCE, PATIENCE
 from lakehouse_assets.queue.intake import SLICE, THREADS
 from lakehouse_assets.queue.sqs import SqsQueue
 from lakehouse_assets.queue.tick import FULL
-from lakehouse_assets.storage.raw_s3 import THREADS as READERS
+from lakehouse_assets.storage.objects import THREADS as READERS
 from tests.support.queue_model import START, Calls, MemoryObjects, World
 from tests.support.tables import numbers
 
