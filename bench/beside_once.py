@@ -142,7 +142,7 @@ def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
 
 
 def _stock() -> list[Callable[[str], tuple[int, int]]]:
-    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
     from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from lakehouse_assets.commit.pins import pin_inputs
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from tests.support.live_lake import live_catalogs
 

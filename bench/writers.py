@@ -65,8 +65,8 @@ def _seconds(runs: list[dict[str, Any]]) -> Spread:
 def main(turns: int) -> None:
     """The writers' process: a line of JSON for each contestant and turn. Beside Spark: no Dagster run here."""
     from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+    from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
     from lakehouse_assets.environment.settings import read_settings
-    from lakehouse_assets.environment.spark_catalog import spark_catalogs
     from lakehouse_assets.environment.spark_setup import spark_conf
     from lakehouse_assets.worker.session import build_session, configure
 

@@ -19,7 +19,7 @@ import pytest
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.environment import redaction
+from lakehouse_assets.environment import output
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.asset import table_asset
@@ -87,7 +87,7 @@ def own_aws_session(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def own_secrets() -> None:
     """What one test's catalog has as a password is a word in the messages of another test."""
-    redaction.KNOWN.clear()
+    output.KNOWN.clear()
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.databases import refused_database
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.machine import SetupError
-from lakehouse_assets.environment.package import VERSION
+from lakehouse_assets.environment.machine import VERSION, SetupError
+from lakehouse_assets.environment.output import lost_output, use_unfailing_streams
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_setup import build
-from lakehouse_assets.environment.unfailing import lost_output, use_unfailing_streams
 from lakehouse_assets.errors import LakehouseError
 
 INTERRUPTED = 130

@@ -23,7 +23,7 @@ from lakehouse_assets.environment.aws import bucket_and_key, client, error_code,
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
-from lakehouse_assets.environment.redaction import redacted
+from lakehouse_assets.environment.output import redacted
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.environment.spark_setup import jars
 from lakehouse_assets.health.findings import size_text

@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 from lakehouse_assets.environment.catalog import catalog_properties, data_folders
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.databases import check_databases
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import java_home
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import jars
 
 INSTANCE = Path(__file__).with_name("dagster.yaml")

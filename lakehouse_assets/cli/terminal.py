@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from lakehouse_assets.environment.unfailing import Unfailing
+from lakehouse_assets.environment.output import Unfailing
 from lakehouse_assets.run.progress import Progress
 
 NUMBER = re.compile(r"[\d.,]*")

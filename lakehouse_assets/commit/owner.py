@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakehouse_assets.environment.catalog_translation import catalog_type
+from lakehouse_assets.environment.catalog_in_spark import catalog_type
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.wire.receipts import read_json

@@ -19,7 +19,7 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.environment.catalog import find_table, why_gone
-from lakehouse_assets.environment.spark_catalog import NOWHERE
+from lakehouse_assets.environment.catalog_in_spark import NOWHERE
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref

@@ -29,7 +29,7 @@ from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.declare.terms import Term, partition_spec, sort_order, sort_terms
 from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.environment.computes import find_compute
-from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.sources.kafka import KafkaTopic

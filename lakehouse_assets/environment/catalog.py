@@ -20,7 +20,7 @@ from urllib.parse import urljoin
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from lakehouse_assets.environment.aws import is_transient, region_problems
-from lakehouse_assets.environment.catalog_translation import (
+from lakehouse_assets.environment.catalog_in_spark import (
     ADVICE,
     LAKE,
     PYTHON_ONLY,
@@ -30,19 +30,16 @@ from lakehouse_assets.environment.catalog_translation import (
     S3,
     catalog_type,
     partial_loading,
+    refuse_signing,
     translate,
     variable,
 )
 from lakehouse_assets.environment.computes import find_compute
-from lakehouse_assets.environment.connections import AWAY, tell_connections_apart
-from lakehouse_assets.environment.databases import CATALOG, make_database
-from lakehouse_assets.environment.env_reader import BUCKET, SettingsError
-from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of
-from lakehouse_assets.environment.moved_home import refuse_moved
-from lakehouse_assets.environment.redaction import remember
-from lakehouse_assets.environment.secrets import is_secret, public, shown
+from lakehouse_assets.environment.databases import AWAY, CATALOG, make_database, tell_connections_apart
+from lakehouse_assets.environment.env_reader import BUCKET, SettingsError, is_secret, public, shown
+from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of, refuse_moved
+from lakehouse_assets.environment.output import remember
 from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, unknown_names
-from lakehouse_assets.environment.spark_catalog import refuse_signing
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -16,8 +16,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from lakehouse_assets.environment.env_reader import BUCKET, EnvReader
-from lakehouse_assets.environment.secrets import is_secret, shown
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, is_secret, shown
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, emr_problem, fargate_problem, serverless_problem
 
 if TYPE_CHECKING:

@@ -1,12 +1,16 @@
-"""Makes locations of this machine's paths, and paths of locations: the one spelling for PyIceberg, Spark and us.
-
-Also where a home's folders are. What a location means to the collector is in storage/place.py.
-"""
+"""Local paths as locations and back, and the message for a home that was moved."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.environment.env_reader import SettingsError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 FILE_URL = re.compile(r"(?:(?i:file):(?://(?:localhost)?(?=/)|(?!//)))?(/.*)", re.DOTALL)
 """A path of this machine, or its URL; one of another host is no place here."""
@@ -39,3 +43,41 @@ def folder_of(home: Path, name: str) -> Path:
     own, encoded = home / name, Path(home.as_uri().removeprefix("file://"), name)
     in_use = any((home / file).exists() for file in OF_A_HOME)
     return encoded if encoded != own and in_use and not own.exists() and encoded.is_dir() else own
+
+
+def refuse_moved(catalog: Catalog) -> None:
+    """Raises SettingsError if a table's recorded metadata file is missing, but is in the warehouse as it is now.
+
+    In a warehouse that was not moved, no file is looked at.
+    """
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from sqlalchemy import select
+
+    assert isinstance(catalog, SqlCatalog)
+    warehouse = path_of(catalog.properties.get("warehouse", ""))
+    if warehouse is None:
+        return
+    elsewhere = ~IcebergTables.metadata_location.startswith(f"{location_of(warehouse)}/", autoescape=True)
+    asked = select(IcebergTables.metadata_location).where(IcebergTables.catalog_name == catalog.name, elsewhere)
+    with catalog.engine.connect() as connection:
+        recorded = [path_of(location or "") for location in connection.scalars(asked)]
+    for file in filter(None, recorded):
+        if (old := _warehouse_of(file, warehouse)) and not file.exists():
+            raise SettingsError(_message(old, warehouse))
+
+
+def _warehouse_of(file: Path, warehouse: Path) -> Path | None:
+    """Returns the folder below which a file was, at the same relative path at which the warehouse has it now."""
+    folders = (folder for folder in file.parents if folder.name == warehouse.name)
+    return next((folder for folder in folders if (warehouse / file.relative_to(folder)).is_file()), None)
+
+
+def _message(old: Path, new: Path) -> str:
+    if not old.parent.exists():  # the whole home was moved
+        old, new = old.parent, new.parent
+    link = f"ln -s {shlex.quote(str(new))} {shlex.quote(str(old))}"
+    return (
+        f"{new} was moved: the catalog's tables name their files in {old}, where they no longer are. Iceberg's "
+        f"metadata has absolute paths. Either move {new} back, or make a link in its old place: "
+        + (link if old.parent.exists() else f"mkdir -p {shlex.quote(str(old.parent))} && {link}")
+    )

@@ -16,10 +16,9 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.computes import ROLE, ROLE_EXAMPLE, ComputeSettings, compute_variables, find_compute
-from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError, shown
 from lakehouse_assets.environment.local_paths import folder_of, location_of
 from lakehouse_assets.environment.machine import cores
-from lakehouse_assets.environment.secrets import shown
 
 QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
 """The URL of a standard queue: the names of other queues end with .fifo

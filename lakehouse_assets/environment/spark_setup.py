@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from lakehouse_assets.environment.computes import find_compute
+from lakehouse_assets.environment.env_reader import SENSITIVE
 from lakehouse_assets.environment.machine import (
     MIB,
     WRAPPER,
@@ -33,7 +34,6 @@ from lakehouse_assets.environment.machine import (
     scratch,
     task_cores,
 )
-from lakehouse_assets.environment.secrets import SENSITIVE
 from lakehouse_assets.environment.settings import Settings
 
 LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"

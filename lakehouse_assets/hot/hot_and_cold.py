@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
-from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable
 from lakehouse_assets.hot.hot_rows import HotRows, hot_schema, moved_to, read_hot

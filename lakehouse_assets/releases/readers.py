@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.environment.catalog import find_table, load_lake, why_gone, with_retries
-from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import NoSuchRelease
 from lakehouse_assets.releases.pointer import KeptRelease, Member, Pointer, load_pointer, pointer_identifier

@@ -24,8 +24,8 @@ from lakehouse_assets.drive.chunks import Chunk, Journal, Results
 from lakehouse_assets.drive.liveness import Context
 from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.environment.catalog import with_retries, worker_properties
+from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
-from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
 from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites

@@ -17,7 +17,7 @@ from lakehouse_assets.drive.liveness import keep_verdicts
 from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
-from lakehouse_assets.environment.redaction import redact
+from lakehouse_assets.environment.output import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run.jobs import OWN_ROWS
 from lakehouse_assets.run.resource import Lakehouse

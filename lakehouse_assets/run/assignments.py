@@ -13,8 +13,8 @@ from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk, Journal
 from lakehouse_assets.environment.catalog import worker_properties
+from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
-from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.plan import RunPlan, window_of
 from lakehouse_assets.run.resource import Lakehouse

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse_assets.drive.slots import UNREACHABLE_SECONDS
-from lakehouse_assets.environment.connections import is_refused
+from lakehouse_assets.environment.databases import is_refused
 from lakehouse_assets.environment.launchers.base import Patience
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from lakehouse_assets.environment.package import LIBRARY, installed_with, project_folders
+from lakehouse_assets.environment.machine import LIBRARY, installed_with, project_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

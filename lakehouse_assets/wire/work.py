@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
-from lakehouse_assets.environment.package import LIBRARY, VERSION
+from lakehouse_assets.environment.machine import LIBRARY, VERSION
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable

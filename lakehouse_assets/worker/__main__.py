@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dagster_pipes import PipesContext
 
-from lakehouse_assets.environment.unfailing import use_unfailing_streams
+from lakehouse_assets.environment.output import use_unfailing_streams
 from lakehouse_assets.wire.work import OUT_OF_REACH
 from lakehouse_assets.worker.perform import perform
 from lakehouse_assets.worker.pipes import in_session

@@ -1,6 +1,6 @@
 """The credentials that a catalog vends with a table: how they are renewed, and when a refusal means they expired.
 
-Which properties they are, and how Java renews them, is in lakehouse_assets/environment/spark_catalog.py.
+Which properties they are, and how Java renews them, is in lakehouse_assets/environment/catalog_in_spark.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lakehouse_assets.environment.catalog import table_io, with_retries
-from lakehouse_assets.environment.catalog_translation import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
+from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.

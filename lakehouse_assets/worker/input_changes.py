@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.step.window import CHANGE_TYPE, MOVE, Window
 from lakehouse_assets.wire.work import EMPTY, Assignment, Pin, Position
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.environment.redaction import redact
+from lakehouse_assets.environment.output import redact
 from lakehouse_assets.wire.work import CAUSE, OUT_OF_REACH, Assignment, RewriteAssignment
 from lakehouse_assets.worker.code_check import check_code
 from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
@@ -94,7 +94,7 @@ def _prepare(
     compute = find_compute(assignment.compute)
     if not compute.brings_spark:  # there the service has started the JVM already
         os.environ.update(environment())
-    from lakehouse_assets.environment.secrets import public
+    from lakehouse_assets.environment.env_reader import public
     from lakehouse_assets.worker.session import check_settings, configure, hidden, own_session
 
     # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
@@ -108,7 +108,7 @@ def _prepare(
         spark = own_session(spark, shown, assignment.spark_conf)
 
     from lakehouse_assets.environment.catalog import catalog_properties
-    from lakehouse_assets.environment.spark_catalog import hadoop_s3, spark_catalogs
+    from lakehouse_assets.environment.catalog_in_spark import hadoop_s3, spark_catalogs
     from lakehouse_assets.worker.credentials import TableCredentials
 
     properties = catalog_properties(settings, assignment.catalog)

@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.environment.catalog_translation import LAKE
+from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.wire.work import Pin
 from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import InputDropped, InputMoved

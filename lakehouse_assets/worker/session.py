@@ -15,8 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.environment.env_reader import SettingsError, public
 from lakehouse_assets.worker.failure import root_message
 
 APP_NAME = "lakehouse worker"

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from lakehouse_assets.environment.catalog import CatalogUnavailable, load_lake, with_retries
-from lakehouse_assets.environment.connections import tell_connections_apart
+from lakehouse_assets.environment.databases import tell_connections_apart
 from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import missing
 from tests.support.forks import Daily, daily_rows

@@ -181,7 +181,7 @@ def test_spark_stages_for_it_and_reads_it(
     jvm: SparkSession,
     tmp_path: Path,
 ) -> None:
-    from lakehouse_assets.environment.spark_catalog import spark_catalogs
+    from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
     from lakehouse_assets.worker.session import configure
 
     credentials = TableCredentials(catalog_properties, daily.identifier)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.environment.package import content_hash
+from lakehouse_assets.environment.machine import content_hash
 from lakehouse_assets.environment.settings import read_settings
 from tests.support.dagster_server import until
 from tests.support.image import Builder, Image, end, first_process, missing_tools
@@ -105,7 +105,7 @@ def test_its_user_is_not_root_and_writes_nowhere_but_at_home(image: Image) -> No
 
 
 def test_it_has_the_code_of_the_checkout_whole(image: Image) -> None:
-    code = "from lakehouse_assets.environment.package import content_hash; print(content_hash())"
+    code = "from lakehouse_assets.environment.machine import content_hash; print(content_hash())"
     told = image.run("python", "-c", code)
     assert _told(told).strip() == content_hash()
 

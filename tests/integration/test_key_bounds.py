@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.commit.bounds import Within, predicate
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.wire.work import Bound, Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker.merge import Fork, is_projected, merge

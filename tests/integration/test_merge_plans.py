@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from lakehouse_assets.declare.modes import Rewrites
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.wire.work import Merged, MergeWork
 from lakehouse_assets.worker import changes
 from lakehouse_assets.worker import merge as merging

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from lakehouse_assets.worker.session import build_session, configure
 from tests.support.clocks import CLOCKS, DAILY, MOMENTS, NEW_YORK, TRANSITIONS, align, spec, value_at

@@ -21,7 +21,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
 from lakehouse_assets.cli.doctor import doctor
 from lakehouse_assets.environment.aws import bucket_and_key
-from lakehouse_assets.environment.secrets import SENSITIVE, is_secret
+from lakehouse_assets.environment.env_reader import SENSITIVE, is_secret
 from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import Lake, failure_text, missing
 from tests.support.driven import SITES, tiny_site

@@ -21,9 +21,9 @@ from lakehouse_assets.drive.chunks import Chunk, Journal, Results
 from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.environment.launchers import ecs, s3_pipes
+from lakehouse_assets.environment.env_reader import public
+from lakehouse_assets.environment.launchers import aws_launcher, ecs
 from lakehouse_assets.environment.launchers.base import Attempt
-from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
@@ -70,7 +70,7 @@ def hurried() -> Iterator[None]:
     """This process asks and tries again after tenths of a second, where it would wait seconds for a real service."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(ecs, "FIND_WAITS", (0.0, 0.2, 0.5)))
-        stack.enter_context(patch.object(s3_pipes, "READ_SECONDS", 0.2))
+        stack.enter_context(patch.object(aws_launcher, "READ_SECONDS", 0.2))
         stack.enter_context(patch.object(chunk, "FIRST_WAIT_SECONDS", 0.1))
         yield
 

@@ -37,6 +37,4 @@ def place_of_own(n: int) -> str:
 def place(n: int) -> str:
     import os
 
-    from lakehouse_assets.environment import package
-
     return f"{os.getppid()} {Path(package.__file__).parents[2]}"

@@ -1,5 +1,5 @@
 """A Spark session's ``lake`` as the catalog itself, to read and to change tables there as another engine would.
-Workers have copies of their inputs instead: lakehouse_assets/environment/spark_catalog.py.
+Workers have copies of their inputs instead: lakehouse_assets/environment/catalog_in_spark.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import make_url
 
 from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from lakehouse_assets.environment.spark_setup import spark_conf
 
 if TYPE_CHECKING:

@@ -16,9 +16,15 @@ from typing import Any
 from lakehouse_assets.environment.computes import EmrEks
 from lakehouse_assets.environment.launchers.aws_launcher import s3_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
-from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher
+from lakehouse_assets.environment.launchers.job_runs import (
+    OVERHEAD_MIB,
+    JobRun,
+    JobRunsLauncher,
+    Shipped,
+    arguments,
+    options,
+)
 from lakehouse_assets.environment.launchers.prices import EMR_EKS
-from lakehouse_assets.environment.launchers.spark_submit import OVERHEAD_MIB, Shipped, arguments, options
 from lakehouse_assets.environment.settings import Settings
 
 # https://docs.aws.amazon.com/emr-on-eks/latest/APIReference/API_StartJobRun.html

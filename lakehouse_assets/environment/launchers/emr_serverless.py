@@ -16,9 +16,8 @@ from typing import Any
 from lakehouse_assets.environment.computes import EmrServerless
 from lakehouse_assets.environment.launchers.aws_launcher import cloudwatch_tail, s3_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
-from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher
+from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher, Shipped, arguments, options
 from lakehouse_assets.environment.launchers.prices import EMR_SERVERLESS
-from lakehouse_assets.environment.launchers.spark_submit import Shipped, arguments, options
 from lakehouse_assets.environment.settings import Settings
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_StartJobRun.html

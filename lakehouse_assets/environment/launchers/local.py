@@ -21,8 +21,7 @@ import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
-from lakehouse_assets.environment.machine import java_home, scratch
-from lakehouse_assets.environment.package import project_folders
+from lakehouse_assets.environment.machine import java_home, project_folders, scratch
 from lakehouse_assets.environment.settings import read_home
 
 # SIGTERM lets Spark remove its scratch folders; what still runs then gets SIGKILL. Both together take well below the

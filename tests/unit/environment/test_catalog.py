@@ -34,9 +34,8 @@ from lakehouse_assets.environment.catalog import (
     with_retries,
     worker_properties,
 )
-from lakehouse_assets.environment.env_reader import SettingsError
+from lakehouse_assets.environment.env_reader import SettingsError, public
 from lakehouse_assets.environment.file_io import RETRIES
-from lakehouse_assets.environment.secrets import public
 from lakehouse_assets.environment.settings import Settings, read_settings
 from tests.conftest import ROOT
 from tests.support.http_server import Handler, http_server

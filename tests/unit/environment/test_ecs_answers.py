@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import ecs_answers as answers
+from lakehouse_assets.environment.launchers import ecs as answers
 from lakehouse_assets.environment.launchers.prices import FARGATE, FARGATE_SPOT
 from tests.support.fakes.ecs_rules import ACCOUNT, CLUSTER, CONTAINER, IMAGE, PREFIX
 

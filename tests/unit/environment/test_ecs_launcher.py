@@ -20,11 +20,11 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from lakehouse_assets.environment.launchers import aws_launcher
+from lakehouse_assets.environment.launchers import ecs as answers
 from lakehouse_assets.environment.launchers import ecs as module
-from lakehouse_assets.environment.launchers import ecs_answers as answers
+from lakehouse_assets.environment.launchers.aws_launcher import AttemptContextInjector, PolledS3Reader
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, NotStarted
 from lakehouse_assets.environment.launchers.ecs import EcsLauncher, run_task
-from lakehouse_assets.environment.launchers.s3_pipes import AttemptContextInjector, PolledS3Reader
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.sizes import Size
 from tests.conftest import ROOT

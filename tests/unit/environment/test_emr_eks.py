@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import spark_submit
+from lakehouse_assets.environment.launchers import job_runs
 from lakehouse_assets.environment.launchers.base import NotStarted
 from lakehouse_assets.environment.launchers.emr_eks import PYTHON_OVERHEAD, name_of, used
 from lakehouse_assets.environment.sizes import Size
@@ -68,7 +68,7 @@ def test_a_name_is_one_that_the_service_takes_and_ends_with_the_key(subject: str
 @pytest.mark.parametrize(("vcpus", "gib"), [(1, 2), (4, 14), (8, 32), (16, 120)])
 def test_heap_and_overhead_together_are_the_pods_memory(vcpus: float, gib: int) -> None:
     """Kubernetes kills a pod that needs more, and Spark adds 40 % to the heap of Python's applications there."""
-    conf = spark_submit.sized(Size(vcpus, gib), PYTHON_OVERHEAD)
+    conf = job_runs.sized(Size(vcpus, gib), PYTHON_OVERHEAD)
     heap = int(conf["spark.executor.memory"].removesuffix("m"))
     assert gib * 1024 - 2 <= heap + max(heap * PYTHON_OVERHEAD, 384) <= gib * 1024
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import spark_submit
+from lakehouse_assets.environment.launchers import job_runs
 from lakehouse_assets.environment.launchers.emr_serverless import used
 from lakehouse_assets.environment.sizes import SERVERLESS, Size
 from tests.support.fakes.emr_serverless_service import APPLICATION
@@ -49,7 +49,7 @@ def test_a_job_runs_the_shipped_code_with_quoted_settings(site: Site) -> None:
 @pytest.mark.parametrize(("vcpus", "gib"), [(v, gib) for v, fitting in SERVERLESS.items() for gib in fitting])
 def test_heap_and_overhead_together_are_the_workers_memory(vcpus: float, gib: int) -> None:
     """AWS makes a worker of whole GiB that holds both; a MiB more would cost the next size, or be refused."""
-    conf = spark_submit.sized(Size(vcpus, gib))
+    conf = job_runs.sized(Size(vcpus, gib))
     heap = int(conf["spark.executor.memory"].removesuffix("m"))
     assert (conf["spark.executor.cores"], conf["spark.driver.memory"]) == (f"{vcpus:g}", f"{heap}m")
     assert gib * 1024 - 1 <= heap + max(heap * 0.1, 384) <= gib * 1024

@@ -27,11 +27,10 @@ from dagster_cloud_cli.config.models import Location, load_dagster_cloud_yaml
 
 from lakehouse_assets.cli.home import INSTANCE
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties
-from lakehouse_assets.environment.catalog_translation import translate
-from lakehouse_assets.environment.secrets import public
+from lakehouse_assets.environment.catalog_in_spark import spark_catalogs, translate
+from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.sizes import Size, fargate_problem
-from lakehouse_assets.environment.spark_catalog import spark_catalogs
 from tests.support.dockerfile import DockerfileError, Ignored, Instruction, parse
 from tests.support.fakes.emr_service import FakeEmr
 from tests.support.production import STOP_TIMEOUT, validated

@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from lakehouse_assets.environment.redaction import redact, redacted, remember
+from lakehouse_assets.environment.output import redact, redacted, remember
 from tests.conftest import ROOT
 
 PASSWORD = "S3cr'et/p@ss wörd%!x"
@@ -29,7 +29,7 @@ VARIABLES = (
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
-    monkeypatch.setattr("lakehouse_assets.environment.redaction.KNOWN", {})
+    monkeypatch.setattr("lakehouse_assets.environment.output.KNOWN", {})
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -103,7 +103,7 @@ def test_errors_lose_secrets_with_their_causes() -> None:
 
 def test_tracebacks_and_output_of_a_process_lose_them() -> None:
     code = (
-        "from lakehouse_assets.environment.unfailing import use_unfailing_streams as use; use(); "
+        "from lakehouse_assets.environment.output import use_unfailing_streams as use; use(); "
         "print('by hush-hush'); raise RuntimeError('postgresql://me:' + 'other@host, hush' + '-hush')"
     )
     env = {"PGPASSWORD": "hush-hush", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}

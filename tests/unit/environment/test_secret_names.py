@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_assets.environment.secrets import is_secret, public
+from lakehouse_assets.environment.env_reader import is_secret, public
 
 NAMES_OF_SECRETS = [
     "credential",

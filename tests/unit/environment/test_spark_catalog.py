@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse_assets.environment.catalog_translation import translate
+from lakehouse_assets.environment.catalog_in_spark import hadoop_s3, refuse_signing, spark_catalogs, translate
 from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.spark_catalog import hadoop_s3, refuse_signing, spark_catalogs
 
 S3TABLES = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
 

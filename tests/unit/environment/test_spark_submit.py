@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.environment.launchers.spark_submit import entry_point, zipped
-from lakehouse_assets.environment.package import content_hash, sources
+from lakehouse_assets.environment.launchers.job_runs import entry_point, zipped
+from lakehouse_assets.environment.machine import content_hash, sources
 
 WHERE = """
 from lakehouse_assets.protocol import assignment

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 PRINTS = """
 import os, sys
-from lakehouse_assets.environment.unfailing import lost_output, use_unfailing_streams
+from lakehouse_assets.environment.output import lost_output, use_unfailing_streams
 use_unfailing_streams()
 for line in range(3000):
     print("─── table …", line)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from lakehouse_assets.environment.package import LIBRARY, VERSION
+from lakehouse_assets.environment.machine import LIBRARY, VERSION
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.work import CAUSE, Assignment, Cause, MergeWork

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.environment.package import installed_with
+from lakehouse_assets.environment.machine import installed_with
 from lakehouse_assets.wire.code import function_doc, reached_code, reached_packages, worker_code
 
 STEP = "shop.steps:orders"
