@@ -18,12 +18,10 @@ from lakehouse_assets.cli.project import enter_project
 from lakehouse_assets.environment.catalog import catalog_problems, load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.files.clean_names import clean_names
-from lakehouse_assets.files.csv_form import MalformedFile
+from lakehouse_assets.files.csv_text import MalformedFile
 from lakehouse_assets.files.delivered import KEY, PACKED, NotUnpacked
-from lakehouse_assets.files.json_types import columns_of_json
 from lakehouse_assets.files.parquet_rows import columns_of_parquet, schema_in
-from lakehouse_assets.files.sniff import sniff
+from lakehouse_assets.files.sniff import clean_names, columns_of_json, sniff
 from lakehouse_assets.type_text import type_text
 
 PARQUET = b"PAR1"

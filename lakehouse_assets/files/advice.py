@@ -11,8 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
-from lakehouse_assets.files.time_pattern import time_pattern
+from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells, time_pattern
 
 NULLS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "nan", "NaN", "-", "--", ".", "?", r"\N")
 """How files write a missing value."""

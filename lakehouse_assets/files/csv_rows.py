@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 
 from lakehouse_assets.files.advice import advice
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
-from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
-from lakehouse_assets.files.csv_text import as_text, batches_of, records_of
-from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile, shortened
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
+from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpacked, WrongFile, shortened, unpacked
 
 # Rows. Spark's own default for what crosses to and from Python (spark.sql.execution.arrow.maxRecordsPerBatch).
 BATCH = 10_000

@@ -15,12 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakehouse_assets.files.cell_types import Spelling
-from lakehouse_assets.files.csv_form import CsvForm
 from lakehouse_assets.files.csv_rows import CsvReader
-from lakehouse_assets.files.delivered import PACKED, DropZoneError, find_files, refuse
+from lakehouse_assets.files.csv_text import CsvForm
+from lakehouse_assets.files.delivered import PACKED, DropZoneError, FileReader, ReadFiles, find_files, refuse
 from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
-from lakehouse_assets.files.reading import FileReader, ReadFiles
 from lakehouse_assets.step.window import note_opened
 
 # Bytes of files, as they lie there. Up to so many are read in this process, as Spark's Python workers start slowly.

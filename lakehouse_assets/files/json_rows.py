@@ -14,10 +14,8 @@ import pyarrow as pa
 from pyiceberg.types import IcebergType
 
 from lakehouse_assets.files.cell_types import Spelling
-from lakehouse_assets.files.delivered import DeliveredFile, NotUnpacked, unpacked
-from lakehouse_assets.files.json_text import objects_of
-from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile, check_encoding
+from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpacked, WrongFile, check_encoding, unpacked
+from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type, objects_of
 from lakehouse_assets.type_text import parse_type
 
 # Rows, and characters: what is first.

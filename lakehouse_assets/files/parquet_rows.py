@@ -17,9 +17,8 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyiceberg.types import IcebergType
 
-from lakehouse_assets.files.delivered import DeliveredFile, file_system
+from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, WrongFile, file_system
 from lakehouse_assets.files.parquet_values import INT96, converted, parquet_arrow_type, told_type, type_problem
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
 from lakehouse_assets.type_text import parse_type
 
 BATCH = 10_000

@@ -1,7 +1,4 @@
-"""The values of a Parquet file's columns as the declared types: only where each value stays what it is.
-
-Files, names of columns and messages' rows are parquet_rows.py's.
-"""
+"""Values of Parquet files converted to the declared types, nested ones included."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import pyarrow.types as t
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from lakehouse_assets.files.cell_types import arrow_type
+from lakehouse_assets.files.delivered import MOST_SHOWN, shortened
 from lakehouse_assets.files.nested_types import (
     WrongValue,
     in_lists,
@@ -28,7 +26,6 @@ from lakehouse_assets.files.nested_types import (
     offsets_of,
     struct_array,
 )
-from lakehouse_assets.files.reading import MOST_SHOWN, shortened
 from lakehouse_assets.type_text import type_text
 
 FIXED = re.compile(r"fixed\[(\d+)\]")

@@ -1,17 +1,15 @@
-"""Finds out how a CSV file is written and what its columns hold, for `lakehouse columns`.
-
-A type is told only if its grammar takes each value that was looked at, so that what is told can be read.
-"""
+"""What `lakehouse columns` finds out from a sample: form, names and types of columns."""
 
 from __future__ import annotations
 
 import codecs
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +17,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse_assets.files.advice import NULLS, takes, time_patterns
-from lakehouse_assets.files.cell_types import NOT_FINITE, Spelling
-from lakehouse_assets.files.clean_names import clean_names
-from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
-from lakehouse_assets.files.csv_text import as_text, batches_of, records_of
-from lakehouse_assets.files.delivered import unpacked
-from lakehouse_assets.files.time_pattern import time_pattern
+from lakehouse_assets.files.cell_types import NOT_FINITE, Spelling, time_pattern
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
+from lakehouse_assets.files.delivered import NotUnpacked, unpacked
+from lakehouse_assets.files.json_values import Number, kind_of, objects_of
+from lakehouse_assets.type_text import NAME, RESERVED
+
+
+def clean_names(names: Sequence[str]) -> list[str]:
+    """Returns a name for each of a file's, in snake case where it has to differ; no two are equal but for case.
+
+    Example:
+        >>> clean_names(["id", "Flight No.", "", "1960", "Größe", "P95", "p95"])
+        ['id', 'flight_no', 'row', 'c_1960', 'grosse', 'P95', 'p95_2']
+    """
+    found: list[str] = []
+    for place, name in enumerate(names):
+        wanted = name if NAME.fullmatch(name) and name.lower() not in RESERVED else _snake_case(name, place)
+        taken = {other.lower() for other in found}
+        numbered = (f"{wanted}_{number}" for number in range(2, len(names) + 2))
+        found.append(next(one for one in (wanted, *numbered) if one.lower() not in taken))
+    return found
+
+
+def _snake_case(name: str, place: int) -> str:
+    plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain)
+    words = re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_").lower()
+    if not words:
+        return f"c_{place + 1}" if place else "row"
+    return words if words[0].isalpha() else f"c_{words}"
+
 
 # Bytes and rows from which the marks are told.
 HEAD, ROWS = 2**22, 200
@@ -292,3 +315,77 @@ def _has_blanks(head: bytes, form: CsvForm) -> bool:
     return any(cell.strip(" \t") != cell for cell in first) or any(
         NUMBER.fullmatch(cell.strip(" \t")) for cell in around
     )
+
+
+JSON_HEAD = 2**20
+"""Characters of a file from which its columns are told."""
+OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
+OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
+
+
+def columns_of_json(location: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
+    """Returns the fields of a file's first megabyte as columns are declared: name → type, by where they come first.
+
+    location: a path, or a URL. Raises ValueError for a file that read_json() does not read, and for a field whose
+    values have no type in common; OSError.
+    """
+    objects, size = [], 0
+    try:
+        with unpacked(location) as content:
+            for line in objects_of(content, encoding):
+                if isinstance(line.found, str):
+                    raise ValueError(f"line {line.number} {line.found}")
+                objects.append(line.found)
+                size += line.size
+                if size >= JSON_HEAD:
+                    break
+    except NotUnpacked as error:
+        raise ValueError(str(error)) from None
+    if not objects:
+        raise ValueError("it has no object")
+    return [*_members(objects, "").items()]
+
+
+def _members(objects: Sequence[dict[str, Any]], path: str) -> dict[str, str]:
+    names = dict.fromkeys(chain.from_iterable(objects))
+    return {name: _type_of([one.get(name) for one in objects], f"{path}{name}") for name in names}
+
+
+def _type_of(values: Sequence[Any], path: str) -> str:
+    """Returns the smallest type that takes the values, nulls among them. Raises ValueError if none does."""
+    found = [value for value in values if value is not None]
+    kinds = {kind_of(value): type(value) for value in found}
+    if len(kinds) > 1:
+        raise ValueError(f"field {path} is {' and '.join(sorted(kinds))}, which no type takes together{_way_out(path)}")
+    match next(iter(kinds.values()), str).__name__:
+        case "bool":
+            return "boolean"
+        case "list":
+            return f"list<{_type_of([*chain.from_iterable(found)], path)}>"
+        case "dict":
+            return _of_objects(found, path)
+        case "Number":
+            whole = all(number.lstrip("-").isdecimal() for number in found)
+            return _smallest(found, OF_INTEGERS if whole else OF_REALS, path)
+    return _smallest(found, OF_STRINGS, path) if found else "string"
+
+
+def _of_objects(objects: Sequence[dict[str, Any]], path: str) -> str:
+    """Returns a struct, or a map if names are none that a struct can have."""
+    names = dict.fromkeys(chain.from_iterable(objects))
+    is_struct = names and all(map(NAME.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
+    if not is_struct:
+        return f"map<string, {_type_of([*chain.from_iterable(one.values() for one in objects)], path)}>"
+    return f"struct<{', '.join(f'{name}: {type_}' for name, type_ in _members(objects, f'{path}.').items())}>"
+
+
+def _smallest(values: Sequence[Number | str], types: Sequence[str], path: str) -> str:
+    texts = pa.array([value.encode(errors="replace").decode() for value in values], pa.string())
+    for type_ in types:
+        if type_ == "string" or takes(texts, path, type_, Spelling()):
+            return type_
+    raise ValueError(f"field {path} has numbers such as {values[0]}, which no type takes together{_way_out(path)}")
+
+
+def _way_out(path: str) -> str:
+    return f"; ignore=[{path!r}] leaves it out"

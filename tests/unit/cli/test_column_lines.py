@@ -21,8 +21,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.files import drop_zone, sniff
-from lakehouse_assets.files.delivered import find_files
-from lakehouse_assets.files.reading import ReadFiles
+from lakehouse_assets.files.delivered import ReadFiles, find_files
 
 CSV = b"""day,id,amount,paid,at,note,hour,nothing,code
 2026-01-31,1,2.5,true,2026-01-31T08:00:00Z,"a, b",08:00:00,,10115

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakehouse_assets.files.cell_types import Spelling
-from lakehouse_assets.files.csv_form import CsvForm
 from lakehouse_assets.files.csv_rows import CsvReader
-from lakehouse_assets.files.csv_text import LONGEST_ROW
-from lakehouse_assets.files.delivered import DropZoneError, find_files
-from lakehouse_assets.files.reading import MOST_SHOWN, ReadFiles
+from lakehouse_assets.files.csv_text import LONGEST_ROW, CsvForm
+from lakehouse_assets.files.delivered import MOST_SHOWN, DropZoneError, ReadFiles, find_files
 
 TYPES = {"id": "int", "name": "string"}
 

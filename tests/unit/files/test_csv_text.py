@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.files import csv_text
-from lakehouse_assets.files.csv_form import CsvForm, MalformedFile
-from lakehouse_assets.files.csv_text import batches_of, records_of
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, batches_of, records_of
 
 
 def rows(data: bytes, columns: int = 2, nulls: tuple[str, ...] = ("",), **form: Any) -> list[tuple[bytes | None, ...]]:

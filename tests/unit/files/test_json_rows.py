@@ -14,10 +14,9 @@ import pytest
 
 from lakehouse_assets.files import json_rows
 from lakehouse_assets.files.cell_types import Spelling
-from lakehouse_assets.files.delivered import DeliveredFile
+from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, WrongFile
 from lakehouse_assets.files.json_rows import JsonReader
-from lakehouse_assets.files.json_types import columns_of_json
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
+from lakehouse_assets.files.sniff import columns_of_json
 
 
 class Delivery:

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from lakehouse_assets.files.delivered import DeliveredFile
+from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, WrongFile
 from lakehouse_assets.files.parquet_rows import ParquetReader, columns_of_parquet
-from lakehouse_assets.files.reading import MOST_SHOWN, WrongFile
 
 AT, LOCAL, DAY = datetime(2026, 1, 31, 12, tzinfo=UTC), datetime(2026, 1, 31, 12), date(2026, 1, 31)
 INT96 = pa.timestamp("s")
