@@ -33,9 +33,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     pinned = time.monotonic() - start
 
     os.environ.update(environment())
-    from lakehouse_assets.worker.credentials import TableCredentials
-    from lakehouse_assets.worker.pinned_lake import reading
-    from lakehouse_assets.worker.session import build_session, configure
+    from lakehouse_assets.worker.session import TableCredentials, build_session, configure, reading
 
     properties = catalog_properties(settings)
     spark = configure(build_session(spark_conf(settings, {})), (live_catalogs if live else spark_catalogs)(properties))

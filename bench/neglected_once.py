@@ -124,7 +124,7 @@ class Mending:
 
     def _ours(self) -> dict[str, float]:
         from lakehouse_assets.worker import fork_rewrite
-        from lakehouse_assets.worker.credentials import TableCredentials
+        from lakehouse_assets.worker.session import TableCredentials
 
         spent: dict[str, list[float]] = {"row_sums": [], "_call": []}
 

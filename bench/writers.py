@@ -103,7 +103,7 @@ def _staged(
     from lakehouse_assets.run.plan import plan_chunks, window_of
     from lakehouse_assets.wire.code import worker_code
     from lakehouse_assets.wire.work import Assignment
-    from lakehouse_assets.worker.credentials import TableCredentials
+    from lakehouse_assets.worker.session import TableCredentials
     from lakehouse_assets.worker.stage import stage
 
     target, token = open_target(catalog, table), str(uuid4())

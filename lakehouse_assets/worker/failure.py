@@ -1,7 +1,4 @@
-"""Says what a person should read when a worker fails: the lines of Python that raised, and the root cause in Java.
-
-No Spark session, no reporting.
-"""
+"""How a worker tells of a failure, and the check that its code is the code of the run."""
 
 from __future__ import annotations
 
@@ -14,8 +11,58 @@ from typing import Any
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.step.window import BadPartitions
-from lakehouse_assets.wire.work import Cause, OtherLibrary
-from lakehouse_assets.worker.code_check import OtherCode
+from lakehouse_assets.wire.code import worker_code
+from lakehouse_assets.wire.work import Assignment, Cause, OtherLibrary
+
+SHARED_PROCESS = "inline"
+ADVICE = {
+    "local": "it was edited after the run had begun",
+    SHARED_PROCESS: "it was edited after the run had begun, or after this process had imported it; start a new process",
+}
+OF_TWO_BUILDS = (
+    "they come from two builds, or it was edited after the run had begun; deploy the code location and the workers "
+    "(the image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
+)
+IMPORTED: dict[str, str] = {}
+"""The sources of what this process has imported, by module, where it works for several runs (inline): Python does not
+import again what was edited between two of them."""
+
+
+class OtherCode(RuntimeError):
+    """This worker's code is not the code that its run was planned with."""
+
+
+def check_code(assignment: Assignment) -> None:
+    """Compares the files, and what a shared process has imported, with the run's code. Raises OtherCode.
+
+    A process for one chunk has imported the run's code if the files are the run's before it imports the step and when
+    it is done.
+    """
+    try:
+        found = worker_code(assignment.step, assignment.checks.values())
+    except (ImportError, ValueError) as error:
+        found = f"none: {error}"
+    _compare(assignment, found)
+    check_imported(assignment)
+
+
+def check_imported(assignment: Assignment) -> None:
+    """Compares what a shared process has imported with the run's code, and remembers it. Raises OtherCode.
+
+    It is called right after an import, while the files are what was imported.
+    """
+    if assignment.compute == SHARED_PROCESS:
+        _compare(assignment, worker_code(assignment.step, assignment.checks.values(), IMPORTED))
+
+
+def _compare(assignment: Assignment, found: str) -> None:
+    if found != assignment.code:
+        advice = ADVICE.get(assignment.compute, OF_TWO_BUILDS)
+        raise OtherCode(
+            f"the worker has other code for the step {assignment.step} than the run (its hash is {found}, the run's "
+            f"{assignment.code}): {advice}. What the earlier code staged is staged again"
+        )
+
 
 # A cause's message may have several lines: it ends where the stack begins.
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)

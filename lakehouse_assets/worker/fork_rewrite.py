@@ -18,8 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Digest, RewriteAssignment, Rewritten
-from lakehouse_assets.worker.credentials import TableCredentials
-from lakehouse_assets.worker.session import committed_metadata, literal, register
+from lakehouse_assets.worker.session import TableCredentials, committed_metadata, literal, register
 
 OPTIONS = {
     # Which files are worth it was decided before: the fork lists no others.

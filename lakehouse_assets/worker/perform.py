@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.environment.output import redact
 from lakehouse_assets.wire.work import CAUSE, OUT_OF_REACH, Assignment, RewriteAssignment
-from lakehouse_assets.worker.code_check import check_code
-from lakehouse_assets.worker.failure import cause_of, describe, out_of_reach
+from lakehouse_assets.worker.failure import cause_of, check_code, describe, out_of_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakehouse_assets.environment.settings import Settings
-    from lakehouse_assets.worker.credentials import TableCredentials
+    from lakehouse_assets.worker.session import TableCredentials
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
 """Returns a session with the given Spark settings, none of them a secret."""
@@ -109,7 +108,7 @@ def _prepare(
 
     from lakehouse_assets.environment.catalog import catalog_properties
     from lakehouse_assets.environment.catalog_in_spark import hadoop_s3, spark_catalogs
-    from lakehouse_assets.worker.credentials import TableCredentials
+    from lakehouse_assets.worker.session import TableCredentials
 
     properties = catalog_properties(settings, assignment.catalog)
     credentials = TableCredentials(properties, assignment.table)

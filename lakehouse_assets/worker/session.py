@@ -1,22 +1,25 @@
-"""The worker's Spark session: its settings, the catalogs ``lake`` and ``stage``, and the private fork in the second.
-
-What is written to a fork is stage.py's and fork_rewrite.py's.
-"""
+"""The worker's Spark session: its settings, its catalogs, the keys that it may use."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
+from typing import Any
 
+from pyiceberg.catalog import load_catalog
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.environment.catalog import table_io, with_retries
+from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, LAKE, REFRESH_ENDPOINT
 from lakehouse_assets.environment.env_reader import SettingsError, public
-from lakehouse_assets.worker.failure import root_message
+from lakehouse_assets.wire.work import Pin
+from lakehouse_assets.worker.failure import CredentialsExpired, InputDropped, InputMoved, root_message
 
 APP_NAME = "lakehouse worker"
 HADOOP = "spark.hadoop."
@@ -166,3 +169,115 @@ def literal(text: str) -> str:
     """Returns text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
+EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token included in the request is expired")
+# An answer to HEAD has no words, and other servers than AWS's have their own.
+REFUSED = re.compile(
+    r"Service: S3, Status Code: 40[03]|AWS Error (?:ACCESS_DENIED|INVALID_ACCESS_KEY_ID|UNKNOWN \(HTTP status 40[03]\))"
+)
+
+
+class TableCredentials:
+    """The credentials for one table's files, fetched from the catalog at once. Raises as table_io() does.
+
+    catalog: PyIceberg's properties of the catalog. properties: those of a FileIO for the table's files, as the catalog
+    first gave them.
+    """
+
+    def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
+        self.catalog, self._identifier = catalog, identifier
+        self._given_at = time.monotonic()
+        self.properties: Mapping[str, Any] = table_io(catalog, identifier)
+
+    @property
+    def vended(self) -> bool:
+        """Whether the catalog gave other keys than those in its configuration."""
+        return any(self.properties.get(f"s3.{key}") != self.catalog.get(f"s3.{key}") for key in KEYS)
+
+    def renewed(self) -> Mapping[str, Any]:
+        """Returns the properties as the catalog gives them now, or, while it is out of reach, as it gave them first."""
+        if not self.vended:
+            return self.properties
+        try:
+            return with_retries(lambda: table_io(self.catalog, self._identifier))
+        except OSError:  # requests' errors as well
+            return self.properties
+
+    @contextmanager
+    def expiry_explained(self) -> Iterator[None]:
+        """Raises CredentialsExpired in place of the error that S3 gives to expired keys."""
+        try:
+            yield
+        except Exception as error:
+            if not self._expired(str(error)):
+                raise
+            worked = time.monotonic() - self._given_at
+            raise CredentialsExpired(
+                f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
+                f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker "
+                "fewer partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog "
+                "name the endpoint that renews them (client.refresh-credentials-endpoint)",
+                transient=self._would_last(worked),
+            ) from error
+
+    def _expired(self, message: str) -> bool:
+        left = _seconds_left(self.properties)
+        # Java has renewed its keys where the catalog has a refresh endpoint: a refusal has another cause.
+        over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.properties
+        return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
+
+    def _would_last(self, seconds: float) -> bool:
+        """Tells whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
+        try:
+            left = _seconds_left(self.renewed())
+        except Exception:  # the expired keys are the failure to report
+            return False
+        return left is not None and left > seconds
+
+
+def _seconds_left(files: Mapping[str, Any]) -> float | None:
+    """Returns the seconds until the keys expire; None where the catalog does not say when."""
+    expires_at = str(files.get(EXPIRES_AT, ""))
+    return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None
+
+
+@contextmanager
+def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
+    """Has the pinned tables as ``lake`` within the context.
+
+    Where the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give what reads these
+    files: then it is compared before and after. Raises InputMoved.
+    """
+    if not credentials.vended:
+        for table, location in {pin.table: pin.metadata for pin in pins}.items():
+            called = f"table => {literal(table)}, metadata_file => {literal(location)}"
+            spark.sql(f"CALL {LAKE}.system.register_table({called})")
+        yield
+        _refuse_dropped(spark, dict.fromkeys(pin.table for pin in pins))
+        return
+    _refuse_moved(pins, credentials.catalog)
+    yield
+    _refuse_moved(pins, credentials.catalog)
+
+
+def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
+    """Raises InputDropped for what a step took from its own catalog: it means to have done so to everybody's."""
+    for table in tables:
+        try:
+            spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs
+        except AnalysisException:
+            raise InputDropped(
+                f"the step dropped {table}, of which it has a copy of its own: a step only reads the lake"
+            ) from None
+
+
+def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
+    catalog = load_catalog(LAKE, **properties) if pins else None
+    for pin in pins:
+        metadata = catalog.load_table(pin.table).metadata if catalog else None
+        ref = metadata.refs.get(pin.ref) if metadata else None
+        found = (metadata and metadata.table_uuid, ref and ref.snapshot_id)
+        if found != (pin.uuid, pin.snapshot_id):
+            raise InputMoved(f"{pin.table} has snapshot {found[1]} now, and the run has pinned {pin.snapshot_id}")

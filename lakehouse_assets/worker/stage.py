@@ -21,14 +21,11 @@ from lakehouse_assets.wire.code import step_of
 from lakehouse_assets.wire.receipts import FailedCheck, Receipt
 from lakehouse_assets.wire.work import Assignment, Merged
 from lakehouse_assets.worker.changes import extra_columns
-from lakehouse_assets.worker.code_check import check_code, check_imported
-from lakehouse_assets.worker.credentials import TableCredentials
-from lakehouse_assets.worker.failure import root_message
-from lakehouse_assets.worker.input_changes import InputChanges, ReadingWindow, refuse_unheeded
+from lakehouse_assets.worker.failure import check_code, check_imported, root_message
+from lakehouse_assets.worker.inputs import InputChanges, ReadingWindow, refuse_unheeded
 from lakehouse_assets.worker.merge import Fork, merge
-from lakehouse_assets.worker.pinned_lake import reading
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
-from lakehouse_assets.worker.session import committed_metadata, register
+from lakehouse_assets.worker.session import TableCredentials, committed_metadata, reading, register
 
 # No Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is raised by a person.
 EXITS = (SystemExit, CancelledError)

@@ -41,7 +41,7 @@ from lakehouse_assets.run.table_run import Staged, Staging, TableRun
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.code import worker_code
 from lakehouse_assets.wire.work import Assignment
-from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.session import TableCredentials
 from lakehouse_assets.worker.stage import stage
 from tests.conftest import Lake, failure_text
 from tests.support.forks import SCHEMA, Daily, daily_rows

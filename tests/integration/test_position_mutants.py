@@ -17,8 +17,8 @@ from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.run import input_positions as of_run
 from lakehouse_assets.run import table_run
 from lakehouse_assets.wire.work import Pin, ReadOn
-from lakehouse_assets.worker import input_changes
-from lakehouse_assets.worker.input_changes import InputChanges
+from lakehouse_assets.worker import inputs
+from lakehouse_assets.worker.inputs import InputChanges
 from tests.conftest import Lake
 from tests.integration import test_input_changes as tests
 from tests.integration.test_input_changes import source as source
@@ -90,33 +90,33 @@ def not_netted(patch: Patch) -> None:
 
     def gross(self: InputChanges, pin: Pin, since: int, until: int) -> DataFrame:
         reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
-        return reader.table(f"lake.{pin.table}.changes").drop(*input_changes.OF_ICEBERG)
+        return reader.table(f"lake.{pin.table}.changes").drop(*inputs.OF_ICEBERG)
 
     patch.setattr(InputChanges, "_netted", gross)
 
 
 def with_row_level_deletes(patch: Patch) -> None:
     """Deletes by row are not looked for."""
-    patch.setattr(input_changes, "_has_deletes", lambda snapshot, io: False)
+    patch.setattr(inputs, "_has_deletes", lambda snapshot, io: False)
     appended = lambda self, pin, since, until: self._appended(pin, since, until, is_empty=False)  # noqa: E731
     patch.setattr(InputChanges, "_netted", appended)
 
 
 def any_history(patch: Patch) -> None:
     """What was read need not be in the history of what is."""
-    between = input_changes.snapshots_between
-    patch.setattr(input_changes, "snapshots_between", lambda *those: between(*those) or [])
+    between = inputs.snapshots_between
+    patch.setattr(inputs, "snapshots_between", lambda *those: between(*those) or [])
     patch.setattr(InputChanges, "_appended", lambda self, pin, *_, **__: self.spark.table(f"lake.{pin.name}").limit(0))
 
 
 def any_column(patch: Patch) -> None:
     """Columns are taken for the same by their names."""
-    patch.setattr(input_changes, "changed_columns", lambda *_: [])
+    patch.setattr(inputs, "changed_columns", lambda *_: [])
 
 
 def any_table(patch: Patch) -> None:
     """A table that was created again is taken for the same."""
-    parse = input_changes.Position.parse
+    parse = inputs.Position.parse
 
     class Anybody:
         def __eq__(self, other: object) -> bool:
@@ -124,7 +124,7 @@ def any_table(patch: Patch) -> None:
 
         __hash__ = None
 
-    patch.setattr(input_changes.Position, "parse", lambda text: parse(text)._replace(uuid=Anybody()))
+    patch.setattr(inputs.Position, "parse", lambda text: parse(text)._replace(uuid=Anybody()))
 
 
 def is_told(act: Any, says: str) -> Callable[[Lake, IcebergTable], None]:

@@ -22,7 +22,7 @@ from lakehouse_assets.commit.staged import StagedChunk, nulls_in, read_all
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.code import worker_code
 from lakehouse_assets.wire.work import Assignment, MergeWork
-from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.session import TableCredentials
 from lakehouse_assets.worker.stage import stage
 from tests.support.forks import Daily, daily_rows
 

@@ -16,7 +16,7 @@ from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import cut, listed
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import RewriteAssignment
-from lakehouse_assets.worker.credentials import TableCredentials
+from lakehouse_assets.worker.session import TableCredentials
 from tests.support.forks import Daily
 from tests.support.rewrites import base_of
 

@@ -16,8 +16,8 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from lakehouse_assets.environment.catalog import table_io
-from lakehouse_assets.worker.credentials import TableCredentials
 from lakehouse_assets.worker.failure import CredentialsExpired, out_of_reach
+from lakehouse_assets.worker.session import TableCredentials
 from tests.support.http_server import Handler, http_server
 
 ENDPOINT = "client.refresh-credentials-endpoint"

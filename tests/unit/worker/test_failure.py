@@ -11,12 +11,12 @@ from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.wire.work import Cause
 from lakehouse_assets.worker.changes import ChangesError
-from lakehouse_assets.worker.code_check import OtherCode
 from lakehouse_assets.worker.failure import (
     CannotReadOn,
     ChangesUnknown,
     CheckError,
     CredentialsExpired,
+    OtherCode,
     cause_of,
     describe,
     out_of_reach,
