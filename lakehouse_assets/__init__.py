@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lakehouse_assets.build_location import code_location as code_location
     from lakehouse_assets.component import LakehouseTables as LakehouseTables
-    from lakehouse_assets.declare.arrivals import Arrivals as Arrivals
-    from lakehouse_assets.declare.arrivals import Pace as Pace
-    from lakehouse_assets.declare.care import Level as Level
-    from lakehouse_assets.declare.care import Maintenance as Maintenance
     from lakehouse_assets.declare.columns import Column as Column
     from lakehouse_assets.declare.columns import column as column
     from lakehouse_assets.declare.location import tables_of as tables_of
     from lakehouse_assets.declare.modes import Append as Append
+    from lakehouse_assets.declare.modes import Compression as Compression
+    from lakehouse_assets.declare.modes import Distribution as Distribution
     from lakehouse_assets.declare.modes import FullRefresh as FullRefresh
     from lakehouse_assets.declare.modes import Merge as Merge
     from lakehouse_assets.declare.modes import Overwrite as Overwrite
+    from lakehouse_assets.declare.modes import Planning as Planning
     from lakehouse_assets.declare.modes import Rewrites as Rewrites
+    from lakehouse_assets.declare.modes import Tuning as Tuning
+    from lakehouse_assets.declare.options import Arrivals as Arrivals
+    from lakehouse_assets.declare.options import Level as Level
+    from lakehouse_assets.declare.options import Maintenance as Maintenance
+    from lakehouse_assets.declare.options import Pace as Pace
     from lakehouse_assets.declare.table import Table as Table
-    from lakehouse_assets.declare.tuning import Compression as Compression
-    from lakehouse_assets.declare.tuning import Distribution as Distribution
-    from lakehouse_assets.declare.tuning import Planning as Planning
-    from lakehouse_assets.declare.tuning import Tuning as Tuning
     from lakehouse_assets.environment.sizes import Size as Size
     from lakehouse_assets.files.drop_zone import read_csv as read_csv
     from lakehouse_assets.files.drop_zone import read_json as read_json

@@ -24,8 +24,8 @@ from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
 from lakehouse_assets.commit.manifest_reader import live_entries
 from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.declare.columns import spec_text
 from lakehouse_assets.declare.region import Region, Relation
-from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
 

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in, repeated_chunks
-from lakehouse_assets.declare.terms import spec_text
+from lakehouse_assets.declare.columns import spec_text
 
 
 def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:

@@ -25,8 +25,8 @@ from pyiceberg.types import (
     StructType,
 )
 
+from lakehouse_assets.declare.columns import order_text, spec_text
 from lakehouse_assets.declare.table import OnLayoutChange, OnSchemaChange, Table
-from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.type_text import parse_type, type_text
 
 NONE, NOT_SET = "none", "not set"

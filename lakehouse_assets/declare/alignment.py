@@ -41,9 +41,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from lakehouse_assets.declare import windows
+from lakehouse_assets.declare import region
+from lakehouse_assets.declare.columns import spec_text
 from lakehouse_assets.declare.region import Ranges, Region, Times, Values
-from lakehouse_assets.declare.terms import spec_text
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from lakehouse_assets.keys_text import keys_text
 
@@ -69,10 +69,10 @@ class TimeDimension:
     """The position of the partition field in the spec."""
     transform: Transform[Any, Any]
 
-    def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
+    def region(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
         """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
-            found = windows.windows(self.partitions, keys)
+            found = region.windows(self.partitions, keys)
         except (ValueError, OverflowError) as error:  # Dagster's, about a zone that no key has; the calendar's
             raise ValueError(
                 f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
@@ -84,7 +84,7 @@ class TimeDimension:
     def axis(self, keys: Collection[str]) -> Times:
         """Returns the axis of these keys. Raises as windows()."""
         spans = {
-            key: (windows.bound(start, self.type), windows.bound(end, self.type))
+            key: (region.bound(start, self.type), region.bound(end, self.type))
             for key, (start, end) in self.windows(keys).items()
         }
         return Times(self.column, self.type, self.position, self.transform, spans)
@@ -237,7 +237,7 @@ def _time_dimension(
     # The finest of several terms of one column decides: the others follow from it.
     position, transform = max(fields[column], key=lambda field: COARSE_TO_FINE.index(str(field[1])))
     column_type = schema.find_type(column)
-    if reason := windows.misaligned(partitions, transform, column_type):
+    if reason := region.misaligned(partitions, transform, column_type):
         raise ValueError(f"{reason}. {_fitting(partitions, column, column_type)}")
     return TimeDimension(name or column, partitions, column, column_type, position, transform)
 
@@ -245,7 +245,7 @@ def _time_dimension(
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
     """Returns a sentence that names the coarsest transform of the column that would line up."""
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
-    possible = (t for t in transforms if t.can_transform(type) and not windows.misaligned(partitions, t, type))
+    possible = (t for t in transforms if t.can_transform(type) and not region.misaligned(partitions, t, type))
     return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")
 
 
@@ -294,7 +294,7 @@ class Alignment:
         Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
         rows = self._split(keys)
-        everything = Region((), (), {(): Ranges((windows.EVERYTHING,))})
+        everything = Region((), (), {(): Ranges((region.EVERYTHING,))})
         if not self.parts:
             return everything
         columns = zip(*rows, strict=True)
@@ -352,9 +352,9 @@ def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> d
     """Returns the Region.cells of these rows, each of which has one key for each axis."""
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
     time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
-    spans: dict[tuple[Any, ...], list[windows.Span]] = defaultdict(list)
+    spans: dict[tuple[Any, ...], list[region.Span]] = defaultdict(list)
     for row in rows:
         cell: list[Any] = [of_key[key] for of_key, key in zip(owned, row, strict=True)]
-        span = windows.EVERYTHING if time is None else cell.pop(time)
+        span = region.EVERYTHING if time is None else cell.pop(time)
         spans[tuple(cell)].append(span)
     return {cell: Ranges.of(of_cell) for cell, of_cell in spans.items()}

@@ -1,19 +1,23 @@
-"""The columns of a declared table, their types as text, nested ones included, and the Iceberg schema that they form.
-
-Partitioning and sorting by columns is in terms.py.
-"""
+"""Columns of a table and the terms of its partition spec and sort order."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pyiceberg.exceptions import ValidationError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.types import NestedField
+from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
+from pyiceberg.types import DecimalType, FixedType, NestedField, UUIDType
 
 from lakehouse_assets.type_text import NAME, RESERVED, parse_type, type_text
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortField, SortOrder  # the package imports a tenth of a second of other things
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,113 @@ def column_schema(schema: Schema) -> dg.TableSchema:
             for column in schema.columns
         ]
     )
+
+
+TRANSFORMS = "transforms are year, month, day, hour, bucket, truncate"
+TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+NAMED = (DecimalType, FixedType, UUIDType)
+"""Types that have a name in Avro. It is defined once in a file, and PyIceberg does not find it where it comes again."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A column, and the transform of it by which a table is partitioned or sorted."""
+
+    column: NestedField
+    transform: Transform[Any, Any]
+
+    @property
+    def field_name(self) -> str:
+        """The name that Iceberg's spec builder gives such a partition field: ``at_day``, ``id_bucket``."""
+        if isinstance(self.transform, IdentityTransform):
+            return self.column.name
+        return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
+
+
+def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
+    """Parses ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
+    parsed = [_parse(term, schema, "partitioned_by") for term in terms]
+    names = [term.field_name for term in parsed]
+    for name, term in zip(names, parsed, strict=True):
+        if names.count(name) > 1 or (name != term.column.name and name in schema.column_names):
+            raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is taken already")
+    if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
+        raise ValueError("partitioned_by takes more than one of year, month, day and hour of a column: keep the finest")
+    types = [found for t in parsed if isinstance(found := t.transform.result_type(t.column.field_type), NAMED)]
+    if twice := [str(found) for n, found in enumerate(types) if found in types[:n]]:
+        raise ValueError(
+            f"partitioned_by has two fields of the type {twice[0]}, whose manifests PyIceberg can't read as Spark "
+            "writes them: keep one, take bucket(…) of the other, or give its column another precision"
+        )
+    return PartitionSpec(
+        *(
+            PartitionField(source_id=t.column.field_id, field_id=1000 + i, transform=t.transform, name=t.field_name)
+            for i, t in enumerate(parsed)
+        )
+    )
+
+
+def sort_terms(terms: Sequence[str], schema: Schema) -> list[Term]:
+    """Parses ``sorted_by``. Raises ValueError for terms that can't be read."""
+    return [_parse(term, schema, "sorted_by") for term in terms]
+
+
+def sort_order(terms: Sequence[Term]) -> SortOrder:
+    """Returns the sort order of these terms."""
+    from pyiceberg.table.sorting import SortField, SortOrder
+
+    fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in terms]
+    return SortOrder(*fields, order_id=1 if fields else 0)
+
+
+def spec_text(spec: PartitionSpec, schema: Schema) -> str:
+    """Writes partitions as they are declared, such as ``day(at), bucket(16, id)``; ``none`` where there are none.
+
+    schema: names the columns.
+    """
+    return ", ".join(_text(field, schema) for field in spec.fields) or "none"
+
+
+def order_text(order: SortOrder, schema: Schema) -> str:
+    """Writes a sort order as it is declared, such as ``at, bucket(16, id) desc``; ``none`` where there is none.
+
+    Nulls are named where they are not in their usual place: first in ascending, last in descending order. schema: names
+    the columns.
+    """
+    return ", ".join(f"{_text(field, schema)}{_direction(field)}" for field in order.fields) or "none"
+
+
+def _parse(text: str, schema: Schema, option: str) -> Term:
+    match = TERM.fullmatch(text.strip())
+    try:
+        if match is None:
+            raise ValueError("neither a column nor a transform of one")
+        name, width = match["transform"] or "identity", match["width"]
+        transform = parse_transform(f"{name}[{width}]" if width else name)
+    except (ValueError, ValidationError) as error:
+        raise ValueError(
+            f"{option} has {text!r}, which is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
+            f"; {TRANSFORMS}"
+        ) from error
+    column = find_column(schema, match["wrapped"] or match["plain"], option)
+    if not transform.can_transform(column.field_type):
+        type_ = column.field_type
+        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {type_}; {TRANSFORMS}")
+    return Term(column, transform)
+
+
+def _direction(field: SortField) -> str:
+    from pyiceberg.table.sorting import NullOrder, SortDirection
+
+    ascends = field.direction is SortDirection.ASC
+    usual = NullOrder.NULLS_FIRST if ascends else NullOrder.NULLS_LAST
+    return f"{'' if ascends else ' desc'}{'' if field.null_order is usual else f' {field.null_order}'}"
+
+
+def _text(field: PartitionField | SortField, schema: Schema) -> str:
+    # If the column was dropped since then, only its id is left.
+    column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
+    if isinstance(field.transform, IdentityTransform):
+        return column
+    name, _, width = str(field.transform).rstrip("]").partition("[")
+    return f"{name}({width}, {column})" if width else f"{name}({column})"

@@ -20,14 +20,26 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from lakehouse_assets.declare.alignment import Alignment
-from lakehouse_assets.declare.arrivals import Arrivals, arrivals_problem
-from lakehouse_assets.declare.care import Maintenance, care_problem
-from lakehouse_assets.declare.columns import Column, find_column, schema_of, types_of
-from lakehouse_assets.declare.modes import Overwrite, WriteMode
-from lakehouse_assets.declare.option_values import mistyped, property_problems
+from lakehouse_assets.declare.columns import (
+    Column,
+    Term,
+    find_column,
+    partition_spec,
+    schema_of,
+    sort_order,
+    sort_terms,
+    types_of,
+)
+from lakehouse_assets.declare.modes import Overwrite, Tuning, WriteMode
+from lakehouse_assets.declare.options import (
+    Arrivals,
+    Maintenance,
+    arrivals_problem,
+    care_problem,
+    mistyped,
+    property_problems,
+)
 from lakehouse_assets.declare.sql_conditions import condition_problem
-from lakehouse_assets.declare.terms import Term, partition_spec, sort_order, sort_terms
-from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size

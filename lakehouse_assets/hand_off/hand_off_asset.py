@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse_assets.declare.columns import schema_of
-from lakehouse_assets.declare.option_values import mistyped
+from lakehouse_assets.declare.options import mistyped
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.aws import client
 from lakehouse_assets.environment.catalog import catalog_properties

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
 from lakehouse_assets.maintenance.level import Action, Candidate, MaintenanceLevel, Means, Result
 from lakehouse_assets.run.jobs import shown_table

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.findings import Check, Finding, Limit, size_text
 from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Gain, MaintenanceLevel, Means, Result
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.collect.pass_report import Report
     from lakehouse_assets.collect.site import Site
     from lakehouse_assets.commit.tokens import RunToken
-    from lakehouse_assets.declare.care import Maintenance
+    from lakehouse_assets.declare.options import Maintenance
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.launchers.base import Usage
     from lakehouse_assets.health.health import TableHealth

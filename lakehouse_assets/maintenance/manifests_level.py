@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.findings import Check, Finding, Limit, size_text
 from lakehouse_assets.maintenance.level import OPEN_COST, Action, Candidate, Gain, MaintenanceLevel, Means, Result
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import dagster as dg
 
-from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.options import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_sensor

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
-from lakehouse_assets.declare.care import MANAGED_LEVELS, Maintenance
+from lakehouse_assets.declare.options import MANAGED_LEVELS, Maintenance
 from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.partition_health import PartitionHealth

@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.findings import Check, Finding, Limit, error_text, size_text
 from lakehouse_assets.maintenance.level import (
     MIB,

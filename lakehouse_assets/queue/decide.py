@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.inbox.covers import by_partition
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.keys_text import keys_text

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import dagster as dg
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.decide import Lane, Waiting
 from lakehouse_assets.queue.strikes import EndedRun

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.queue.messages import Wanted
 from lakehouse_assets.run.resource import Lakehouse

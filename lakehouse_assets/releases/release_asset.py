@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import JobScopedAssetGraph
 
-from lakehouse_assets.declare.option_values import mistyped
+from lakehouse_assets.declare.options import mistyped
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError, LakehouseError, PublishContended
 from lakehouse_assets.releases.pointer import MOST, pointer_identifier

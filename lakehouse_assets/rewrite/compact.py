@@ -17,7 +17,7 @@ from lakehouse_assets.commit.entries import Entries, Partition
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Proof, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.declare.care import RowProof
+from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.environment.launchers.base import Usage
 from lakehouse_assets.health.needs_spark import reasons_of_table
 from lakehouse_assets.rewrite.rewrite import rewrite

@@ -18,7 +18,7 @@ from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.land import land
 from lakehouse_assets.commit.landing_rules import Base, Unit
 from lakehouse_assets.commit.tokens import RunToken, find_published
-from lakehouse_assets.declare.care import RowProof
+from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk, Journal, Results
 from lakehouse_assets.drive.liveness import Context

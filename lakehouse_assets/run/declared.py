@@ -19,8 +19,8 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit.dropped_values import decided
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.schema_policy import ChangeKind, PolicyAction, PolicyVerdict
+from lakehouse_assets.declare.columns import order_text, spec_text
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.declare.terms import order_text, spec_text
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text

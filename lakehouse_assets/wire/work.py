@@ -55,8 +55,8 @@ class Durable:
             raise ValueError("this is no JSON object")
         if (version := fields.get("version")) != FORMAT_VERSION:
             raise ValueError(
-                f"this is of version {version!r}, this code reads version {FORMAT_VERSION}: deploy the code location and the "
-                "workers from one build"
+                f"this is of version {version!r}, this code reads version {FORMAT_VERSION}: deploy the "
+                "code location and the workers from one build"
             )
         found: Self = cls._codec().validate_python({name: of for name, of in fields.items() if name != "version"})
         return found

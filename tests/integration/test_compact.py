@@ -39,7 +39,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from lakehouse_assets.declare.care import RowProof
+from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.rewrite import rewrite as rewriting
 from lakehouse_assets.rewrite.compact import Outcome
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask

@@ -10,9 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites
+from lakehouse_assets.declare.modes import Append, Merge, Overwrite, Rewrites, Tuning
 from lakehouse_assets.declare.table import OnLayoutChange
-from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.faults import from_failure
 from tests.support.merges import PLAIN, REWRITES, found, give, logged, merged, others, row, seed, table

@@ -14,8 +14,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.arrivals import Arrivals, Pace
 from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.queue.messages import said_by
 from lakehouse_assets.queue.redrive_job import redrive_job

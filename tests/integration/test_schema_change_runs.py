@@ -9,9 +9,8 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, WriteMode
+from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Tuning, WriteMode
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.declare.tuning import Tuning
 from tests.conftest import Lake, failure_text
 from tests.support import merges
 from tests.support.twins import twins

@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers.base import Attempt, Handle
 from lakehouse_assets.environment.launchers.local import LocalLauncher

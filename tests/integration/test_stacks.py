@@ -21,7 +21,7 @@ from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from lakehouse_assets import code_location
 from lakehouse_assets.cli.doctor import doctor
 from lakehouse_assets.collect.trash import RETENTION
-from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.options import Level
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket

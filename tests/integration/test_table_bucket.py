@@ -15,7 +15,7 @@ from pyiceberg.manifest import DataFile
 
 from lakehouse_assets import code_location
 from lakehouse_assets.commit.staged import missing_files
-from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.options import Level
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket

@@ -7,7 +7,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 
 from lakehouse_assets.declare.columns import column
-from lakehouse_assets.declare.tuning import Compression, Distribution, Tuning
+from lakehouse_assets.declare.modes import Compression, Distribution, Tuning
 from tests.conftest import Lake, failure_text
 from tests.support.tables import numbers, whole
 

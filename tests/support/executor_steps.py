@@ -37,4 +37,4 @@ def place_of_own(n: int) -> str:
 def place(n: int) -> str:
     import os
 
-    return f"{os.getppid()} {Path(package.__file__).parents[2]}"
+    return f"{os.getppid()} {Path(machine.__file__).parents[2]}"

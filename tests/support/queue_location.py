@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from lakehouse_assets.declare.arrivals import Arrivals, Pace
+from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.run.asset import table_asset

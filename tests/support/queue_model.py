@@ -15,7 +15,7 @@ from typing import Any
 
 import dagster as dg
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk
 from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for

@@ -290,9 +290,9 @@ class EcsLauncher(AwsLauncher):
                     self._begun[arn] = started
                 if end := ended(task, self._settings.container):
                     ended[arn], self._usages[arn] = end, usage(task)
-                elif stuck := stuck(task, datetime.now(UTC)):
+                elif hangs := stuck(task, datetime.now(UTC)):
                     self._stop([Handle(arn)])  # else it might start beside the next attempt
-                    ended[arn] = stuck
+                    ended[arn] = hangs
             for failure in answer["failures"]:
                 arn = failure["arn"]
                 requested = asked[arn]

@@ -16,9 +16,8 @@ from pyiceberg.types import ListType, MapType, StructType
 from lakehouse_assets.commit.evolution import allowed
 from lakehouse_assets.commit.schema_policy import PolicyAction, verdicts
 from lakehouse_assets.declare.columns import Column, column
-from lakehouse_assets.declare.modes import Merge
+from lakehouse_assets.declare.modes import Merge, Tuning
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.declare.tuning import Tuning
 from lakehouse_assets.errors import DeclarationError, PublishRefused
 from tests.support.tables import numbers
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.declare.arrivals import Arrivals, Pace, arrivals_problem
+from lakehouse_assets.declare.options import Arrivals, Pace, arrivals_problem
 
 
 @pytest.mark.parametrize(

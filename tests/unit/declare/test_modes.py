@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from dagster import DailyPartitionsDefinition, MultiPartitionsDefinition, StaticPartitionsDefinition
 
-from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
+from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from tests.support.tables import numbers
 

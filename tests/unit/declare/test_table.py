@@ -14,10 +14,9 @@ import dagster as dg
 import pytest
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 
-from lakehouse_assets.declare.arrivals import Arrivals, Pace
-from lakehouse_assets.declare.care import Level, Maintenance
 from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.modes import Append, Merge
+from lakehouse_assets.declare.options import Arrivals, Level, Maintenance, Pace
 from lakehouse_assets.declare.table import LONGEST_WORKER, Table
 from lakehouse_assets.environment.sizes import Size
 from lakehouse_assets.errors import DeclarationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.schema import Schema
 
-from lakehouse_assets.declare.terms import spec_text
+from lakehouse_assets.declare.columns import spec_text
 from tests.support.clocks import SCHEMA, spec
 
 

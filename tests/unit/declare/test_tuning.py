@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.declare.modes import Merge
-from lakehouse_assets.declare.tuning import Compression, Distribution, Planning, Tuning
+from lakehouse_assets.declare.modes import Compression, Distribution, Merge, Planning, Tuning
 from lakehouse_assets.errors import DeclarationError
 from tests.support.tables import numbers
 

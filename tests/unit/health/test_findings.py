@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakehouse_assets.declare.care import Level
+from lakehouse_assets.declare.options import Level
 from lakehouse_assets.health.findings import Check, Finding, Severity, by_check, size_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.level import MIB

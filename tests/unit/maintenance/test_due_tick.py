@@ -12,7 +12,7 @@ import pytest
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Check, Finding, Severity

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.care import Maintenance
+from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Limit

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.declare.care import Level, Maintenance
+from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.level import MIB, Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from dagster import DagsterRunStatus
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.queue.decide import Decision, Lane, Waiting, decide
 from lakehouse_assets.queue.strikes import Breaker, EndedRun, QueueMemory, Strikes, learn
 

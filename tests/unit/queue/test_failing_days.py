@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from dagster import DagsterRunStatus
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.queue.decide import Lane, Waiting, decide
 from lakehouse_assets.queue.strikes import LONGEST_BACKOFF, EndedRun, QueueMemory, learn
 

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.declare.arrivals import Arrivals
 from lakehouse_assets.declare.modes import Append
+from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.queue.messages import LONGEST_REASON, Arrived, Asked, BadMessage, RoutedRequest, Routes, said_by
 from tests.support.tables import numbers, whole

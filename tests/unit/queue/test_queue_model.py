@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from tests.support.queue_model import HOUR, Calls, Mutant, World
 from tests.support.twins import twins
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import dagster as dg
 
-from lakehouse_assets.declare.arrivals import Arrivals
+from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.queue.decide import Decision, Waiting
 from lakehouse_assets.queue.queue_definitions import queue_definitions

@@ -10,7 +10,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from lakehouse_assets.declare.arrivals import Pace
+from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.queue.sensor import owner_name
 from lakehouse_assets.queue.source import SourceError
 from lakehouse_assets.queue.sqs import LARGEST, TAG, SqsQueue, reason_attribute
