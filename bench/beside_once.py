@@ -111,8 +111,7 @@ def _maintain(work: list[Callable[[str], tuple[int, int]]], tables: list[str], e
 def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
     """Each: the commits that it made, and what it dropped as writers had changed it."""
     from lakehouse_assets.commit.dangling import remove_dangling_deletes
-    from lakehouse_assets.commit.expire_commit import expire
-    from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+    from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
     from lakehouse_assets.rewrite.compact import Outcome, compact
     from lakehouse_assets.rewrite.manifests import rewrite_manifests
 

@@ -14,8 +14,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table.snapshots import Summary
 
 from bench.synthetic import TABLE, properties
-from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.tokens import NEWEST
 from tests.support.histories import DAY, NOW, History
 

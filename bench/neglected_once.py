@@ -22,11 +22,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from bench.compact_once import SCHEMA, rows_of_day
 from bench.synthetic import properties
-from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.commit.fork_diff import rewritten_units
-from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.land import land
-from lakehouse_assets.commit.landing_rules import Base
+from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
+from lakehouse_assets.commit.landing import Base, land
+from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import listed, planned

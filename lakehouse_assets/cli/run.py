@@ -14,7 +14,7 @@ from lakehouse_assets.cli.instance import opened, set_worker_limit
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, duration, output_to
 from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.commit.live_rows import live_rows
+from lakehouse_assets.commit.deletes import live_rows
 from lakehouse_assets.drive.liveness import told
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
 from lakehouse_assets.environment.machine import command

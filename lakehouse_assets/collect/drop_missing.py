@@ -19,11 +19,9 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.collect.missing import named
 from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.deletes import DataFiles
-from lakehouse_assets.commit.entries import Entries
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.land import NothingLeft
-from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
-from lakehouse_assets.commit.manifest_reader import live_entries
+from lakehouse_assets.commit.landing import NothingLeft
+from lakehouse_assets.commit.manifests import Entries, ManifestPlan, live_entries, live_manifests
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
 from lakehouse_assets.storage.place import meanings

@@ -15,8 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.collect.reachable import digest, without_links
 from lakehouse_assets.collect.trash import Trash
-from lakehouse_assets.commit.entries import Entries, partition_of, partition_paths
-from lakehouse_assets.commit.manifest_plan import live_manifests
+from lakehouse_assets.commit.manifests import Entries, live_manifests, partition_of, partition_paths
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.storage.place import place_of
 

@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.manifest_reader import read_manifest_lists, read_manifests
+from lakehouse_assets.commit.manifests import read_manifest_lists, read_manifests
 from lakehouse_assets.commit.owner import mark_location
 from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings

@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.types import StringType
 
-from lakehouse_assets.commit.entries import partition_paths
+from lakehouse_assets.commit.manifests import partition_paths
 from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats
 from lakehouse_assets.declare.region import Relation
 from lakehouse_assets.keys_text import keys_text, parts_of

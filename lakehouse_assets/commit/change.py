@@ -1,33 +1,162 @@
-"""A change: what one publish commits to a table, and how the files that it removes are chosen.
-
-A run's change is here, a merge's in row_changes.py, a rewrite's in land.py. It is committed in publish.py.
-"""
+"""Changes to publish: which files a run adds and removes, and what it refuses."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, In, LessThanOrEqual, Reference
+from pyiceberg.expressions.literals import Literal, literal
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 
-from lakehouse_assets.commit import conditions
-from lakehouse_assets.commit.bounds import ManifestsWithin
-from lakehouse_assets.commit.entries import partition_paths
+from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival, live_manifests
-from lakehouse_assets.commit.manifest_reader import live_entries
-from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.manifests import (
+    Entries,
+    ManifestPlan,
+    Partitions,
+    arrival,
+    live_entries,
+    live_manifests,
+    partition_of,
+    partition_paths,
+)
+from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in, repeated_chunks
+from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
 from lakehouse_assets.declare.columns import spec_text
 from lakehouse_assets.declare.region import Region, Relation
-from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.wire.work import Bound
+
+
+def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
+    """Builds the predicate for rows within all bounds, except those that PyIceberg can't read.
+
+    Spark also has days after the year 9999, which it can't read.
+    """
+    found: BooleanExpression = AlwaysTrue()
+    for bound in bounds:
+        with suppress(ValueError):
+            found = And(found, _within(bound, schema.find_type(bound.column)))
+    return found
+
+
+def _within(bound: Bound, kind: IcebergType) -> BooleanExpression:
+    column = Reference(bound.column)
+    if bound.values:
+        return In(term=column, values={_value(text, kind) for text in bound.values})
+    low, high = _value(bound.low, kind), _value(bound.high, kind)
+    return And(GreaterThanOrEqual(term=column, value=low), LessThanOrEqual(term=column, value=high))
+
+
+def _value(text: str, kind: IcebergType) -> Literal[Any]:
+    if isinstance(kind, (TimestampType, TimestamptzType)):
+        return literal(int(text)).to(kind)
+    return literal(text).to(kind)
+
+
+@dataclass
+class ManifestsWithin:
+    """Tells which manifests may list files with rows for which a predicate holds."""
+
+    metadata: TableMetadata
+    schema: Schema
+    """The schema whose column names the predicate uses."""
+    predicate: BooleanExpression
+    _manifests: dict[int, Callable[[ManifestFile], bool]] = field(default_factory=dict, init=False)
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Tells whether the manifest may list such a file."""
+        spec_id = manifest.partition_spec_id
+        if spec_id not in self._manifests:
+            spec = self.metadata.specs()[spec_id]
+            projected = inclusive_projection(self.schema, spec)(self.predicate)
+            self._manifests[spec_id] = manifest_evaluator(spec, self.schema, projected)
+        return self._manifests[spec_id](manifest)
+
+
+@dataclass
+class Within(ManifestsWithin):
+    """Tells which files may hold such rows, as well as which manifests may list these."""
+
+    _partitions: dict[int, Callable[[Record], bool]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._metrics = _InclusiveMetricsEvaluator(self.schema, self.predicate)
+
+    def has(self, file: DataFile) -> bool:
+        """Tells whether the file may hold such rows or, as a delete file, delete them."""
+        spec_id = file.spec_id
+        if spec_id not in self._partitions:
+            spec = self.metadata.specs()[spec_id]
+            projected = inclusive_projection(self.schema, spec)(self.predicate)
+            fields = Schema(*spec.partition_type(self.schema).fields)
+            self._partitions[spec_id] = expression_evaluator(fields, projected, case_sensitive=True)
+        if not self._partitions[spec_id](file.partition):
+            return False
+        return file.content is not DataFileContent.DATA or bool(self._metrics.eval(file))
+
+
+def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
+    """Yields why these chunks can't be published to the table as it is now, causes before their consequences.
+
+    missing: paths of staged files that are not in storage; with them the table could not be read.
+    """
+    if repeated := repeated_chunks(staged):
+        yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
+    yield from changed_since(table.metadata, staged)
+    if missing:
+        yield (
+            f"{len(missing)} of {len(distinct_files(staged))} staged files are gone, such as {min(missing)}, maybe "
+            "removed as orphans"
+        )
+    for chunk in staged:
+        if table.metadata.current_schema_id != chunk.metadata.current_schema_id:
+            yield from _new_nulls(table.schema(), chunk)
+
+
+def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator[str]:
+    """Yields why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
+    for chunk in staged:
+        then = chunk.metadata
+        if now.table_uuid != then.table_uuid:
+            yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
+        if now.default_spec_id != then.default_spec_id:
+            before, after = (f"{spec_text(m.spec(), m.schema())} (spec {m.default_spec_id})" for m in (then, now))
+            yield f"it was partitioned by {before} when chunk {chunk.receipt.chunk} was staged, now it is by {after}"
+        types = {f.field_id: f.field_type for f in now.schema().fields}
+        if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
+            yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
+        known = {f.field_id for f in then.schema().fields}
+        if added := [f for f in now.schema().fields if f.required and f.field_id not in known]:
+            yield f"these required columns were added since: {', '.join(map(str, added))}"
+
+
+def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
+    """Yields nulls in columns that have become required: the audit used the schema that the run began with."""
+    nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
+    if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
+        yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
 
 
 class Publishable(ABC):
@@ -85,7 +214,7 @@ class RunChange(Publishable):
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
         """Returns the files to add; none if metadata alone forbids the change."""
-        return () if any(conditions.changed_since(now, self.staged)) else self.files
+        return () if any(changed_since(now, self.staged)) else self.files
 
     def refused(self, table: str, problem: str) -> PublishRefused:
         """Makes the error for a problem. It names the partitions and says to materialize them anew."""
@@ -98,7 +227,7 @@ class RunChange(Publishable):
         missing: the same as for plan().
         """
         refuse_other_versions(table)
-        for problem in conditions.broken(table, self.staged, missing):
+        for problem in broken(table, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
 
 
@@ -193,3 +322,86 @@ class FilesInRegion:
             f"partitioned by {spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
             "(rewrite_data_files), or materialize every partition they hold in one run"
         )
+
+
+Identity = tuple[str, int]
+"""A file's path and data sequence number: one that was removed and came back has another."""
+
+
+@dataclass
+class RowChanges(RunChange):
+    """The change of a run that merges."""
+
+    staged: Sequence[StagedChunk]
+    operation: Operation
+    only_inserts: bool = False
+    """Whether nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left
+    out."""
+    entries: Entries = field(default_factory=Entries)
+
+    def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
+        """Plans the changes of all chunks.
+
+        Raises HeadMoved where others changed what the changes could meet, PublishRefused where the changes don't fit
+        the table.
+        """
+        self.refuse_unfit(table, missing)
+        name = ".".join(table.name())
+        removed = Counter(entry.data_file.file_path for chunk in self.staged for entry in chunk.removed)
+        if twice := sorted(path for path, count in removed.items() if count > 1):
+            raise self.refused(
+                name,
+                f"{len(twice)} files are rewritten by more than one worker, such as {twice[0]}; declare "
+                "partitions_per_worker=None, so that one worker merges them all",
+            )
+        for chunk in self.staged:
+            if moved := next(self._moved(table, chunk), None):
+                raise HeadMoved(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
+        return self._plan(table)
+
+    def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
+        """Yields what others have changed in the part of the table that the chunk's changes could meet."""
+        base_id = chunk.receipt.base_snapshot_id
+        merged = chunk.receipt.merged
+        if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
+            return
+        if self.only_inserts and base_id and is_rolled_back(table.metadata, base_id):
+            yield f"the rows that its own were compared with, of snapshot {base_id}, were rolled back meanwhile"
+        base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
+        then = base.manifests(chunk.io) if base else []
+        now = live_manifests(table)
+        # Manifests never change, so files that the same manifests list are the same.
+        common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
+        within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
+        before, after = (
+            self._within(table, within, [m for m in side if m.manifest_path not in common]) for side in (then, now)
+        )
+        gone, new = before - after, after - before
+        if self.only_inserts:
+            base_sequence = (base.sequence_number or 0) if base else 0
+            new = {(path, sequence) for path, sequence in new if sequence > base_sequence}
+            if keeps_rows_since(table.metadata, base_id):
+                gone = set()
+        if gone:
+            yield f"{len(gone)} files that its changes could meet were replaced meanwhile, such as {min(gone)[0]}"
+        if new:
+            yield f"{len(new)} files that its changes could meet were added meanwhile, such as {min(new)[0]}"
+
+    def _within(self, table: Table, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:
+        read = self.entries.read(table.io, [m for m in manifests if within.may_be_in(m)])
+        found = (entry for entries in read for entry in entries if within.has(entry.data_file))
+        return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}
+
+    def _plan(self, table: Table) -> ManifestPlan:
+        plan = ManifestPlan(added=list(map(arrival, self.files)))
+        left = {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
+        places = Partitions(table.metadata, map(partition_of, left.values()))
+        for manifest in live_manifests(table):
+            if not left or not places.may_be_in(manifest):
+                plan.untouched.append(manifest)
+                continue
+            (entries,) = self.entries.read(table.io, [manifest])
+            plan.split(manifest, entries, lambda entry: left.pop(entry.data_file.file_path, None) is not None)
+        if left:
+            raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not on the table")
+        return plan

@@ -20,10 +20,7 @@ from pyiceberg.types import DoubleType, PrimitiveType, StructType, UnknownType
 from pyiceberg.utils.bin_packing import ListPacker
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
-from lakehouse_assets.commit.entries import values_of
-from lakehouse_assets.commit.manifest_plan import ManifestPlan
-from lakehouse_assets.commit.manifest_reader import read_manifests
-from lakehouse_assets.commit.manifest_writer import Kind, existing, write_manifest
+from lakehouse_assets.commit.manifests import Kind, ManifestPlan, existing, read_manifests, values_of, write_manifest
 
 MOST_ENTRIES = 2000
 """The most entries of a manifest that merging makes. A publish that replaces files reads one manifest at least (25 µs

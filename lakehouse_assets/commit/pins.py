@@ -1,12 +1,8 @@
-"""Pins the versions of the tables that a run reads: finds them, and writes a copy of each one's metadata for workers.
-
-Which tables a run reads is declare/'s. The copies lie in the folder of the run's journal: as long as the run may need
-them, they say which snapshots must not expire (collect/leases.py).
-"""
+"""Tags that keep snapshots: those of pins, of readers and of releases."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -18,9 +14,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import HARMLESS
-from lakehouse_assets.environment.catalog import find_table, why_gone
+from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.environment.catalog import find_table, why_gone, with_retries
 from lakehouse_assets.environment.catalog_in_spark import NOWHERE
-from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.errors import PublishContended, PublishRefused
 from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 
@@ -121,3 +118,29 @@ def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
     found = ((pin, find_table(catalog, pin.table)) for pin in pins)
     reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
     return [f"{pin.table} {why}" for pin, why in reasons if why]
+
+
+def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata], Mapping[str, int | None]]) -> None:
+    """Sets and removes tags of a table, in one commit, or in none where all are as they should be.
+
+    wanted: asked at each attempt with the table as it is then; returns the snapshot of each tag, None for a tag that
+    goes; an error that it raises on purpose (LakehouseError) ends the attempts. Raises PublishContended when they ran
+    out, and what catalogs raise.
+    """
+
+    def attempt() -> bool:
+        table = with_retries(lambda: catalog.load_table(identifier))
+        refs, change, changes = table.metadata.refs, table.manage_snapshots(), 0
+        for tag, snapshot_id in wanted(table.metadata).items():
+            if snapshot_id is None and tag in refs:
+                change, changes = change.remove_tag(tag), changes + 1
+            elif snapshot_id is not None and (tag not in refs or refs[tag].snapshot_id != snapshot_id):
+                change, changes = change.create_tag(snapshot_id, tag), changes + 1
+        if changes:
+            change.commit()
+        return True
+
+    def contended(problem: str, failure: Exception) -> PublishContended:
+        return PublishContended(f"table {identifier}: its tags are {problem}, the last error was {failure!r}")
+
+    commit_persistently(identifier, "tag", attempt, lambda: None, contended)

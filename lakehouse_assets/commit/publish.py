@@ -31,8 +31,7 @@ from pyiceberg.table import Table, Transaction
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
-from lakehouse_assets.commit.manifest_plan import ManifestPlan
-from lakehouse_assets.commit.manifest_reader import without_cycle_collector
+from lakehouse_assets.commit.manifests import ManifestPlan, without_cycle_collector
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files

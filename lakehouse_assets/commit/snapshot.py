@@ -32,8 +32,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import EMPTY_DICT
 
-from lakehouse_assets.commit.manifest_plan import ManifestPlan
-from lakehouse_assets.commit.manifest_writer import Kind, by_kind, existing, with_status, write_manifest
+from lakehouse_assets.commit.manifests import Kind, ManifestPlan, by_kind, existing, with_status, write_manifest
 
 MANIFEST_LIST_FIELDS = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
 

@@ -1,31 +1,31 @@
-"""How runs of each write mode change their table: the fork they start from, their audit rules, the change they publish.
-
-One strategy a way of writing; what a user declares is declare/modes.py. Nothing else asks which mode a table has.
-"""
+"""What each write mode does at each step of a run, and which outdated reads of the table itself it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import singledispatch
 
-from pyiceberg.manifest import ManifestEntry
+from pyiceberg.manifest import ManifestEntry, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.audit import Rule
-from lakehouse_assets.commit.change import Change, RunChange
-from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.change import Change, FilesInRegion, RowChanges, RunChange
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.landing_rules import Base
-from lakehouse_assets.commit.row_changes import RowChanges
+from lakehouse_assets.commit.landing import Base
+from lakehouse_assets.commit.manifests import Entries, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
 from lakehouse_assets.declare.region import Region
+from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.wire.work import MergeWork
 
 EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
@@ -150,3 +150,45 @@ def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntr
     manifests = [m for m in base.manifests(table.io) if m.sequence_number >= first]
     found = (entry for read in Entries().read(table.io, manifests) for entry in read)
     return [entry for entry in found if deletes.sequence(entry) >= first]
+
+
+def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema: Schema) -> None:
+    """Raises HeadMoved where rows of a region differ from those of the snapshot that the run's step has read.
+
+    table: as it is now. read: the snapshot; None where the table had none. region: the part of the table that the run
+    owns; what it has read of other parts is a version as that of any other input. schema: has the region's names.
+    """
+    if table.metadata.current_snapshot_id == read or _only_rewritten_since(table, read):
+        return
+    name = f"table {'.'.join(table.name())}, {keys_text(region.keys)}"
+    then = table.metadata.snapshot_by_id(read) if read is not None else None
+    if read is not None and then is None:
+        raise HeadMoved(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
+    before, now = then.manifests(table.io) if then else [], live_manifests(table)
+    # Manifests never change, so files that the same manifests list are the same.
+    common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in now}
+    place = FilesInRegion(region, table, schema)
+    sides = (_files(table, place, [m for m in side if m.manifest_path not in common]) for side in (before, now))
+    if changed := set.symmetric_difference(*sides):
+        raise HeadMoved(
+            f"{name}: its step has read the table as of snapshot {read or 'none'}, and others have changed its rows "
+            f"meanwhile, in {len(changed)} files such as {min(changed)[0]}"
+        )
+
+
+def _only_rewritten_since(table: Table, read: int | None) -> bool:
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        if snapshot.snapshot_id == read:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+            return False
+        if snapshot.parent_snapshot_id == read:
+            return True
+    return False
+
+
+def _files(table: Table, place: FilesInRegion, manifests: Iterable[ManifestFile]) -> set[tuple[str, int]]:
+    """Returns the data and delete files that may have rows of the region: the path and sequence number of each."""
+    read = Entries().read(table.io, [m for m in manifests if place.may_be_in(m)])
+    found = (entry for entries in read for entry in entries if place.touches(entry.data_file))
+    return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}

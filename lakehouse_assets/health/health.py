@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.utils.properties import property_as_int
 
 from lakehouse_assets.collect.pass_report import LastLook
-from lakehouse_assets.commit.manifest_reader import has_live_files
+from lakehouse_assets.commit.manifests import has_live_files
 from lakehouse_assets.health.partition_health import PartitionHealth, partition_healths
 from lakehouse_assets.health.partition_names import KeyOf
 from lakehouse_assets.health.summaries import SizeLimits, Summary

@@ -17,8 +17,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
-from lakehouse_assets.commit.manifest_reader import current_manifests, has_live_files, read_manifests
+from lakehouse_assets.commit.expire import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.manifests import current_manifests, has_live_files, read_manifests
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceRefused, UnreadableMetadata
 from lakehouse_assets.health.health import TableHealth, size_limits, table_health

@@ -14,7 +14,7 @@ import dagster as dg
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.entries import partition_paths
+from lakehouse_assets.commit.manifests import partition_paths
 from lakehouse_assets.commit.schema_policy import ChangeKind, schema_changes
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyiceberg.manifest import DataFileContent, ManifestEntry
 
 from lakehouse_assets.commit.deletes import sequence
-from lakehouse_assets.commit.entries import values_of
+from lakehouse_assets.commit.manifests import values_of
 
 
 class LiveFile(NamedTuple):

@@ -17,8 +17,7 @@ from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Gain, Mai
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from lakehouse_assets.commit.expire_commit import Expiry
-    from lakehouse_assets.commit.expiry import ExpiryPlan
+    from lakehouse_assets.commit.expire import Expiry, ExpiryPlan
     from lakehouse_assets.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
@@ -64,8 +63,7 @@ class ExpireLevel(MaintenanceLevel):
     def carry_out(self, means: Means, action: Action) -> Result:
         """Expires what nothing keeps, in one commit."""
         from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
-        from lakehouse_assets.commit.expire_commit import expire
-        from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+        from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
         from lakehouse_assets.releases.pointer import released_snapshots
 
         plans: list[ExpiryPlan] = []

@@ -32,7 +32,7 @@ from lakehouse_assets.maintenance.level import (
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from lakehouse_assets.commit.entries import Partition
+    from lakehouse_assets.commit.manifests import Partition
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.health.health import TableHealth
     from lakehouse_assets.health.partition_health import PartitionHealth

@@ -220,7 +220,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     from lakehouse_assets.collect.drop_missing import DropMissing, is_data
     from lakehouse_assets.collect.missing import RUN_ID, in_trash, named, partition_name, run_of
     from lakehouse_assets.collect.seen import load
-    from lakehouse_assets.commit.land import NothingLeft
+    from lakehouse_assets.commit.landing import NothingLeft
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.maintenance.collect_level import site_of

@@ -17,10 +17,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.expire_commit import Expiry, expire
-from lakehouse_assets.commit.live_rows import live_rows
+from lakehouse_assets.commit.deletes import live_rows
+from lakehouse_assets.commit.expire import Expiry, expire
+from lakehouse_assets.commit.pins import set_tags
 from lakehouse_assets.commit.publish import commit_persistently
-from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, why_gone
 from lakehouse_assets.errors import LakehouseError, PublishContended, ReleaseRefused

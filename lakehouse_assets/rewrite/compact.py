@@ -13,9 +13,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit.entries import Entries, Partition
-from lakehouse_assets.commit.land import land
-from lakehouse_assets.commit.landing_rules import Base, Dropped, LandingRule, Proof, Unit
+from lakehouse_assets.commit.landing import Base, Dropped, LandingRule, Proof, Unit, land
+from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.environment.launchers.base import Usage

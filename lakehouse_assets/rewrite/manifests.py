@@ -16,9 +16,9 @@ from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.change import Publishable
 from lakehouse_assets.commit.fork import refuse_other_versions
-from lakehouse_assets.commit.land import NothingLeft
+from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
-from lakehouse_assets.commit.manifest_plan import ManifestPlan, live_manifests
+from lakehouse_assets.commit.manifests import ManifestPlan, live_manifests
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.tokens import RunToken, find_published
 

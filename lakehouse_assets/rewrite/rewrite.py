@@ -28,7 +28,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.landing_rules import Base, Proof, Unit
+from lakehouse_assets.commit.landing import Base, Proof, Unit
 from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.health.health import target_size
 from lakehouse_assets.rewrite.digest import digest

@@ -17,8 +17,8 @@ from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.entries import Entries, Partition, Partitions, partition_of, partition_paths
-from lakehouse_assets.commit.landing_rules import Base
+from lakehouse_assets.commit.landing import Base
+from lakehouse_assets.commit.manifests import Entries, Partition, Partitions, partition_of, partition_paths
 from lakehouse_assets.health.health import UNDERSIZED, target_size
 from lakehouse_assets.health.needs_spark import reasons_of_partition
 

@@ -12,11 +12,9 @@ from itertools import chain
 
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.entries import Entries, Partition
-from lakehouse_assets.commit.fork_diff import rewritten_units
-from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.land import land
-from lakehouse_assets.commit.landing_rules import Base, Unit
+from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
+from lakehouse_assets.commit.landing import Base, Unit, land
+from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.options import RowProof
 from lakehouse_assets.declare.table import Table

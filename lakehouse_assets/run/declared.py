@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.dropped_values import decided
+from lakehouse_assets.commit.evolution import decided
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.schema_policy import ChangeKind, PolicyAction, PolicyVerdict
 from lakehouse_assets.declare.columns import order_text, spec_text

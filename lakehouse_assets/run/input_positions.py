@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.commit.pins import set_tags
 from lakehouse_assets.commit.positions import READER, Moves, read_on
-from lakehouse_assets.commit.tags import set_tags
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.run.resource import Lakehouse

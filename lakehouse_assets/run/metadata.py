@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.live_rows import live_rows
+from lakehouse_assets.commit.deletes import live_rows
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
 from lakehouse_assets.declare.columns import column_schema

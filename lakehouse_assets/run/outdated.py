@@ -16,7 +16,7 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 from dagster._core.definitions.data_version import NULL_EVENT_POINTER, get_input_event_pointer_tag
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.history import History
+from lakehouse_assets.commit.tokens import History
 from lakehouse_assets.run.jobs import PINNED
 
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION

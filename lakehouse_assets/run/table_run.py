@@ -20,12 +20,11 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution, evolution_texts
-from lakehouse_assets.commit.own_reads import refuse_outdated_reads
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
-from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
+from lakehouse_assets.commit.strategies import WriteStrategy, refuse_outdated_reads, strategy_of
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Region

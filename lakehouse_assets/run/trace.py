@@ -17,7 +17,7 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.history import History
+from lakehouse_assets.commit.tokens import History
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.inputs import pinned_in
 from lakehouse_assets.run.jobs import FILE_COLUMNS, FILES, OWN_ROWS, READS

@@ -21,8 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPartitionStatisticsUpdate, SetStatisticsUpdate
 
-from lakehouse_assets.commit.expire_commit import Expired, Expiry, expire, without_snapshots
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import Expired, Expiry, ExpiryPolicy, expire, plan_expiry, without_snapshots
 from lakehouse_assets.errors import MaintenanceContended, MaintenanceRefused, RolledBack
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import NOW, History

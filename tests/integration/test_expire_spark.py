@@ -10,8 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from tests.support.forks import Daily, daily_rows
 
 pytestmark = pytest.mark.spark

@@ -18,9 +18,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.fork_diff import rewritten_units
-from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.landing_rules import LandingRule
+from lakehouse_assets.commit.head_fork import rewritten_units
+from lakehouse_assets.commit.landing import Landing, LandingRule
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.wire.work import Digest, RewriteAssignment
 from lakehouse_assets.worker import fork_rewrite

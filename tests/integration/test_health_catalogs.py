@@ -13,7 +13,7 @@ from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.manifest_reader import live_entries
+from lakehouse_assets.commit.manifests import live_entries
 from lakehouse_assets.health.look import look
 from lakehouse_assets.health.summaries import LiveFile
 from lakehouse_assets.health.summary_cache import SummaryCache

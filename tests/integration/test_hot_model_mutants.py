@@ -13,7 +13,7 @@ from hypothesis.errors import FlakyFailure
 from psycopg2.extensions import connection as Connection
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit import expiry, positions
+from lakehouse_assets.commit import expire, positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot import hot_rows, purge
@@ -86,13 +86,13 @@ def int_of(text: str) -> int:
 
 def expiring_the_carrier() -> Any:
     """Nothing keeps the snapshot that says how far the source was moved."""
-    return patch.object(expiry, "carriers", lambda _: [])
+    return patch.object(expire, "carriers", lambda _: [])
 
 
 def expiring_what_leads_to_the_carrier() -> Any:
     """The one that says it is kept, and not those in between."""
     carriers = positions.carriers
-    return patch.object(expiry, "carriers", lambda metadata: carriers(metadata)[-1:])
+    return patch.object(expire, "carriers", lambda metadata: carriers(metadata)[-1:])
 
 
 OWN = (

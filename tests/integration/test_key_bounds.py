@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse_assets.commit.bounds import Within, predicate
+from lakehouse_assets.commit.change import Within, predicate
 from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.wire.work import Bound, Merged, MergeWork
 from lakehouse_assets.worker import changes

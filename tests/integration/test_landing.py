@@ -26,8 +26,7 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
-from lakehouse_assets.commit.land import Landing
-from lakehouse_assets.commit.landing_rules import LandingRule, Proof
+from lakehouse_assets.commit.landing import Landing, LandingRule, Proof
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite.compact import compact
 from lakehouse_assets.wire.work import Digest

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.build_location import code_location
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPolicy, plan_expiry
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import ForeignVersion, NoSuchRelease

@@ -20,8 +20,8 @@ from pyiceberg.transforms import MonthTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit import manifest_merge
-from lakehouse_assets.commit.entries import Partitions
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
+from lakehouse_assets.commit.manifests import Partitions
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite import manifests
 from lakehouse_assets.rewrite.manifests import ManifestsReport, rewrite_manifests

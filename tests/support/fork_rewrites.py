@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.commit.fork_diff import rewritten_units
-from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.landing_rules import Unit
+from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
+from lakehouse_assets.commit.landing import Unit
+from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.rewrite.rewrite_plan import plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import cut, listed
 from lakehouse_assets.wire.receipts import Receipt

@@ -19,8 +19,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import SourceLost, SourceUnreachable

@@ -19,8 +19,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table

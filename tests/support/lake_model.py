@@ -15,9 +15,8 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.collect.leases import Periods
 from lakehouse_assets.collect.trash import TrashSelection
 from lakehouse_assets.commit.dangling import remove_dangling_deletes
-from lakehouse_assets.commit.expire_commit import expire
-from lakehouse_assets.commit.expiry import ExpiryPolicy, plan_expiry
-from lakehouse_assets.commit.landing_rules import LandingRule, Unit
+from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
+from lakehouse_assets.commit.landing import LandingRule, Unit
 from lakehouse_assets.rewrite.manifests import rewrite_manifests
 from lakehouse_assets.storage.place import place_of
 from tests.support.forks import daily_rows

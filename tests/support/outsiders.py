@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.manifest_writer import DeleteManifestWriter
+from lakehouse_assets.commit.manifests import DeleteManifestWriter
 
 PATH_ID, POS_ID = 2147483546, 2147483545
 FIELD_ID = b"PARQUET:field_id"

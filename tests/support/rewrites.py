@@ -10,9 +10,8 @@ from uuid import uuid4
 
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.entries import Entries, Partition
-from lakehouse_assets.commit.land import Landing, land
-from lakehouse_assets.commit.landing_rules import Base, Unit
+from lakehouse_assets.commit.landing import Base, Landing, Unit, land
+from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.rewrite.compact import CompactionReport, compact
 from lakehouse_assets.rewrite.rewrite import rewrite

@@ -30,7 +30,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from lakehouse_assets.commit.entries import Entries, Partitions, partition_of
+from lakehouse_assets.commit.manifests import Entries, Partitions, partition_of
 from tests.support.forks import CountingIO
 
 KINDS: list[tuple[Any, list[Any]]] = [

@@ -17,8 +17,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedFiel
 from pyiceberg.utils.datetime import date_to_days
 
 from lakehouse_assets.commit.change import Change
-from lakehouse_assets.commit.dropped_values import values_of
-from lakehouse_assets.commit.evolution import Evolution, evolution_texts
+from lakehouse_assets.commit.evolution import Evolution, evolution_texts, values_of
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all

@@ -11,8 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import update_table_metadata
 
-from lakehouse_assets.commit.expire_commit import without_snapshots
-from lakehouse_assets.commit.expiry import ExpiryPlan, ExpiryPolicy, Why, plan_expiry
+from lakehouse_assets.commit.expire import ExpiryPlan, ExpiryPolicy, Why, plan_expiry, without_snapshots
 from lakehouse_assets.commit.positions import POSITIONS, READER, WITNESS, read_on
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.expire_commit import Expiry, lost_refs, made_on, without_snapshots
+from lakehouse_assets.commit.expire import Expiry, lost_refs, made_on, without_snapshots
 from tests.support.forks import Daily, daily_rows
 from tests.support.histories import History
 

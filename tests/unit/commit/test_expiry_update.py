@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 
-from lakehouse_assets.commit.expire_commit import Expiry, unchanged
+from lakehouse_assets.commit.expire import Expiry, unchanged
 from tests.support.histories import DAY, NOW, History, current_at
 
 

@@ -12,10 +12,8 @@ from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.entries import Entries
-from lakehouse_assets.commit.fork_diff import rewritten_units
-from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.manifest_plan import ManifestPlan, arrival
+from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
+from lakehouse_assets.commit.manifests import Entries, ManifestPlan, arrival
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite.rewrite import rewrite

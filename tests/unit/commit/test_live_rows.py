@@ -12,8 +12,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
-from lakehouse_assets.commit import live_rows as counting
-from lakehouse_assets.commit.live_rows import LiveRows, live_rows
+from lakehouse_assets.commit import deletes as counting
+from lakehouse_assets.commit.deletes import LiveRows, live_rows
 from lakehouse_assets.declare.columns import column, schema_of
 from tests.support.outsiders import commit_deletes, equality_deletes, live, multiset, position_deletes
 

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile, write_manifest_list
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-from lakehouse_assets.commit.manifest_reader import live_entries, read_manifest_lists, read_manifests
+from lakehouse_assets.commit.manifests import live_entries, read_manifest_lists, read_manifests
 from lakehouse_assets.errors import UnreadableMetadata
 from tests.support.manifests import ADDED, DELETED, EXISTING, Listed, entry_fields, write_manifest
 from tests.support.partition_kinds import SCHEMA

@@ -13,9 +13,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Operation
 
-from lakehouse_assets.commit.bounds import Within, predicate
+from lakehouse_assets.commit.change import RowChanges, Within, predicate
 from lakehouse_assets.commit.publish import Published, publish
-from lakehouse_assets.commit.row_changes import RowChanges
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import TOKEN, RunToken

@@ -18,7 +18,7 @@ from lakehouse_assets.collect import missing
 from lakehouse_assets.collect.drop_missing import DROPPED, DropMissing
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.missing import RUN_ID
-from lakehouse_assets.commit.land import NothingLeft
+from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken

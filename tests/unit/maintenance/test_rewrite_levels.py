@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from lakehouse_assets.commit.landing_rules import Proof
+from lakehouse_assets.commit.landing import Proof
 from lakehouse_assets.maintenance.level import Gain
 from lakehouse_assets.maintenance.rewrite_levels import rewritten
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport

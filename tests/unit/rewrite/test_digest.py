@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse_assets.commit.landing_rules import Proof
+from lakehouse_assets.commit.landing import Proof
 from lakehouse_assets.rewrite.digest import ROWS_AT_ONCE, _of_hashes, digest, row_hashes
 from lakehouse_assets.wire.work import Digest
 

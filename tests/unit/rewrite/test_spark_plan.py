@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.entries import Entries
+from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
 from lakehouse_assets.rewrite.spark_plan import (
     PlannedChunk,

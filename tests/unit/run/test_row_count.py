@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lakehouse_assets.cli.run import summary
-from lakehouse_assets.commit import live_rows as counting
+from lakehouse_assets.commit import deletes as counting
 from lakehouse_assets.declare.modes import Append, FullRefresh, WriteMode
 from tests.conftest import Lake
 from tests.support.counting_runs import CountingLake

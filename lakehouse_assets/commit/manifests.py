@@ -1,0 +1,442 @@
+"""Reading and writing manifests, their entries, and the plan of which manifests a commit keeps, rewrites or adds."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from types import TracebackType
+from typing import Any, cast
+
+from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
+from pyiceberg.avro.resolver import construct_reader
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+    PartitionFieldSummary,
+    read_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record, TableVersion
+from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, PrimitiveType, StructType, UnknownType
+
+from lakehouse_assets.environment.aws import READERS
+from lakehouse_assets.errors import UnreadableMetadata
+
+
+def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    """Returns the entries of a manifest's live files. Raises as read_manifests() does."""
+    ((_, entries),) = read_manifests(io, [manifest])
+    return entries
+
+
+def read_manifests(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Yields the manifests in their order, each with the entries of its live files.
+
+    Raises UnreadableMetadata for a manifest that is not what its manifest list says, OSError where it can't be read.
+    """
+    for manifest, data in zip(manifests, _read(io, [m.manifest_path for m in manifests]), strict=True):
+        yield manifest, _entries(data, manifest)
+
+
+def read_manifest_lists(io: FileIO, paths: Sequence[str]) -> Iterator[list[ManifestFile]]:
+    """Yields the manifests that each of the manifest lists lists. Raises as read_manifests() does.
+
+    Nobody knows how long a manifest list was, so one that ends with a whole block is taken for whole.
+    """
+    for path, data in zip(paths, _read(io, paths), strict=True):
+        try:
+            _refuse_torn(data)
+            # The compiled decoder may read past the end of a torn file, so this comes second.
+            manifests = list(read_manifest_list(cast(InputFile, _InMemory(data))))
+        except Exception as error:  # what PyIceberg meets in a torn or foreign file
+            raise unreadable(path, repr(error)) from error
+        yield manifests
+
+
+def current_manifests(table: Table) -> list[ManifestFile]:
+    """Returns the manifests of the current snapshot; none if there is none. Raises as read_manifests() does."""
+    snapshot = table.metadata.current_snapshot()
+    return next(read_manifest_lists(table.io, [snapshot.manifest_list])) if snapshot else []
+
+
+def has_live_files(manifest: ManifestFile) -> bool:
+    """Tells whether a manifest lists more than deletions of an earlier snapshot."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+@contextmanager
+def without_cycle_collector() -> Iterator[None]:
+    """Turns off Python's cycle collector meanwhile.
+
+    Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third of
+    a publish, which grew faster than the number of files, and a third of a look at 100,000.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def unreadable(path: str, found: str) -> UnreadableMetadata:
+    """Makes the error for a torn or foreign manifest or manifest list."""
+    return UnreadableMetadata(
+        f"the manifest {path} is torn or foreign: {found}. Restore it, or roll the table back to a snapshot that does "
+        "not list it"
+    )
+
+
+@dataclass(frozen=True)
+class _InMemory:
+    """A file that was read, for PyIceberg's readers: FileIO and InputFile as far as they ask."""
+
+    data: bytes
+
+    def new_input(self, _: str) -> _InMemory:
+        return self
+
+    def open(self) -> BytesIO:
+        return BytesIO(self.data)
+
+
+def _read(io: FileIO, paths: Sequence[str]) -> Iterator[bytes]:
+    """Yields the files in their order.
+
+    Several are read at once, as a storage takes long to answer, but one after the other is decoded: threads that all
+    want Python's lock take three times the CPU. As many are in memory at a time as are read at once.
+    """
+    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+        for start in range(0, len(paths), READERS):
+            yield from pool.map(lambda path: _bytes(io, path), paths[start : start + READERS])
+
+
+def _bytes(io: FileIO, path: str) -> bytes:
+    with io.new_input(path).open() as stream:
+        return stream.read()
+
+
+def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
+    path = manifest.manifest_path
+    if len(data) != manifest.manifest_length:
+        raise unreadable(path, f"{len(data)} bytes, its manifest list says {manifest.manifest_length}")
+    try:
+        with without_cycle_collector():
+            entries = manifest.fetch_manifest_entry(cast(FileIO, _InMemory(data)))
+    except Exception as error:  # what PyIceberg meets in a torn or foreign file
+        raise unreadable(path, repr(error)) from error
+    # After a full disk the end may be zeros, at which PyIceberg stops reading.
+    listed = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    if len(entries) < listed:
+        raise unreadable(path, f"{len(entries)} live entries, its manifest list says {listed}")
+    return entries
+
+
+def _refuse_torn(data: bytes) -> None:
+    """Raises EOFError or ValueError where a file does not end with a whole Avro block."""
+    decoder = StreamingBinaryDecoder(data)
+    header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
+    while decoder.tell() < len(data):
+        decoder.read_int()
+        decoder.read_bytes()
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError(f"no Avro block ends at byte {decoder.tell()}")
+
+
+ENTRIES_A_BLOCK = 1000
+"""100,000 entries take 2.7 MiB in blocks of so many, 18.7 MiB in blocks of one: each block is compressed alone."""
+EQUALITY_IDS = NestedField(
+    135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
+)
+"""The field as the format defines it (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, and
+Java's readers then fail with a ClassCastException: nobody but PyIceberg could read the table."""
+Kind = tuple[int, ManifestContent]
+"""The id of a spec, and either data files or delete files: what all entries of a manifest share."""
+
+
+def write_manifest(
+    output: OutputFile, metadata: TableMetadata, kind: Kind, snapshot_id: int, entries: Iterable[ManifestEntry]
+) -> ManifestFile:
+    """Writes a manifest of these entries, all of one kind, for the snapshot that will list it."""
+    spec_id, content = kind
+    writer_of = BlockManifestWriter if content is ManifestContent.DATA else DeleteManifestWriter
+    codec = metadata.properties.get(
+        TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
+    )
+    spec, schema = metadata.specs()[spec_id], metadata.schema()
+    with writer_of(spec, schema, output, snapshot_id, cast(AvroCompressionCodec, codec)) as writer:
+        for entry in entries:
+            writer.add_entry(entry)
+    return writer.to_manifest_file()
+
+
+def by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[Kind, list[ManifestEntry]]]:
+    """Groups entries as manifests hold them."""
+    groups: dict[Kind, list[ManifestEntry]] = defaultdict(list)
+    for entry in entries:
+        is_data = entry.data_file.content is DataFileContent.DATA
+        groups[entry.data_file.spec_id, ManifestContent.DATA if is_data else ManifestContent.DELETES].append(entry)
+    return list(groups.items())
+
+
+def with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    """Returns the entry with another status and snapshot; its sequence numbers and its file stay."""
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def existing(entries: Iterable[ManifestEntry]) -> Iterable[ManifestEntry]:
+    """Yields the entries as files that earlier snapshots added."""
+    return (with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries)
+
+
+class _Blocks(AvroOutputFile[ManifestEntry]):
+    def __enter__(self) -> _Blocks:
+        super().__enter__()
+        self._waiting: list[ManifestEntry] = []
+        return self
+
+    def write_block(self, objects: list[ManifestEntry]) -> None:
+        self._waiting += objects
+        if len(self._waiting) >= ENTRIES_A_BLOCK:
+            self._flush()
+
+    def __exit__(
+        self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None
+    ) -> None:
+        if exctype is None:
+            self._flush()
+        super().__exit__(exctype, excinst, exctb)
+
+    def _flush(self) -> None:
+        if self._waiting:  # readers take an empty block for the end
+            super().write_block(self._waiting)
+            self._waiting = []
+
+
+class BlockManifestWriter(ManifestWriterV2):
+    """PyIceberg's writer of manifests of data files, with up to ENTRIES_A_BLOCK entries in a block."""
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        """Makes the writer of the Avro file, which gathers entries into blocks."""
+        return _Blocks(
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(DEFAULT_READ_VERSION),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class DeleteManifestWriter(BlockManifestWriter):
+    """PyIceberg's writer, made to write manifests of delete files."""
+
+    def content(self) -> ManifestContent:
+        """Returns that the manifest lists delete files."""
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        entry = super()._with_partition(format_version)
+        return Schema(*[_with_int_ids(field) if field.name == "data_file" else field for field in entry.fields])
+
+
+def _with_int_ids(data_file: NestedField) -> NestedField:
+    assert isinstance(data_file.field_type, StructType)
+    same = EQUALITY_IDS.field_id
+    fields = [EQUALITY_IDS if field.field_id == same else field for field in data_file.field_type.fields]
+    return NestedField(data_file.field_id, data_file.name, StructType(*fields), required=data_file.required)
+
+
+Partition = tuple[int, Record]
+"""The place of a file: the id of its partition spec, and its partition tuple."""
+
+
+def partition_of(entry: ManifestEntry) -> Partition:
+    """Returns the place of the entry's file."""
+    return entry.data_file.spec_id, entry.data_file.partition
+
+
+@dataclass
+class Entries:
+    """The live entries of the manifests that were read so far, by the manifest's path."""
+
+    without_metrics: bool = False
+    """Whether they are kept without the files' metrics, which take most of their memory."""
+    _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
+
+    def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
+        """Returns the entries of each of the manifests, and reads those that are new. Raises as read_manifests()."""
+        new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
+        for manifest, entries in read_manifests(io, new):
+            self._known[manifest.manifest_path] = [*map(_slim, entries)] if self.without_metrics else entries
+        return [self._known[manifest.manifest_path] for manifest in manifests]
+
+
+def _slim(entry: ManifestEntry) -> ManifestEntry:
+    file = entry.data_file
+    slim = DataFile.from_args(content=file.content, file_path=file.file_path, partition=file.partition)
+    slim.spec_id = file.spec_id
+    return ManifestEntry.from_args(
+        status=entry.status, snapshot_id=entry.snapshot_id, sequence_number=entry.sequence_number, data_file=slim
+    )
+
+
+def values_of(record: Record) -> tuple[Any, ...]:
+    """Returns the values of a partition, which a Record does not iterate over."""
+    return tuple(record[at] for at in range(len(record)))
+
+
+def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
+    """Returns a function that gives a partition's path: its values where it has none, "" without partitions."""
+    specs = {spec_id: (spec, _schema_with_sources(metadata, spec)) for spec_id, spec in metadata.specs().items()}
+
+    def path_of(partition: Partition) -> str:
+        (spec, schema), values = specs[partition[0]], partition[1]
+        try:
+            return spec.partition_to_path(values, schema)
+        except (ValueError, OverflowError):  # a date that Python's calendar lacks, such as in the year 10000
+            return str(values_of(values))
+
+    return path_of
+
+
+def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """Returns the newest schema that has a spec's columns: a column of an old spec may have been dropped since.
+
+    If no schema has them all, it is the current one.
+    """
+    schemas = [metadata.schema(), *reversed(metadata.schemas)]
+    sources = [field.source_id for field in spec.fields]
+    complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
+    return next(complete, metadata.schema())
+
+
+class Partitions:
+    """A filter that lets through manifests which may list a file of one of these partitions, by their summaries."""
+
+    def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
+        self._tuples: dict[int, list[Record]] = defaultdict(list)
+        specs = metadata.specs()
+        for spec_id, values in set(partitions):
+            if spec_id in specs:
+                self._tuples[spec_id].append(values)
+        self._types = {
+            spec_id: [field.field_type for field in specs[spec_id].partition_type(metadata.schema()).fields]
+            for spec_id in self._tuples
+        }
+
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Tells whether the manifest may list such a file; True where its summaries can't rule that out."""
+        tuples = self._tuples.get(manifest.partition_spec_id)
+        if not tuples:
+            return False
+        types, summaries = self._types[manifest.partition_spec_id], manifest.partitions or []
+        if len(types) != len(summaries):
+            return True
+        ranges = [(s.contains_null, _bounds(s, kind)) for s, kind in zip(summaries, types, strict=True)]
+        return any(all(_may_contain(*r, values[n]) for n, r in enumerate(ranges)) for values in tuples)
+
+
+def _bounds(summary: PartitionFieldSummary, kind: IcebergType) -> tuple[Any, ...] | None:
+    """Returns the least and the greatest value of a partition field that is neither null nor NaN, by a summary.
+
+    It is empty where there are none; None where they can't be read, as those of a column that was dropped.
+    """
+    if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
+        return None
+    low, high = summary.lower_bound, summary.upper_bound
+    return () if low is None or high is None else (from_bytes(kind, low), from_bytes(kind, high))
+
+
+def _may_contain(has_null: bool, bounds: tuple[Any, ...] | None, value: Any) -> bool:
+    if value is None:
+        return has_null
+    if bounds is None or value != value:  # no bounds hold for NaN
+        return True
+    try:
+        return bool(bounds and bounds[0] <= value <= bounds[1])
+    except TypeError:  # the tuple holds it in another representation
+        return True
+
+
+@dataclass
+class ManifestPlan:
+    """The manifests and entries of one attempt to commit."""
+
+    added: list[ManifestEntry] = field(default_factory=list)
+    """Entries of the files to add that are not on the table yet; one without a sequence number gets the commit's."""
+    removed: list[ManifestEntry] = field(default_factory=list)
+    """Entries of the data files and delete files to remove."""
+    untouched: list[ManifestFile] = field(default_factory=list)
+    """Manifests that stay as they are."""
+    kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
+    """Live entries that share a manifest with a removed one and move to a new manifest, each list with the old
+    manifest."""
+    rewritten: list[ManifestFile] = field(default_factory=list)
+    """Manifests that were written before, with live entries of manifests that are in none of these fields."""
+    summary: dict[str, str] = field(default_factory=dict)
+    """Further entries of the snapshot's summary."""
+
+    def split(
+        self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
+    ) -> None:
+        """Plans a manifest that was read: which of its live entries stay, and which go."""
+        parts: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
+        for entry in entries:
+            parts[goes(entry)].append(entry)
+        kept, removed = parts
+        self.removed += removed
+        if not removed:
+            self.untouched.append(manifest)
+        elif kept:
+            self.kept.append((manifest, kept))
+
+
+def live_manifests(table: Table) -> list[ManifestFile]:
+    """Returns the manifests of the current snapshot, except those that only list deletions of an earlier one.
+
+    These are left out of the next snapshot, as Iceberg's Java does.
+    """
+    return [manifest for manifest in current_manifests(table) if has_live_files(manifest)]
+
+
+def arrival(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:
+    """Makes the entry of a file to add.
+
+    sequence_number: the data sequence number; None for the commit's.
+    """
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=None,
+        sequence_number=sequence_number,
+        file_sequence_number=None,
+        data_file=file,
+    )
