@@ -17,9 +17,9 @@ from lakehouse_assets.hot.source_definitions import source_definitions
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.queue_definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job
+from lakehouse_assets.run.asset import plan_job
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.executor import patient_executor
-from lakehouse_assets.run.plan_job import plan_job
 from lakehouse_assets.run.resource import Lakehouse
 
 

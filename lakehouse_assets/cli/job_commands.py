@@ -21,7 +21,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.hot.warm import WARM
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
-from lakehouse_assets.run import plan_job
+from lakehouse_assets.run import asset
 from lakehouse_assets.run.in_flight import MAINTENANCE
 
 WIDEST = 10
@@ -40,13 +40,13 @@ def show_plan(settings: Settings, tables: Sequence[str]) -> int:
         if not result.success:
             return ()
         values = shown_values(result)
-        failing.extend(values[plan_job.FAILING].value)
-        count = values[plan_job.LOOKED_AT].value
+        failing.extend(values[asset.FAILING].value)
+        count = values[asset.LOOKED_AT].value
         same = "1 table is on the lake as it is" if count == 1 else f"{count} tables are on the lake as they are"
         return shown_tables(result) or [f"{same} declared"]
 
     with opened(settings) as (instance, _):
-        status = run_job(settings, instance, plan_job.PLAN, {"tables": [*tables]}, "plan.log", told)
+        status = run_job(settings, instance, asset.PLAN, {"tables": [*tables]}, "plan.log", told)
     if failing:
         print(f"error: the next run of {', '.join(failing)} would fail", file=sys.stderr)
     return 1 if failing else status

@@ -17,9 +17,9 @@ from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.run.declared import metadata_of
 from lakehouse_assets.run.outdated import Metadata
 from lakehouse_assets.run.trace import Trace, parse_time, tree_lines
+from lakehouse_assets.run.what_if import metadata_of
 
 
 def trace(settings: Settings, name: str, partition: str | None, at: str | None) -> int:

@@ -35,7 +35,7 @@ from lakehouse_assets.rewrite.spark_plan import (
     listed,
     planned,
 )
-from lakehouse_assets.run.assignments import attempt_of
+from lakehouse_assets.run.plan import attempt_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import read_json
 from lakehouse_assets.wire.work import RewriteAssignment

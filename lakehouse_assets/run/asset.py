@@ -1,15 +1,13 @@
-"""The asset factory: makes a declared table a Dagster asset of one op, with a blocking audit check.
+"""Tables as Dagster assets, and the job of `lakehouse plan`."""
 
-What the op does is in table_run.py.
-"""
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.table import AUDIT, Table
@@ -19,9 +17,12 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.output import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
-from lakehouse_assets.run.jobs import OWN_ROWS
+from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
@@ -105,3 +106,35 @@ def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
     text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"
     said = (failure.description or "").rstrip(".")
     return dg.Failure(f"{said}. {text}", failure.metadata, failure.allow_retries)
+
+
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+
+
+PLAN = "lakehouse_plan"
+LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
+
+
+class PlanConfig(dg.Config):
+    """Config of the job: the tables to look at. The field shows in the launchpad."""
+
+    tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
+
+
+def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
+    """Returns the job over these tables."""
+
+    @dg.op(name="plan", out=dg.Out(dg.Nothing))
+    def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
+        from lakehouse_assets.run.what_if import COLUMNS, all_differences, failing_tables
+
+        chosen = chosen_tables(config.tables, tables)
+        location = dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": lakehouse})
+        try:
+            rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
+        except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
+            raise dg.Failure(str(error)) from error
+        plan = shown_table(COLUMNS, rows)
+        context.add_output_metadata({"plan": plan, LOOKED_AT: len(chosen), FAILING: failing_tables(rows)})
+
+    return job_of(plan, PlanConfig, PLAN, "Shows what the declarations would change on the lake. Changes nothing.")

@@ -1,25 +1,21 @@
-"""Pins what a run reads, refuses what is gone, and tells it in the commit and in the UI.
-
-How a version is pinned is commit/pins.py's; what a worker reads of it, worker/pinned_lake.py's.
-"""
+"""The versions of other tables that a run reads: pins, positions, and how they are shown."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import dagster as dg
-from dagster._core.definitions.data_version import (
-    INPUT_DATA_VERSION_TAG_PREFIX,
-    INPUT_EVENT_POINTER_TAG_PREFIX,
-)
+from dagster._core.definitions.data_version import INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs
+from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs, set_tags
+from lakehouse_assets.commit.positions import READER, Moves, read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
@@ -27,8 +23,9 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.run.jobs import FILE_COLUMNS, PINNED, READS, markdown_table, shown_table
 from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.run.run_tags import RunTags
 from lakehouse_assets.wire.receipts import Receipt
-from lakehouse_assets.wire.work import Pin, ReadOn
+from lakehouse_assets.wire.work import MAIN, Pin, Position, ReadOn, table_and_ref
 
 LONGEST = 4096
 """Characters of a snapshot's summary: each load of a table reads the summaries of all its snapshots."""
@@ -139,3 +136,52 @@ def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
                 modified = datetime.fromtimestamp(file.modified_ms / 1000, UTC)
                 found[key].append((file.path, f"{file.size:,}", f"{modified:%Y-%m-%d %H:%M:%S} UTC"))
     return {key: shown_table(FILE_COLUMNS, files[:SHOWN]) for key, files in found.items()}
+
+
+logger = logging.getLogger(__name__)
+
+
+def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:
+    """Returns how far a table has read its inputs, for the workers of a run; None if its runs can't read on.
+
+    Runs that replace rows would lose what earlier ones have read, and each chunk of partitions would read all changes.
+    metadata: that its rows are staged on. tags: the run's. Raises BadRunTag.
+    """
+    reads_all = RunTags.of(tags).read_all
+    if table.write_mode.replaces or table.partitions is not None:
+        return None
+    return ReadOn() if reads_all else read_on(metadata)
+
+
+def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:
+    """Returns what a run does to its table's positions. receipts: what is published. staged_on: the table then."""
+    to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
+    return Moves(to, read_on(staged_on)) if to else Moves()
+
+
+def keep_unread(lakehouse: Lakehouse, table: str) -> None:
+    """Has each input keep what the table has not read yet, by a tag at the snapshot up to which it has. Raises nothing.
+
+    It follows the commit, so that a run that dies in between leaves an older tag, which keeps more. What can't be
+    tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
+    """
+    try:
+        catalog = lakehouse.catalog()
+        positions = read_on(with_retries(lambda: catalog.load_table(table)).metadata).positions
+    except Exception as error:  # of catalogs and storages; the rows are published
+        logger.warning("%s: what it has not read yet of its inputs may expire, as it can't be read: %r", table, error)
+        return
+    for name, text in positions.items():
+        if ":" in name:  # a source, which is purged only behind what is moved
+            continue
+        position, (identifier, ref) = Position.parse(text), table_and_ref(name)
+        tag = f"{READER}{table}" if ref == MAIN else f"{READER}{table}.{ref}"
+
+        def wanted(found: TableMetadata, tag: str = tag, position: Position = position) -> dict[str, int | None]:
+            is_there = found.table_uuid == position.uuid and found.snapshot_by_id(position.snapshot_id) is not None
+            return {tag: position.snapshot_id} if is_there else {}
+
+        try:
+            set_tags(catalog, identifier, wanted)
+        except Exception as error:  # of catalogs and storages; the rows are published
+            logger.warning("%s: %s may expire before it is read, as it can't be tagged: %r", table, name, error)

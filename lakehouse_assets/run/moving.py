@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
-from lakehouse_assets.run.input_positions import read_on_of
+from lakehouse_assets.run.inputs import read_on_of
 from lakehouse_assets.run.run_tags import ACCEPT_LOSS, READ_ALL, RunTags
 from lakehouse_assets.step.window import MOVE
 from lakehouse_assets.wire.work import SourceRange

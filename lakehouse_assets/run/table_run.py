@@ -35,15 +35,23 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved, InputsMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.input_positions import keep_unread, moves_of, read_on_of
-from lakehouse_assets.run.inputs import files_by_key, pins_of, refuse_unpinned, shown, summary_of, upstream_tags
+from lakehouse_assets.run.inputs import (
+    files_by_key,
+    keep_unread,
+    moves_of,
+    pins_of,
+    read_on_of,
+    refuse_unpinned,
+    shown,
+    summary_of,
+    upstream_tags,
+)
 from lakehouse_assets.run.jobs import FILES
-from lakehouse_assets.run.metadata import rows_now, run_metadata, shown_by_key
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.plan import (
     Plans,
     RunPlan,
+    first_attempts,
     plan_chunks,
     plans_of,
     publish_token,
@@ -52,12 +60,15 @@ from lakehouse_assets.run.plan import (
 )
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.queue_part import QueuePart
-from lakehouse_assets.run.reporting import (
+from lakehouse_assets.run.report import (
     advice_after,
     audit_failure,
     bad_keys,
     check_result,
     materialized,
+    rows_now,
+    run_metadata,
+    shown_by_key,
     staged_again,
     staging_failure,
 )

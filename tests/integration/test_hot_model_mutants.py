@@ -17,7 +17,7 @@ from lakehouse_assets.commit import expire, positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot import hot_rows, purge
-from lakehouse_assets.run import input_positions
+from lakehouse_assets.run import inputs
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.collected import local_site
 from tests.support.hot_model import HotModel
@@ -37,7 +37,7 @@ class OnSQLite(HotModel):
 def everywhere(read_on: Callable[[TableMetadata], ReadOn]) -> AbstractContextManager[object]:
     """Whoever asks how far a table was moved gets this answer."""
     patches = ExitStack()
-    for module in (positions, input_positions, hot_rows):
+    for module in (positions, inputs, hot_rows):
         patches.enter_context(patch.object(module, "read_on", read_on))
     return patches
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from lakehouse_assets.commit import positions
 from lakehouse_assets.commit.positions import Moves
-from lakehouse_assets.run import input_positions as of_run
+from lakehouse_assets.run import inputs as of_run
 from lakehouse_assets.run import table_run
 from lakehouse_assets.wire.work import Pin, ReadOn
 from lakehouse_assets.worker import inputs

@@ -16,8 +16,7 @@ import pytest
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.plan_job import plan_job
+from lakehouse_assets.run.asset import plan_job, table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import Lake, failure_text

@@ -17,7 +17,7 @@ from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.run.input_positions import moves_of, read_on_of
+from lakehouse_assets.run.inputs import moves_of, read_on_of
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.run_tags import READ_ALL
 from lakehouse_assets.sources.offsets import Offsets

@@ -14,7 +14,7 @@ from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
 from lakehouse_assets.commit.audit import LAKE, AuditFinding
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.chunks import Chunk, WorkerFailure
-from lakehouse_assets.run.reporting import advice_after, audit_failure
+from lakehouse_assets.run.report import advice_after, audit_failure
 from lakehouse_assets.wire.work import Cause
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, staged_again, tiny

@@ -12,8 +12,7 @@ from lakehouse_assets.commit.fork import ForkBase
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.run.assignments import first_attempts
-from lakehouse_assets.run.plan import plan_chunks
+from lakehouse_assets.run.plan import first_attempts, plan_chunks
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers, run_plan
 

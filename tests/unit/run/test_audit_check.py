@@ -14,7 +14,7 @@ from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import ReplacePartitions
 from lakehouse_assets.declare.table import AUDIT
-from lakehouse_assets.run.reporting import audit_failure, check_result
+from lakehouse_assets.run.report import audit_failure, check_result
 from tests.support.forks import Daily, daily_rows
 from tests.support.tables import numbers
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lakehouse_assets.run.metadata import places
+from lakehouse_assets.run.report import places
 
 URLS = [f"https://eu-west-1.console.aws.amazon.com/{n}" for n in range(5)]
 

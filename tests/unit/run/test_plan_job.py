@@ -15,7 +15,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.run.plan_job import LOOKED_AT, plan_job
+from lakehouse_assets.run.asset import LOOKED_AT, plan_job
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers, whole
 

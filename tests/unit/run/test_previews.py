@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse_assets.commit.staged import StagedChunk
-from lakehouse_assets.run import metadata
-from lakehouse_assets.run.metadata import previews
+from lakehouse_assets.run import report
+from lakehouse_assets.run.report import previews
 from tests.support.forks import Daily, daily_rows, region
 from tests.support.manifests import sqlite_catalog
 
@@ -38,7 +38,7 @@ def test_each_partition_shows_its_own_rows_and_an_empty_one_none(daily: Daily) -
 
 
 def test_a_run_of_many_partitions_shows_no_rows(daily: Daily, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(report, "MOST_PARTITIONS", 2)
     chunk = daily.stage("run", 0, DAYS, daily_rows(*DAYS))
     assert shown(DAYS, chunk) == {}
     assert shown(DAYS[:2], chunk).keys() == {*DAYS[:2]}

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.run import reporting, table_run
+from lakehouse_assets.run import report, table_run
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLake, FaultyLakehouse, rows_by_day, span, tiny
 
@@ -38,7 +38,7 @@ def test_rows_that_were_appended_are_not_appended_again(
         raise RuntimeError("it dies behind its commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "add_metadata", dies)
+        patch.setattr(report, "add_metadata", dies)
         with run(tags=span([DAY])) as first:
             assert not first.success
     assert rows_by_day(lake, TABLE) == {DAY: 3}

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse_assets.run import reporting
+from lakehouse_assets.run import report as reporting
 
 KEY = dg.AssetKey("reported")
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")

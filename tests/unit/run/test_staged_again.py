@@ -16,7 +16,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.run import reporting, table_run
+from lakehouse_assets.run import report, table_run
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, Signs, from_failure, tiny
 
@@ -91,7 +91,7 @@ def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_chan
 
     assert lake.run(declared(), FIRST).success
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "add_metadata", dies)
+        patch.setattr(report, "add_metadata", dies)
         died = lake.run(declared("text"), FIRST)
     assert not died.success
     resumed = lake.run(declared("text"), FIRST, tags=from_failure(died.run_id))

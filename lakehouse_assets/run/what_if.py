@@ -1,7 +1,4 @@
-"""Finds what the declarations would change on the lake, and what the next runs do about it.
-
-That is tables to create, differences, and partitions that other code has made. The job that shows it is in plan_job.py.
-"""
+"""What a run would do: the differences between a table and its declaration."""
 
 from __future__ import annotations
 
