@@ -15,7 +15,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.hot.source_definitions import source_definitions
 from lakehouse_assets.maintenance.part import maintenance
-from lakehouse_assets.queue.queue_definitions import queue_definitions
+from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job
 from lakehouse_assets.run.domain import Domain, location_settings

@@ -17,10 +17,9 @@ from lakehouse_assets.environment.settings import QueueSettings
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.decide import waiting_of
 from lakehouse_assets.queue.messages import RoutedRequest, Routes, Wanted
-from lakehouse_assets.queue.runs import Runs, pace_of
-from lakehouse_assets.queue.source import Message
-from lakehouse_assets.queue.sqs import SqsQueue, sqs_queue
+from lakehouse_assets.queue.source import Message, SqsQueue, sqs_queue
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
+from lakehouse_assets.queue.tick import Runs, pace_of
 from lakehouse_assets.run.in_flight import REDRIVE, location_of
 from lakehouse_assets.run.jobs import job_of, shown_table
 from lakehouse_assets.run.plan import plans_of

@@ -20,7 +20,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.queue.messages import said_by
 from lakehouse_assets.queue.redrive_job import redrive_job
 from lakehouse_assets.queue.sensor import QueueTroubled
-from lakehouse_assets.queue.sqs import sqs_client
+from lakehouse_assets.queue.source import sqs_client
 from tests.conftest import ROOT, missing
 from tests.support.fakes.sqs_service import LARGEST
 from tests.support.fakes.wire import Fault

@@ -29,7 +29,7 @@ from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.job_runs import ship
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.queue.sqs import sqs_client
+from lakehouse_assets.queue.source import sqs_client
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage import objects
 from resources.reports import reports_at_home

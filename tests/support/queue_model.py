@@ -23,8 +23,7 @@ from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes
-from lakehouse_assets.queue.source import Source
-from lakehouse_assets.queue.sqs import SqsQueue
+from lakehouse_assets.queue.source import Source, SqsQueue
 from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.plan import Plans

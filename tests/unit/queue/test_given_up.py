@@ -12,7 +12,7 @@ import pytest
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.decide import AT_ONCE, DEPLOYED, PATIENCE, Decision, RequestLetter, Waiting, given_up
 from lakehouse_assets.queue.messages import Routes
-from lakehouse_assets.queue.sqs import LARGEST
+from lakehouse_assets.queue.source import LARGEST
 from lakehouse_assets.queue.strikes import QueueMemory, Strikes
 from lakehouse_assets.queue.tick import FULL, Told
 from tests.support.queue_model import HOUR, START, TICK, Calls, Killed, World

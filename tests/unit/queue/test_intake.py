@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.intake import DOING_SECONDS, Intake, TakenMessages
 from lakehouse_assets.queue.messages import Routes
-from lakehouse_assets.queue.sqs import SqsQueue
+from lakehouse_assets.queue.source import SqsQueue
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_model import Calls, CountedSqs, MemoryObjects
 from tests.support.tables import numbers

@@ -13,7 +13,7 @@ import dagster as dg
 from lakehouse_assets.inbox.inbox import Inbox
 from lakehouse_assets.queue.intake import DOING_SECONDS, FIRST, MOST_ASKED, SLICE, THREADS, Intake, TakenMessages
 from lakehouse_assets.queue.messages import Routes
-from lakehouse_assets.queue.sqs import SqsQueue
+from lakehouse_assets.queue.source import SqsQueue
 from lakehouse_assets.storage.objects import THREADS as WRITERS
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_model import Calls, MemoryObjects

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
-from lakehouse_assets.queue.runs import QUEUE_TAG, TABLE_TAG, Runs
+from lakehouse_assets.queue.tick import QUEUE_TAG, TABLE_TAG, Runs
 from tests.support.tables import numbers
 
 TABLE = numbers()

@@ -10,8 +10,8 @@ import dagster as dg
 from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.queue.decide import Decision, Waiting
-from lakehouse_assets.queue.queue_definitions import queue_definitions
-from lakehouse_assets.queue.shown import numbers, sentence
+from lakehouse_assets.queue.definitions import queue_definitions
+from lakehouse_assets.queue.sensor import numbers, sentence
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.queue.tick import Told
 from tests.support.tables import numbers as numbers_table

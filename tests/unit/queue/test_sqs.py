@@ -12,8 +12,7 @@ from moto import mock_aws
 
 from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.queue.sensor import owner_name
-from lakehouse_assets.queue.source import SourceError
-from lakehouse_assets.queue.sqs import LARGEST, TAG, SqsQueue, reason_attribute
+from lakehouse_assets.queue.source import LARGEST, TAG, SourceError, SqsQueue, reason_attribute
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.queue_model import Calls, World
 from tests.support.tables import numbers

@@ -13,7 +13,7 @@ import pytest
 from lakehouse_assets.inbox.inbox import Inbox, Item
 from lakehouse_assets.queue.decide import AT_ONCE, PATIENCE
 from lakehouse_assets.queue.intake import SLICE, THREADS
-from lakehouse_assets.queue.sqs import SqsQueue
+from lakehouse_assets.queue.source import SqsQueue
 from lakehouse_assets.queue.tick import FULL
 from lakehouse_assets.storage.objects import THREADS as READERS
 from tests.support.queue_model import START, Calls, MemoryObjects, World

@@ -1,7 +1,4 @@
-"""The queue as a part of the code location: its asset, its sensor, the tables' check, the job for what was parked.
-
-They are there only if LAKEHOUSE_QUEUE is set.
-"""
+"""The queue as Dagster definitions."""
 
 from __future__ import annotations
 
@@ -23,8 +20,7 @@ def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definit
         return dg.Definitions()
     # Import what a code location without a queue need not load.
     from lakehouse_assets.queue.redrive_job import redrive_job
-    from lakehouse_assets.queue.sensor import asset_key, queue_sensor
-    from lakehouse_assets.queue.shown import arrivals_check
+    from lakehouse_assets.queue.sensor import arrivals_check, asset_key, queue_sensor
 
     by_hand = settings.by_hand and not queue.is_on_loopback
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
