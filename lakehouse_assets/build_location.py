@@ -13,7 +13,7 @@ import dagster as dg
 from lakehouse_assets.declare.location import dependency_problems
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.hot.source_definitions import source_definitions
+from lakehouse_assets.hot.definitions import source_definitions
 from lakehouse_assets.maintenance.part import maintenance
 from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job

@@ -12,7 +12,7 @@ from lakehouse_assets.cli.pipeline import Pipeline
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.hot.source_definitions import SQL
+from lakehouse_assets.hot.definitions import SQL
 from lakehouse_assets.sources.postgres_session import READING, connected
 
 

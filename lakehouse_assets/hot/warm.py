@@ -15,7 +15,7 @@ from pyparsing import ParseException
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, with_retries
 from lakehouse_assets.errors import LakehouseError, SourceLost
-from lakehouse_assets.hot.hot_rows import moved_to
+from lakehouse_assets.hot.hot_and_cold import moved_to
 from lakehouse_assets.run.jobs import job_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources.postgres import PostgresTable

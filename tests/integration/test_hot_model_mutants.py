@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import expire, positions
 from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.hot import hot_rows, purge
+from lakehouse_assets.hot import hot_and_cold, purge
 from lakehouse_assets.run import inputs
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.collected import local_site
@@ -37,7 +37,7 @@ class OnSQLite(HotModel):
 def everywhere(read_on: Callable[[TableMetadata], ReadOn]) -> AbstractContextManager[object]:
     """Whoever asks how far a table was moved gets this answer."""
     patches = ExitStack()
-    for module in (positions, inputs, hot_rows):
+    for module in (positions, inputs, hot_and_cold):
         patches.enter_context(patch.object(module, "read_on", read_on))
     return patches
 

@@ -14,8 +14,7 @@ import pytest
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.hot_rows import hot_schema
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.sources import kafka as kafka_source
 from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic

@@ -19,9 +19,8 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
 from lakehouse_assets.hot import hot_and_cold as reader
-from lakehouse_assets.hot import pace
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.hot_rows import hot_schema
+from lakehouse_assets.hot import source_sensors
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.hot.source_sensors import judged
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.sources import postgres_session
@@ -232,7 +231,7 @@ def test_a_role_that_sees_no_other_sees_that_rows_are_held_back(lake: Lake, data
 
 
 def test_a_prepared_transaction_is_seen(lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "LONG_WRITER_SECONDS", 0.0)
+    monkeypatch.setattr(source_sensors, "LONG_WRITER_SECONDS", 0.0)
     with database.cursor() as cursor:
         cursor.execute("BEGIN; INSERT INTO state (n) VALUES (1); PREPARE TRANSACTION 'left'")
         try:

@@ -21,8 +21,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import PublishRefused, SourceLost
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.hot_rows import hot_schema
+from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.source_sensors import judged
 from lakehouse_assets.run.resource import Lakehouse

@@ -15,8 +15,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import TooMuchHot
-from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
-from lakehouse_assets.hot.hot_rows import HotRows
+from lakehouse_assets.hot.hot_and_cold import HotAndCold, HotRows, hot_and_cold
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake

@@ -155,7 +155,7 @@ def test_how_far_behind_a_table_is_can_be_plotted(lake: Lake, catalog: Catalog, 
 def test_a_transaction_that_holds_rows_back_for_long_is_told(
     lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_assets.hot.pace.LONG_WRITER_SECONDS", 0.0)
+    monkeypatch.setattr("lakehouse_assets.hot.source_sensors.LONG_WRITER_SECONDS", 0.0)
     with psycopg2.connect("dbname=template1") as writer, writer.cursor() as cursor:  # in another database
         cursor.execute("CREATE TEMP TABLE something (n int)")
         cursor.execute("INSERT INTO something VALUES (1)")

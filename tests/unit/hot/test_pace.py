@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse_assets.hot.pace import SourceLook, is_due, verdict, wait_after
+from lakehouse_assets.hot.source_sensors import SourceLook, is_due, verdict, wait_after
 from lakehouse_assets.sources.kafka import KafkaTopic
 from lakehouse_assets.sources.row_source import Lag, SourceState
 

@@ -1,7 +1,4 @@
-"""Sources as a part of the code location: their assets, the sensors, the tables' check, the job that purges.
-
-They are there only where a table has a source.
-"""
+"""Tables with a source as Dagster definitions."""
 
 from __future__ import annotations
 
