@@ -81,7 +81,7 @@ class HandOff:
             raise DeclarationError(*problems)
 
     def _problems(self) -> Iterator[str]:
-        from lakehouse_assets.hand_off.hive_types import type_problems
+        from lakehouse_assets.hand_off.hive import type_problems
 
         if not GLUE.fullmatch(self.glue):
             yield f"glue is {self.glue!r}, expected database.table of lower-case letters, digits and _"

@@ -1,8 +1,4 @@
-"""Hands a table off, step by step: plan, write, check, replicas, register, switch, clean up.
-
-Each step can be killed: whoever resumes the run finds in the records, and in Glue, how far it was. What Dagster shows
-is hand_off_asset.py's.
-"""
+"""Handing a version over: writing it, verifying replicas, switching readers, removing what is old."""
 
 from __future__ import annotations
 
@@ -23,20 +19,25 @@ from lakehouse_assets.collect.leases import HELD, Chain, Periods, state_of
 from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError
-from lakehouse_assets.hand_off.glue_inputs import SEQUENCE, SNAPSHOT, UUID, VERSION, of_parameters
-from lakehouse_assets.hand_off.glue_registry import GlueRegistry, may_have_landed
-from lakehouse_assets.hand_off.hive_files import (
+from lakehouse_assets.hand_off.glue import (
+    SEQUENCE,
+    SNAPSHOT,
+    UUID,
+    VERSION,
+    GlueRegistry,
+    may_have_landed,
+    of_parameters,
+)
+from lakehouse_assets.hand_off.hive import (
     count_rows,
     list_sizes,
     plan_tasks,
     read_files,
     source_scan,
+    type_problems,
     write_files,
 )
-from lakehouse_assets.hand_off.hive_types import type_problems
-from lakehouse_assets.hand_off.records import HandOffPlan, Records, Version, Written
-from lakehouse_assets.hand_off.replicas import VerifiedReplica, verify_replicas
-from lakehouse_assets.hand_off.waits import Clock
+from lakehouse_assets.hand_off.records import Clock, HandedFile, HandOffPlan, Records, Version, Written, backoff
 from lakehouse_assets.storage.objects import delete_all, keys_below, milliseconds
 from lakehouse_assets.storage.place import Place, is_elsewhere, place_of
 
@@ -44,6 +45,74 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class VerifiedReplica:
+    """A replica that was found to have all files of a version."""
+
+    location: str
+    """The version's folder there."""
+    waited: timedelta
+    """From the first look until all was there."""
+    looks: int
+
+
+def verify_replicas(
+    client: Any, replicas: Sequence[str], written: Written, within: timedelta, clock: Clock
+) -> list[VerifiedReplica]:
+    """Waits until each replica has each file: as many bytes, the same footer, and so the same rows. Region by region.
+
+    client: of S3; botocore finds a bucket's region by itself. replicas: prefixes. within: how long all of them may take
+    together.
+
+    Raises HandOffUnfinished for a replica that is not whole in time, HandOffRefused for one that can't be read.
+    """
+    until = clock.now() + within
+    return [_verify(client, one, written, until, clock) for one in replicas]
+
+
+def _verify(client: Any, replica: str, written: Written, until: datetime, clock: Clock) -> VerifiedReplica:
+    folder = place_of(replica).child(written.name)
+    began = clock.now()
+    verified: set[str] = set()
+    for looks, wait in enumerate(backoff(), start=1):
+        lacks = _look(client, folder, written.files, verified)
+        if not lacks:
+            return VerifiedReplica(folder.location, clock.now() - began, looks)
+        left = (until - clock.now()).total_seconds()
+        if left <= 0:
+            raise HandOffUnfinished(
+                f"replica {folder.location}: {lacks}, after {looks} looks in {clock.now() - began}. Nothing was "
+                "switched, readers go on with the version before. See the bucket's replication metrics, then "
+                "re-execute the run from failure: what was written is kept"
+            )
+        logger.info("replica %s: %s; next look in %.0f s", folder.location, lacks, min(wait, left))
+        clock.sleep(min(wait, left))
+    raise AssertionError("the waits have no end")
+
+
+def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified: set[str]) -> str:
+    """Says what a replica lacks of the files; "" for nothing. Adds those that are whole to ``verified``."""
+    try:
+        sizes = list_sizes(client, folder)
+        there = {path: size for path, size in sizes.items() if path in files and path not in verified}
+        whole = {path: size for path, size in there.items() if size == files[path].size}
+        found = read_files(client, folder, whole)
+    except ValueError as error:
+        return f"a file is no Parquet: {error}"
+    except Exception as error:
+        if may_have_landed(error):
+            return f"it could not be read ({error!r})"
+        raise HandOffRefused(
+            f"replica {folder.location} can't be read: {error}. Nothing was switched, readers go on with the version "
+            "before. Allow s3:ListBucket and s3:GetObject there, then re-execute the run from failure"
+        ) from error
+    verified |= {path for path, file in found.items() if file == files[path]}
+    pending = sorted(files.keys() - verified)
+    if more := sorted(sizes.keys() - files.keys()):
+        return f"it has files that are not of this version, such as {more[0]}"
+    return f"{len(pending)} of {len(files)} files have not arrived, such as {pending[0]}" if pending else ""
 
 
 @dataclass(frozen=True)

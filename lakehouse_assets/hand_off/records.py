@@ -1,13 +1,11 @@
-"""Keeps what a hand-off decides and has done, as small durable objects on the staging prefix.
-
-Nothing is decided here; the steps that write these are in hand_over.py.
-"""
+"""What a hand-off records of its versions, and how long it waits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 from uuid import UUID
 
@@ -173,3 +171,27 @@ class Records:
 
     def _write(self, name: str, record: Durable) -> None:
         self.objects.write(name, record.to_json().encode())
+
+
+LONGEST_WAIT_S = 60.0
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Tells the time, and waits."""
+
+    now: Callable[[], datetime] = _utc_now
+    """Returns the time, with a timezone."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits for some seconds."""
+
+
+def backoff(first: float = 1.0) -> Iterator[float]:
+    """Yields how many seconds to wait, each time twice as long, at most a minute, without end."""
+    while True:
+        yield first
+        first = min(first * 2, LONGEST_WAIT_S)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from lakehouse_assets.declare.columns import column, schema_of
-from lakehouse_assets.hand_off.glue_inputs import OURS, parameters, table_input, unreadable_parameters, view_input
+from lakehouse_assets.hand_off.glue import OURS, parameters, table_input, unreadable_parameters, view_input
 from lakehouse_assets.hand_off.records import HandOffPlan, Version
 
 # https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html and API_TableInput.html

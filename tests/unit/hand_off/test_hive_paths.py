@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_assets.errors import HandOffRefused
-from lakehouse_assets.hand_off.hive_paths import NULL, segment, segments, values_of
+from lakehouse_assets.hand_off.hive import NULL, segment, segments, values_of
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from lakehouse_assets.hand_off.hive_types import hive_type, trino_type, type_problems
+from lakehouse_assets.hand_off.hive import hive_type, trino_type, type_problems
 
 PLACE = StructType(NestedField(1, "lat", DecimalType(9, 6)), NestedField(2, "seen", TimestamptzType()))
 
