@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.hand_off.hand_off_asset import HandOff as HandOff
     from lakehouse_assets.hot.hot_and_cold import hot_and_cold as hot_and_cold
     from lakehouse_assets.releases.current import when_current as when_current
-    from lakehouse_assets.releases.readers import release as release
+    from lakehouse_assets.releases.pointer import release as release
     from lakehouse_assets.releases.release_asset import Release as Release
     from lakehouse_assets.run.domain import Domain as Domain
     from lakehouse_assets.run.resource import Lakehouse as Lakehouse

@@ -21,7 +21,7 @@ from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
-from lakehouse_assets.releases.readers import release
+from lakehouse_assets.releases.pointer import release
 from lakehouse_assets.sources.offsets import Offsets
 
 RELEASE = "release:"

@@ -11,7 +11,8 @@ import pytest
 
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.errors import NoSuchRelease
-from lakehouse_assets.releases import publish_release, readers
+from lakehouse_assets.releases import pointer as readers
+from lakehouse_assets.releases import publish_release
 from lakehouse_assets.releases.consistency import Log
 from lakehouse_assets.releases.pointer import KeptRelease, Pointer, _to_arrow
 from tests.integration import test_releases as tests

@@ -19,8 +19,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.releases import publish_release
-from lakehouse_assets.releases.pointer import Pointer
-from lakehouse_assets.releases.readers import Released, release
+from lakehouse_assets.releases.pointer import Pointer, Released, release
 from lakehouse_assets.releases.release_asset import Release
 from lakehouse_assets.run.resource import Lakehouse
 
