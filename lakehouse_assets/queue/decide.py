@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakehouse_assets.declare.options import Pace
-from lakehouse_assets.inbox.covers import by_partition
-from lakehouse_assets.inbox.inbox import Item
+from lakehouse_assets.inbox.inbox import Item, by_partition
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.queue.messages import Wanted
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory

@@ -23,7 +23,7 @@ from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.inbox.covers import Covered, Covers, Failed
+from lakehouse_assets.inbox.inbox import Covered, Covers, Failed
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window

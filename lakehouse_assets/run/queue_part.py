@@ -17,8 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.tokens import runs_since
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.inbox.covers import Covered, Failed, RunCovers, waiting_for
-from lakehouse_assets.inbox.inbox import Inbox, inbox_at
+from lakehouse_assets.inbox.inbox import Covered, Failed, Inbox, RunCovers, inbox_at, waiting_for
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse

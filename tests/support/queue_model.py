@@ -18,8 +18,7 @@ import dagster as dg
 from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk
-from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for
-from lakehouse_assets.inbox.inbox import Inbox
+from lakehouse_assets.inbox.inbox import Covers, Inbox, RunCovers, waiting_for
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes

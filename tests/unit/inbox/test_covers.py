@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lakehouse_assets.inbox.covers import Covers, RunCovers, waiting_for
-from lakehouse_assets.inbox.inbox import Inbox, Item
+from lakehouse_assets.inbox.inbox import Covers, Inbox, Item, RunCovers, waiting_for
 from tests.support.queue_model import Calls, MemoryObjects
 
 ITEM = Item("a.t", "1", 2, 5_000, 6_000)

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunks import Chunk
-from lakehouse_assets.inbox.covers import Covered, Failed
+from lakehouse_assets.inbox.inbox import Covered, Failed
 from lakehouse_assets.run.plan import Plans
 from tests.support.tables import run_plan
 
