@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from lakehouse_assets.run.domain import Domain as Domain
     from lakehouse_assets.run.resource import Lakehouse as Lakehouse
     from lakehouse_assets.run.updated import when_updated as when_updated
-    from lakehouse_assets.sources.avro_value import Avro as Avro
-    from lakehouse_assets.sources.json_value import Json as Json
     from lakehouse_assets.sources.kafka import KafkaTopic as KafkaTopic
     from lakehouse_assets.sources.postgres import PostgresTable as PostgresTable
+    from lakehouse_assets.sources.values import Avro as Avro
+    from lakehouse_assets.sources.values import Json as Json
     from lakehouse_assets.step.window import BadPartitions as BadPartitions
     from lakehouse_assets.step.window import Window as Window
     from lakehouse_assets.storage.objects import put_file as put_file

@@ -13,8 +13,7 @@ from lakehouse_assets.environment.catalog import find_table, load_lake, with_ret
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import DeclarationError, SourceLost, SourceUnreachable, TooMuchHot
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import DELETED, RowSource, Split
+from lakehouse_assets.sources.row_source import DELETED, Offsets, RowSource, Split
 from lakehouse_assets.step.window import MOVE
 from lakehouse_assets.wire.work import ReadOn
 

@@ -20,8 +20,8 @@ from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.run.jobs import chosen_tables, job_of, shown_table
 from lakehouse_assets.run.moving import mover_of
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.row_source import Offsets
 
 PURGE = "lakehouse_purge"
 

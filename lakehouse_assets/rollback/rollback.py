@@ -22,7 +22,7 @@ from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
 from lakehouse_assets.releases.pointer import release
-from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.row_source import Offsets
 
 RELEASE = "release:"
 """What the name of a release begins with, as the place to roll back to: ``release:12``."""

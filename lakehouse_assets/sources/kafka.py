@@ -15,11 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
-from lakehouse_assets.sources.avro_value import Avro
-from lakehouse_assets.sources.field_names import OtherCase
-from lakehouse_assets.sources.json_value import Json
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState, Split, named_settings
+from lakehouse_assets.sources.row_source import Lag, Offsets, RowSource, SourceState, Split, named_settings
+from lakehouse_assets.sources.values import Avro, Json, OtherCase
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,10 +16,17 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from lakehouse_assets.errors import BadValue, SourceLost
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.postgres_faults import POS, POS_AT, faults_of
-from lakehouse_assets.sources.postgres_session import ASKING, READING, WRITING, Patience, connected
-from lakehouse_assets.sources.row_source import DELETED, Fault, Lag, RowSource, SourceState, Split
+from lakehouse_assets.sources.postgres_session import (
+    ASKING,
+    POS,
+    POS_AT,
+    READING,
+    WRITING,
+    Patience,
+    connected,
+    faults_of,
+)
+from lakehouse_assets.sources.row_source import DELETED, Fault, Lag, Offsets, RowSource, SourceState, Split
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from textwrap import indent
 
 from lakehouse_assets.sources.postgres import MARKS, PURGED, PURGES, THIS, PostgresTable, postgres_type, quoted
-from lakehouse_assets.sources.postgres_faults import OWN, POS, POS_AT, faults_query
+from lakehouse_assets.sources.postgres_session import OWN, POS, POS_AT, faults_query
 from lakehouse_assets.sources.row_source import DELETED
 
 

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from lakehouse_assets.environment.machine import LIBRARY, VERSION
 from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.row_source import Offsets
 from lakehouse_assets.step.window import Window
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.errors import BadValue, LakehouseError, SourceLost, SourceUnreachable
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import DELETED, RowSource, Split, client_environment
+from lakehouse_assets.sources.row_source import DELETED, Offsets, RowSource, Split, client_environment
 from lakehouse_assets.step.window import CHANGE_TYPE, MOVE, Window
 from lakehouse_assets.wire.work import EMPTY, Assignment, Pin, Position, SourceRange
 from lakehouse_assets.worker.failure import CannotReadOn, ChangesUnknown, no_input

@@ -25,9 +25,8 @@ from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
 from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.source_sensors import judged
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Split
+from lakehouse_assets.sources.row_source import Offsets, Split
 from tests.conftest import missing
 from tests.support.hot_tables import UPSERT, ddl_of, make_source, state_table
 from tests.support.light_move import LightMove

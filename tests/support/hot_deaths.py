@@ -28,8 +28,8 @@ from lakehouse_assets.hot.purge import purgeable
 from lakehouse_assets.hot.warm import warm
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.sources import postgres
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.sources.row_source import Offsets
 from lakehouse_assets.wire.work import SourceRange
 from tests.support.hot_tables import state_table
 from tests.support.hot_world import rows_of, with_gaps

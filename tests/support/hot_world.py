@@ -26,9 +26,8 @@ from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import SourceLost
 from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import SourceState
+from lakehouse_assets.sources.row_source import Offsets, SourceState
 from tests.support.hot_tables import UPSERT, state_table
 from tests.support.lake_model import FAR
 from tests.support.standin_mover import made, moving

@@ -20,9 +20,8 @@ from lakehouse_assets.hot.hot_and_cold import hot_schema
 from lakehouse_assets.run.inputs import moves_of, read_on_of
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.run_tags import READ_ALL
-from lakehouse_assets.sources.offsets import Offsets
 from lakehouse_assets.sources.postgres import DELETED
-from lakehouse_assets.sources.row_source import Split
+from lakehouse_assets.sources.row_source import Offsets, Split
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Bound, Merged, SourceRange
 from tests.support.light_stage import added_rows, merge_by_copy, receipt, register

@@ -16,8 +16,7 @@ from lakehouse_assets.commit.positions import POSITIONS, WITNESS, read_on
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import Split
+from lakehouse_assets.sources.row_source import Offsets, Split
 
 
 def made(catalog: Catalog, table: Table) -> IcebergTable:

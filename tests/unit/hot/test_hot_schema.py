@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.sources.avro_value import Avro
 from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.sources.values import Avro
 from tests.support.hot_tables import events_table
 
 AT = datetime(2013, 1, 31, 6, tzinfo=UTC)

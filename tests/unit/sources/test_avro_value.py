@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from lakehouse_assets.errors import SourceUnreachable
-from lakehouse_assets.sources import avro_value
-from lakehouse_assets.sources.avro_value import Avro
-from lakehouse_assets.sources.field_names import OtherCase
+from lakehouse_assets.sources import values as avro_value
 from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.offsets import Offsets
+from lakehouse_assets.sources.row_source import Offsets
+from lakehouse_assets.sources.values import Avro, OtherCase
 from lakehouse_assets.wire.work import SourceRange
 from tests.support.schema_registry import Served, framed, small_registry
 

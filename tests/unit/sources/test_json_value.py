@@ -8,8 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.sources.field_names import OtherCase
-from lakehouse_assets.sources.json_value import Json
+from lakehouse_assets.sources.values import Json, OtherCase
 
 SCHEMA = pa.schema(
     [

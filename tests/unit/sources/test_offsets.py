@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.offsets import Offsets
-from lakehouse_assets.sources.row_source import SourceState
+from lakehouse_assets.sources.row_source import Offsets, SourceState
 from lakehouse_assets.wire.work import SourceRange
 
 POSITION = Offsets("id", (5, 7))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from lakehouse_assets.errors import SourceUnreachable
 from lakehouse_assets.sources.row_source import client_environment
-from lakehouse_assets.sources.schema_registry import ask
+from lakehouse_assets.sources.values import ask
 from tests.support.http_server import Handler, http_server
 from tests.support.schema_registry import Served, small_registry
 
