@@ -236,7 +236,7 @@ class DeletesLevel(LimitedLevel):
 
         The files that were rewritten may have been the last that needed them.
         """
-        from lakehouse_assets.commit.dangling import remove_dangling_deletes
+        from lakehouse_assets.rewrite.manifests import remove_dangling_deletes
 
         result, token = super()._landed(means, action, report), means.token(action)
         token = replace(token, text=f"{token.text}.dangling")
@@ -338,7 +338,7 @@ def _counted(found: int, of: int) -> str:
 
 
 def _min_input_files(means: Means) -> int:
-    from lakehouse_assets.rewrite.rewrite_plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
+    from lakehouse_assets.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
 
     return LEAST_INPUT_FILES if means.force else MIN_INPUT_FILES
 

@@ -26,13 +26,14 @@ from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport, report_of_unit
-from lakehouse_assets.rewrite.rewrite_plan import MIN_INPUT_FILES, plan_rewrites
-from lakehouse_assets.rewrite.spark_plan import (
+from lakehouse_assets.rewrite.plan import (
+    MIN_INPUT_FILES,
     WORKER_BYTES,
     PlannedChunk,
     RewritePlan,
     cut,
     listed,
+    plan_rewrites,
     planned,
 )
 from lakehouse_assets.run.plan import attempt_of

@@ -24,7 +24,7 @@ from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.rewrite import spark_rewrite
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome
-from lakehouse_assets.rewrite.spark_plan import WORKER_BYTES
+from lakehouse_assets.rewrite.plan import WORKER_BYTES
 from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token

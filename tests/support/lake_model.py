@@ -14,10 +14,9 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.collect.leases import Periods
 from lakehouse_assets.collect.trash import TrashSelection
-from lakehouse_assets.commit.dangling import remove_dangling_deletes
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.landing import LandingRule, Unit
-from lakehouse_assets.rewrite.manifests import rewrite_manifests
+from lakehouse_assets.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
 from lakehouse_assets.storage.place import place_of
 from tests.support.forks import daily_rows
 from tests.support.lake_writers import DAYS, LakeWriters, carriers, days, fate, index, killed

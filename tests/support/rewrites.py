@@ -13,9 +13,8 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.landing import Base, Landing, Unit, land
 from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.rewrite.compact import CompactionReport, compact
-from lakehouse_assets.rewrite.rewrite import rewrite
-from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
+from lakehouse_assets.rewrite.compact import CompactionReport, compact, rewrite
+from lakehouse_assets.rewrite.plan import RewriteTask, plan_rewrites
 from tests.support.forks import Daily
 
 FEW = 2

@@ -17,7 +17,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType, UUIDType
 
 from lakehouse_assets.health.needs_spark import unsortable
-from lakehouse_assets.rewrite.rewrite import sort
+from lakehouse_assets.rewrite.compact import sort
 
 SCHEMA = Schema(
     NestedField(1, "n", LongType()),

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.rewrite.spark_plan import PlannedChunk, RewritePlan
+from lakehouse_assets.rewrite.plan import PlannedChunk, RewritePlan
 from lakehouse_assets.rewrite.spark_rewrite import first_attempts
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers

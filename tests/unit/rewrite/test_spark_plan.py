@@ -12,13 +12,14 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from lakehouse_assets.commit.manifests import Entries
-from lakehouse_assets.rewrite.rewrite_plan import RewriteTask, plan_rewrites
-from lakehouse_assets.rewrite.spark_plan import (
+from lakehouse_assets.rewrite.plan import (
     PlannedChunk,
     PlannedPartition,
     RewritePlan,
+    RewriteTask,
     cut,
     listed,
+    plan_rewrites,
     planned,
 )
 from lakehouse_assets.wire.receipts import read_json
