@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from bench.synthetic import TABLE, properties
 from lakehouse_assets.health.look import look
-from lakehouse_assets.health.summary_cache import SummaryCache
+from lakehouse_assets.health.summaries import SummaryCache
 
 MIB = 2**20
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.findings import DESCRIPTIONS, Check, Measures
+from lakehouse_assets.health.health import DESCRIPTIONS, Check, Measures
 from lakehouse_assets.run.resource import Lakehouse
 
 EVERY_SECONDS = 300
@@ -32,8 +32,8 @@ def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
     def look_at(
         context: dg.AssetCheckExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult]:
-        from lakehouse_assets.health.health_tick import verdicts_now
         from lakehouse_assets.health.look import HealthReader
+        from lakehouse_assets.health.verdicts import verdicts_now
 
         found = verdicts_now(table, measures, lambda: HealthReader.of(lakehouse, lakehouse.catalog(), context.instance))
         for key in sorted(context.selected_asset_check_keys):
@@ -59,7 +59,7 @@ def health_sensor(
         "materialized since, and of each table once an hour. Says what their latest evaluations do not say.",
     )
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        from lakehouse_assets.health.health_tick import evaluate
+        from lakehouse_assets.health.verdicts import evaluate
 
         return evaluate(context, lakehouse, tables, measures, clock())
 

@@ -1,13 +1,13 @@
-"""Looks at a table: reads its metadata and the manifests that no earlier look has read, and gives its health.
-
-What the numbers mean is in health.py. No data file is opened, and nothing under the table is written.
-"""
+"""One look at the health of a table, and the cursor that spares a further one."""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import NamedTuple
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
@@ -22,9 +22,9 @@ from lakehouse_assets.commit.manifests import current_manifests, has_live_files,
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceRefused, UnreadableMetadata
 from lakehouse_assets.health.health import TableHealth, size_limits, table_health
-from lakehouse_assets.health.partition_names import KeyOf, keys_of
-from lakehouse_assets.health.summaries import LiveFile, summarize
-from lakehouse_assets.health.summary_cache import SummaryCache, line, summaries_in
+from lakehouse_assets.health.partition_health import KeyOf, keys_of
+from lakehouse_assets.health.summaries import LiveFile, SummaryCache, line, summaries_in, summarize
+from lakehouse_assets.run.jobs import SensorCursor
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -127,3 +127,67 @@ class HealthReader:
         """Returns the table's health, with partitions named by Dagster keys. Raises what look() raises."""
         health = look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
         return replace(health, collected=LastLook.read(self.cache.io, notes(self.staging, health.uuid, LOOK)))
+
+
+HOUR = 3600.0
+"""Seconds until a table without a new materialization in Dagster's log is looked at again. Other engines leave no
+event, so what they do is seen that late. A load every five minutes was 8.6 million a month for 500 idle tables."""
+
+
+class Seen(NamedTuple):
+    """The state in which a table was found."""
+
+    location: str
+    """The location of its metadata, shortened, if that asked for nothing that is still to be done; else empty."""
+    event: int
+    """The storage id of its latest materialization in Dagster's log; 0 if it has none."""
+    again: float
+    """When it is looked at again without a newer event, seconds since 1970."""
+
+
+@dataclass
+class LookCursor(SensorCursor):
+    """The place where the sensor goes on, and the state in which it saw each table."""
+
+    last: str = ""
+    """The identifier of the table that was looked at last."""
+    seen: dict[str, Seen] = field(default_factory=dict)
+
+    def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
+        """Returns the tables that are to be looked at, in turn: by name, beginning after the last one.
+
+        events: by identifier, as materializations() finds them. now: seconds since 1970.
+        """
+        found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
+        return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
+
+    def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
+        """Returns the tables, beside those that are due, that were found with something still to be done."""
+        return [
+            table
+            for table in tables
+            if table not in due and (seen := self.seen.get(table.identifier)) and not seen.location
+        ]
+
+    def _is_due(self, identifier: str, event: int, now: float) -> bool:
+        seen = self.seen.get(identifier)
+        return seen is None or seen.event != event or now >= seen.again
+
+    def forget_others(self, identifiers: Collection[str]) -> None:
+        """Drops tables that are no longer declared. identifiers: those that are."""
+        self.seen = {name: seen for name, seen in self.seen.items() if name in identifiers}
+
+
+def materializations(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, int]:
+    """Finds, by identifier, the storage id of each table's latest materialization; 0 for a table without any.
+
+    This takes one query: 0.16 s of CPU for 500 tables. It must be asked before a table is loaded, so that the next tick
+    sees what is published meanwhile.
+    """
+    latest = instance.event_log_storage.get_latest_materialization_storage_ids([table.key for table in tables])
+    return {table.identifier: latest.get(table.key) or 0 for table in tables}
+
+
+def short(text: str) -> str:
+    """Returns a hash of a text, 8 hex digits long."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

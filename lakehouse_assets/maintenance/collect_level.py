@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
+from lakehouse_assets.health.health import Check, Finding, Limit, Severity, size_text
 from lakehouse_assets.maintenance.level import Action, Candidate, MaintenanceLevel, Means, Result
 from lakehouse_assets.run.jobs import shown_table
 from lakehouse_assets.run.resource import Lakehouse

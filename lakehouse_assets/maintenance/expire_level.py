@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.findings import Check, Finding, Limit, size_text
+from lakehouse_assets.health.health import Check, Finding, Limit, size_text
 from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Gain, MaintenanceLevel, Means, Result
 
 if TYPE_CHECKING:

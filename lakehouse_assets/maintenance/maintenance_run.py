@@ -16,11 +16,9 @@ import dagster as dg
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.disk import full_disk
-from lakehouse_assets.health.findings import error_text
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.health_tick import verdicts_now
+from lakehouse_assets.health.health import TableHealth, error_text
 from lakehouse_assets.health.look import HealthReader
-from lakehouse_assets.health.said import Stored
+from lakehouse_assets.health.verdicts import Stored, verdicts_now
 from lakehouse_assets.maintenance.collect_level import collection_tables, site_of
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Means
 from lakehouse_assets.maintenance.policy import Policy, candidates, plan

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lakehouse_assets.health.findings import size_text
-from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.health.health import TableHealth, size_text
 from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.policy import Plan
 from lakehouse_assets.run.jobs import shown_table

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.manifests import live_entries
 from lakehouse_assets.health.look import look
-from lakehouse_assets.health.summaries import LiveFile
-from lakehouse_assets.health.summary_cache import SummaryCache
+from lakehouse_assets.health.summaries import LiveFile, SummaryCache
 from tests.support.forks import Daily, daily_rows
 from tests.support.servers import SeaweedFS
 

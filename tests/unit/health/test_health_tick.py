@@ -16,10 +16,10 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health import health_tick as sensors
+from lakehouse_assets.health import verdicts as sensors
 from lakehouse_assets.health.checks import health_checks, health_sensor
-from lakehouse_assets.health.health_verdicts import unreadable
-from lakehouse_assets.health.look_cursor import LookCursor
+from lakehouse_assets.health.look import LookCursor
+from lakehouse_assets.health.verdicts import unreadable
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.manifests import Crafted, Listed

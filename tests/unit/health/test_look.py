@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.health import look as looking
 from lakehouse_assets.health.look import TimeIsUp, look
-from lakehouse_assets.health.summary_cache import SummaryCache
+from lakehouse_assets.health.summaries import SummaryCache
 from tests.support.forks import SCHEMA, SPEC, CountingIO
 from tests.support.manifests import DELETED, POSITIONS, Crafted, Listed, sqlite_catalog
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lakehouse_assets.health.look_cursor import LookCursor, Seen, materializations
+from lakehouse_assets.health.look import LookCursor, Seen, materializations
 from tests.support.tables import numbers
 
 TABLES = [numbers(identifier=f"demo.{name}") for name in ("c", "a", "b")]

@@ -12,7 +12,7 @@ from pyiceberg.typedef import Record
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.partition_names import keys_of
+from lakehouse_assets.health.partition_health import keys_of
 from tests.support.manifests import Crafted, sqlite_catalog
 from tests.support.tables import DAYS, numbers
 

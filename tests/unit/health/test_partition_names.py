@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.health.partition_names import partition_names
+from lakehouse_assets.health.partition_health import partition_names
 from tests.support.partition_kinds import PARTITIONS, SCHEMA, SPEC
 
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from lakehouse_assets.health import summary_cache
-from lakehouse_assets.health.summaries import SizeLimits, Summary
-from lakehouse_assets.health.summary_cache import SummaryCache, line, summaries_in
+from lakehouse_assets.health import summaries
+from lakehouse_assets.health.summaries import SizeLimits, Summary, SummaryCache, line, summaries_in
 
 TABLE, LIMITS = UUID(int=1), SizeLimits(64, 384)
 VALUES = (
@@ -131,7 +130,7 @@ def test_code_that_counts_something_else_does_not_misread_it(
     cache: SummaryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write(TABLE, LIMITS, LINES.values())
-    monkeypatch.setattr(summary_cache, "FIELDS", ("spec_id", "content"))
+    monkeypatch.setattr(summaries, "FIELDS", ("spec_id", "content"))
     assert cache.read(TABLE, LIMITS) == {}
 
 

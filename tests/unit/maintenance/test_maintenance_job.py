@@ -22,7 +22,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health.findings import Limit
+from lakehouse_assets.health.health import Limit
 from lakehouse_assets.maintenance import manifests_level
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
