@@ -14,7 +14,7 @@ from lakehouse_assets.declare.location import dependency_problems
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.hot.definitions import source_definitions
-from lakehouse_assets.maintenance.part import maintenance
+from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job

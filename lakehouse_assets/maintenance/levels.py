@@ -1,14 +1,277 @@
-"""The levels of maintenance that there are: a new one is a file of its own and a line here.
-
-What a level is, is in level.py; its name is a word of declare/care.py's.
-"""
+"""All levels of maintenance, and those that rewrite no data files: manifests, expire, collect."""
 
 from __future__ import annotations
 
-from lakehouse_assets.maintenance.collect_level import CollectLevel
-from lakehouse_assets.maintenance.expire_level import ExpireLevel
-from lakehouse_assets.maintenance.manifests_level import ManifestsLevel
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lakehouse_assets.declare.options import Level, Maintenance
+from lakehouse_assets.health.health import Check, Finding, Limit, Severity, size_text
+from lakehouse_assets.maintenance.level import MIB, OPEN_COST, Action, Candidate, Gain, MaintenanceLevel, Means, Result
 from lakehouse_assets.maintenance.rewrite_levels import DeletesLevel, FragmentsLevel, SortLevel, UndersizedLevel
+from lakehouse_assets.run.jobs import shown_table
+from lakehouse_assets.run.resource import Lakehouse
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.collect.pass_report import Report, Tally
+    from lakehouse_assets.collect.site import Site
+    from lakehouse_assets.commit.expire import Expiry, ExpiryPlan
+    from lakehouse_assets.health.health import TableHealth
+
+SNAPSHOTS = Limit(1_001, 10_000)
+"""Snapshots of the table: a commit takes 0.3 s longer for each 1,000 (measured with PyIceberg), so 10,000 cost it
+three seconds."""
+METADATA = Limit(8 * MIB, 80 * MIB)
+"""The bytes of metadata.json, which each commit writes and each load reads. A snapshot takes about 1 KiB: as many as
+SNAPSHOTS allows take an eighth of the limit."""
+
+
+class ExpireLevel(MaintenanceLevel):
+    """Expires snapshots; it comes first, as a shorter history makes the commits after it faster."""
+
+    name = Level.EXPIRE.value
+    order = 0
+
+    def findings(self, health: TableHealth) -> Iterator[Finding]:
+        """Yields the snapshots, and the metadata.json, if they are too many or too large."""
+        if severity := SNAPSHOTS.severity(health.snapshots):
+            most = f"expected at most {SNAPSHOTS.warn - 1:,}: each makes every commit slower"
+            yield Finding(Check.HISTORY, severity, self.name, f"there are {health.snapshots:,} snapshots, {most}")
+        if severity := METADATA.severity(health.metadata_size):
+            message = (
+                f"metadata.json has {size_text(health.metadata_size)}: every commit writes it, every load reads it"
+            )
+            yield Finding(Check.STORAGE, severity, self.name, message)
+
+    def measured(self, health: TableHealth) -> str:
+        """Says the number of snapshots and the size of metadata.json, with their limits."""
+        sizes = f"{size_text(health.metadata_size)} of {size_text(METADATA.warn)}"
+        return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields the expiry of the table's snapshots, unless all of them must stay."""
+        if health.expirable == 0:
+            return
+        if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
+            reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
+            gone = health.snapshots if health.expirable is None else health.expirable
+            gain = Gain(snapshots=gone, scan_work=health.metadata_size * gone // max(1, health.snapshots))
+            yield Candidate(health.identifier, self, reason, gain)
+
+    def carry_out(self, means: Means, action: Action) -> Result:
+        """Expires what nothing keeps, in one commit."""
+        from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
+        from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
+        from lakehouse_assets.releases.pointer import released_snapshots
+
+        plans: list[ExpiryPlan] = []
+        site = means.site
+        readers = [name for name, table in means.tables.items() if action.table in table.inputs]
+
+        def expiry(metadata: TableMetadata) -> Expiry:
+            # Looked up for each version of the table: a run loads the head, and leaves its copy, in this order.
+            leavings = (Leavings.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
+            pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
+            pinned |= released_snapshots(means.catalog, action.table, means.domains)
+            plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
+            return plans[-1].expiry
+
+        expired = expire(means.catalog, action.table, expiry)
+        before, after = len(expired.before.snapshots), len(expired.after.snapshots)
+        sizes = " → ".join(size_text(len(one.model_dump_json())) for one in (expired.before, expired.after))
+        kept = Counter(reasons[0].value for reasons in plans[-1].kept.values())
+        why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
+        return Result(
+            Gain(snapshots=before - after),
+            summary=f"{before:,} snapshots → {after:,} ({why}), metadata.json {sizes}",
+            faults=expired.faults,
+        )
+
+
+LIMIT = Limit(101, 1_000)
+"""Manifests of the current snapshot: Iceberg merges from 100 on (commit.manifest.min-count-to-merge); planning a day
+among 1,000 takes 10 s."""
+ENTRIES = 1_000
+"""How many files a manifest lists after it was rewritten."""
+SURPLUS, LEAST_SURPLUS = 4, 2
+"""Manifests are no finding up to so many times the number that is needed; where a person forces it, up to the second
+number, below which the rewrite is not worth it to itself."""
+
+
+class ManifestsLevel(MaintenanceLevel):
+    """Rewrites many manifests into few."""
+
+    name = Level.MANIFESTS.value
+    order = 3
+
+    def findings(self, health: TableHealth) -> Iterator[Finding]:
+        """Yields the manifests, if there are too many."""
+        severity = LIMIT.severity(health.manifests)
+        if severity and health.manifests > SURPLUS * needed(health):
+            yield Finding(Check.STORAGE, severity, self.name, _manifests_text(health))
+
+    def measured(self, health: TableHealth) -> str:
+        """Says how many there are, and from how many on there are too many."""
+        return f"{health.manifests:,} of {max(int(LIMIT.warn), SURPLUS * needed(health) + 1):,}"
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields the rewrite of the table's manifests."""
+        least, surplus = (2, LEAST_SURPLUS) if force else (LIMIT.warn, SURPLUS)
+        if health.manifests >= least and health.manifests > surplus * needed(health):
+            fewer = health.manifests - needed(health)
+            gain = Gain(manifests=fewer, scan_work=fewer * OPEN_COST)
+            yield Candidate(
+                health.identifier, self, _manifests_text(health), gain, health.manifest_size, health.manifests
+            )
+
+    def carry_out(self, means: Means, action: Action) -> Result:
+        """Rewrites the manifests, and proves that they list the same files."""
+        from lakehouse_assets.rewrite.manifests import rewrite_manifests
+
+        report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
+        before, after = report.before, report.after
+        sizes = " → ".join(f"{state.manifests:,} manifests of {size_text(state.size)}" for state in (before, after))
+        dropped = (f"{report.dropped:,} manifests that writers changed meanwhile",) if report.dropped else ()
+        nothing = report.snapshot_id is None
+        return Result(
+            Gain(manifests=before.manifests - after.manifests),
+            size=report.replaced.size,
+            summary="no manifest is worth rewriting any more" if nothing else sizes,
+            proof=f"{report.entries:,} entries" if report.entries else "",
+            dropped=dropped,
+            in_vain=nothing and bool(dropped),
+        )
+
+
+def needed(health: TableHealth) -> int:
+    """Counts the manifests that would do to list the table's files."""
+    return max(1, ceil((health.total("files") + health.total("delete_files")) / ENTRIES))
+
+
+def _manifests_text(health: TableHealth) -> str:
+    files = health.total("files") + health.total("delete_files")
+    return f"{health.manifests:,} manifests list {files:,} files; {needed(health):,} would do"
+
+
+UNNEEDED = Limit(0.2, 0.8)
+"""The bytes that nobody needs, as a share of these and the data files'. The warning begins at the share that the
+collector does not move without being told to."""
+NAMED = 5
+"""The most files that could not go and are named, each with the reason."""
+FOUND = ("table", "verdict", "why", "files", "size")
+DUE = ("table", "location", "size", "why")
+
+
+class CollectLevel(MaintenanceLevel):
+    """Collects files that nobody needs; a schedule asks for it weekly, as it lists all of a table's storage."""
+
+    name = Level.COLLECT.value
+    order = 4
+    by_itself = False
+    commits = False
+
+    def findings(self, health: TableHealth) -> Iterator[Finding]:
+        """Yields what the collector's last look says. Its problems keep it from working, so each is an error."""
+        found = health.collected
+        if found is None:
+            return
+        for problem in found.problems:
+            yield Finding(Check.STORAGE, Severity.ERROR, None, problem)
+        share = found.size / max(1, found.size + health.total("size"))
+        if severity := UNNEEDED.severity(share):
+            message = (
+                f"{found.files:,} files with {size_text(found.size)} that nobody needs, {share:.0%} of all its files"
+            )
+            yield Finding(Check.STORAGE, severity, self.name, message)
+
+    def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
+        """Yields one look through the table's storage."""
+        yield Candidate(health.identifier, self, "its storage is looked through for files that nobody needs")
+
+    def carry_out(self, means: Means, action: Action) -> Result:
+        """Collects. A problem keeps files from going and needs a person, so it is a fault."""
+        return _collected(means, action, dry_run=False)
+
+    def look(self, means: Means, action: Action) -> Result:
+        """Looks through the storage, as only that shows which files nobody needs."""
+        return _collected(means, action, dry_run=True)
+
+
+def _collected(means: Means, action: Action, *, dry_run: bool) -> Result:
+    from lakehouse_assets.collect.collect import collect
+
+    report = collect(means.site, action.table, means.run.text, dry_run=dry_run, allow_large=means.allow_large)
+    means.reports.append(report)
+    return Result(
+        summary="; ".join(_summary(report)),
+        dropped=tuple(f"{kept.place.location}: {kept.reason}" for kept in report.refused[:NAMED]),
+        faults=tuple(report.problems),
+    )
+
+
+def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
+    """Returns the site that the collector works with, from the lakehouse's settings and Dagster's runs."""
+    from lakehouse_assets.collect.leases import chains
+    from lakehouse_assets.collect.site import Site
+
+    settings = lakehouse.settings
+    return Site(lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.unshared)
+
+
+def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
+    """Returns the tables that the UI shows of collector passes.
+
+    ``collection``: what was found in the storage of tables, and why it stays or goes.
+    ``due``: the first files that would go, where nothing went.
+    """
+    found = [(report.identifier, *row) for report in reports for row in _rows(report)]
+    due = [
+        (report.identifier, location, size_text(size), why)
+        for report in reports
+        if report.dry_run or report.is_large
+        for location, size, why in report.examples
+    ]
+    tables = {"collection": shown_table(FOUND, found)} if reports else {}
+    return tables | ({"due": shown_table(DUE, due)} if due else {})
+
+
+def _summary(report: Report) -> Iterable[str]:
+    found = report.unreachable
+    if report.judged_ms is None:
+        yield f"{_tally_text(report.listed)} looked at, none judged"
+        return
+    yield f"{_tally_text(report.listed)} looked at, {_tally_text(found)} that nobody needs, {_tally_text(report.due)} of them long enough"
+    if not report.dry_run:
+        yield f"{_tally_text(report.trashed)} put into the trash, {_tally_text(report.purged)} deleted after their time there"
+    if report.refused:
+        yield f"{len(report.refused):,} files could not go"
+
+
+def _rows(report: Report) -> Iterable[tuple[str, ...]]:
+    for verdict, tallies in (("needed or held", report.kept), ("not needed", report.unneeded)):
+        for why, tally in tallies.items():
+            yield _row(verdict, str(why), tally)
+    would = "would go to the trash with allow_large" if report.is_large else "would go to the trash"
+    done, tally = (would, report.due) if report.dry_run else ("went to the trash", report.trashed)
+    yield _row(done, "not needed for longer than the grace", tally)
+    if report.purged.files:
+        yield _row("deleted", "past its time in the trash", report.purged)
+
+
+def _row(verdict: str, why: str, tally: Tally) -> tuple[str, ...]:
+    return verdict, why, f"{tally.files:,}", size_text(tally.size)
+
+
+def _tally_text(tally: Tally) -> str:
+    return f"{tally.files:,} file{'' if tally.files == 1 else 's'} ({size_text(tally.size)})"
+
 
 LEVELS = (
     DeletesLevel(),

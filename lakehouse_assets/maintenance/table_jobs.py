@@ -165,7 +165,7 @@ def _selection(config: RestoreConfig) -> "TrashSelection":
 def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: Lakehouse) -> Sequence["Trash"]:
     from pyiceberg.exceptions import NoSuchTableError
 
-    from lakehouse_assets.maintenance.collect_level import site_of
+    from lakehouse_assets.maintenance.levels import site_of
 
     site = site_of(lakehouse, context.instance)
     try:
@@ -223,7 +223,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     from lakehouse_assets.commit.landing import NothingLeft
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.tokens import RunToken
-    from lakehouse_assets.maintenance.collect_level import site_of
+    from lakehouse_assets.maintenance.levels import site_of
 
     site = site_of(lakehouse, context.instance)
     table = with_retries(lambda: load(site, config.table))
@@ -274,7 +274,7 @@ def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehou
     # Import what definitions need not load.
     from lakehouse_assets.collect.refusals import refusals
     from lakehouse_assets.collect.seen import load
-    from lakehouse_assets.maintenance.collect_level import site_of
+    from lakehouse_assets.maintenance.levels import site_of
     from lakehouse_assets.storage.place import place_of
 
     site = site_of(lakehouse, instance)

@@ -25,7 +25,7 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, StorageRefused
-from lakehouse_assets.maintenance.collect_level import site_of
+from lakehouse_assets.maintenance.levels import site_of
 from lakehouse_assets.maintenance.table_jobs import drop_missing_job
 from lakehouse_assets.run import in_flight
 from lakehouse_assets.run.resource import Lakehouse

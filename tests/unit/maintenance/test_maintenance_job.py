@@ -23,12 +23,12 @@ from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.health import Limit
-from lakehouse_assets.maintenance import manifests_level
+from lakehouse_assets.maintenance import levels
+from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
-from lakehouse_assets.maintenance.part import maintenance
+from lakehouse_assets.maintenance.maintenance_run import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
-from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.outsiders import commit_deletes, equality_deletes, position_deletes
@@ -345,8 +345,8 @@ def test_a_table_that_needs_spark_says_so_before(
 def test_many_manifests_become_few_and_the_rows_stay(
     settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Limit(101, 1_000) == manifests_level.LIMIT
-    monkeypatch.setattr(manifests_level, "LIMIT", Limit(11, 100))
+    assert Limit(101, 1_000) == levels.LIMIT
+    monkeypatch.setattr(levels, "LIMIT", Limit(11, 100))
     made = open_target(load_lake(settings), TABLE)
     for n in range(11):
         made.append(day_rows("2024-01-01", n))
