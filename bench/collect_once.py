@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 from bench.synthetic import TABLE, properties
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.site import Site
+from lakehouse_assets.collect.report import Report
+from lakehouse_assets.collect.seen import Site
 from lakehouse_assets.storage.place import Place, place_of
 
 MIB = 2**20

@@ -13,17 +13,13 @@ from itertools import islice, starmap
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from lakehouse_assets.collect.judge import Judgement, WhyUnneeded
-from lakehouse_assets.collect.leases import HELD, Periods, is_over
+from lakehouse_assets.collect.judge import MOST, Judgement, Mark, WhyUnneeded
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.listing import Listed, Spool
-from lakehouse_assets.collect.marks import MOST, Mark
 from lakehouse_assets.collect.missing import Unseen
-from lakehouse_assets.collect.pass_report import EXAMPLES, LOOK, LastLook, Report, Tally
-from lakehouse_assets.collect.reachable import digest
-from lakehouse_assets.collect.refusals import Kept
-from lakehouse_assets.collect.seen import NotJudged, TableListing, load
-from lakehouse_assets.collect.site import Site
+from lakehouse_assets.collect.needed import HELD, Periods, digest, is_over
+from lakehouse_assets.collect.report import EXAMPLES, LOOK, Kept, LastLook, Report, Tally
+from lakehouse_assets.collect.seen import NotJudged, Site, TableListing, load
 from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 

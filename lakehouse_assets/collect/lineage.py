@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import MetadataLogEntry
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.reachable import PlaceSet, Reader, all_meanings
+from lakehouse_assets.collect.needed import PlaceSet, Reader, all_meanings
 from lakehouse_assets.commit.fork import is_fork
 from lakehouse_assets.errors import UnreadableMetadata
 

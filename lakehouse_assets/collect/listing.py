@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse_assets.collect.refusals import refusals
+from lakehouse_assets.collect.report import refusals
 from lakehouse_assets.storage.objects import bare, milliseconds, pages, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 

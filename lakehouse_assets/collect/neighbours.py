@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
-from lakehouse_assets.collect.reachable import Reader, folder_without_links, without_links
+from lakehouse_assets.collect.needed import Reader, folder_without_links, without_links
 from lakehouse_assets.storage.place import Place, is_elsewhere, meanings
 
 FRESH_SECONDS = 300.0

@@ -1,31 +1,134 @@
-"""Reads what a table's folders hold and what is known of each file, in the one order that misses nothing live.
-
-How a file is judged by it is in judge.py, what is done with it in collect.py.
-"""
+"""What one look sees of the folder of a table: its place, its files, its neighbours."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import starmap
+from uuid import UUID
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.judge import Judgement, Knowledge
-from lakehouse_assets.collect.leases import Leavings, Periods, RunState, StagedFiles, read_staged, state_of
+from lakehouse_assets.collect.judge import Judgement, Knowledge, Mark, Marks, MarkStore
+from lakehouse_assets.collect.ledger import Batch, Ledger, Owner
 from lakehouse_assets.collect.lineage import METADATA, LineageFacts, read_unnamed
-from lakehouse_assets.collect.listing import Listed, Spool
-from lakehouse_assets.collect.marks import Mark, Marks, MarkStore
-from lakehouse_assets.collect.neighbours import Located, Locations
-from lakehouse_assets.collect.pass_report import Report
-from lakehouse_assets.collect.reachable import PlaceSet, Reader, digest, without_links
-from lakehouse_assets.collect.site import Site
-from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark
-from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
-from lakehouse_assets.storage.place import place_of
+from lakehouse_assets.collect.listing import Listed, Spool, list_files, storage_now
+from lakehouse_assets.collect.needed import (
+    Chain,
+    Leavings,
+    Periods,
+    PlaceSet,
+    Reader,
+    RunState,
+    StagedFiles,
+    digest,
+    read_staged,
+    state_of,
+    without_links,
+)
+from lakehouse_assets.collect.neighbours import Located, Locations, Neighbours
+from lakehouse_assets.collect.report import Report, notes, refusals
+from lakehouse_assets.collect.trash import Trash
+from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, other_owner, read_mark, write_mark
+from lakehouse_assets.errors import ForeignVersion, MaintenanceRefused, StorageRefused
+from lakehouse_assets.storage.objects import folders_in, objects_at
+from lakehouse_assets.storage.place import Place, place_of
+
+Chains = Callable[[Collection[str]], Mapping[str, Chain]]
+"""Returns what Dagster knows of the runs with these tokens (leases.chains)."""
+
+
+@dataclass
+class Site:
+    """One catalog and its staging prefix, for as many tables as are collected in one go."""
+
+    catalog: Catalog
+    staging: str
+    """LAKEHOUSE_STAGING."""
+    chains: Chains
+    unshared: str | None = None
+    """LAKEHOUSE_UNSHARED."""
+    neighbours: Neighbours = field(init=False)
+    _newest: dict[str, Batch] = field(default_factory=dict)
+    """The last batch of each ledger below the staging prefix that has one, by the table's UUID."""
+
+    def __post_init__(self) -> None:
+        self.neighbours = Neighbours(self.catalog)
+
+    @property
+    def staging_place(self) -> Place:
+        """The place of LAKEHOUSE_STAGING. Raises UnknownStorage."""
+        return place_of(self.staging)
+
+    @property
+    def staging_io(self) -> FileIO:
+        """A FileIO for the staging prefix, made anew with the catalog's properties."""
+        return load_file_io(dict(self.catalog.properties), self.staging)
+
+    def receipts_of(self, identifier: str) -> Place:
+        """Returns the folder of a table's receipts."""
+        return self.staging_place.child(identifier)
+
+    def notes(self, uuid: UUID, name: str) -> str:
+        """Returns the location at which the collector keeps something about a table."""
+        return notes(self.staging, uuid, name)
+
+    def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
+        """Lists the files below a table's folder, with what the catalog vends for it. Raises as list_files()."""
+        return list_files(self._properties(table), root)
+
+    def list_receipts(self, identifier: str) -> Iterator[Listed]:
+        """Lists the files in the folders of a table's runs. Raises as list_files()."""
+        return list_files(self.catalog.properties, self.receipts_of(identifier))
+
+    def now_ms(self) -> int:
+        """Returns the time by the storage's clock. Raises as storage_now()."""
+        return storage_now(self.catalog.properties, self.staging)
+
+    def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
+        """Leaves a mark of its owner in the table's folder. Raises StorageRefused, UnknownStorage."""
+        with refusals(f"table {identifier}", "be marked as this catalog's", place_of(table.location())):
+            write_mark(table, mark)
+
+    def trash(self, table: Table, identifier: str, root: Place) -> Trash:
+        """Returns the trash for files below the root. Raises as Trash.for_location()."""
+        owner = Owner(identifier, str(table.metadata.table_uuid))
+        return Trash.for_location(self._properties(table), self.staging, owner, root)
+
+    def trashes(self, identifier: str, table: Table | None) -> list[Trash]:
+        """Returns all trashes that have something of the table, also of one that was dropped and had that identifier.
+
+        table: the one that the catalog has by that identifier, if any. Raises as Trash.for_location().
+        """
+        own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
+        properties = self._properties(table) if table else self.catalog.properties
+        with refusals(f"table {identifier}", "be looked for in the trash", self.staging_place):
+            named = [batch for batch in self._newest_batches() if batch.owner.identifier == identifier]
+        others = [batch for batch in named if batch.owner not in [trash.owner for trash in own]]
+        places = [(batch.owner, batch.entries[0].place) for batch in others]
+        return [*own, *(Trash.for_location(properties, self.staging, *place) for place in places)]
+
+    def _newest_batches(self) -> Iterator[Batch]:
+        """Gives the last batch of each ledger: a table has the name that it had then, and lay where its files did."""
+        folder = self.staging_place.child("collect")
+        for uuid in folders_in(self.catalog.properties, folder):
+            if uuid not in self._newest:
+                ledger = Ledger(objects_at(self.catalog.properties, folder.child(f"{uuid}/ledger")))
+                with suppress(ForeignVersion):  # told where that table itself is collected
+                    if batch := ledger.last():
+                        self._newest[uuid] = batch
+            if uuid in self._newest:
+                yield self._newest[uuid]
+
+    def _properties(self, table: Table) -> dict[str, str]:
+        return {**self.catalog.properties, **table.io.properties}
+
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from lakehouse_assets.collect.ledger import (
     Taken,
 )
 from lakehouse_assets.collect.listing import storage_now
-from lakehouse_assets.collect.reachable import folder_without_links, without_links
-from lakehouse_assets.collect.refusals import REFUSED, Kept, refusals
+from lakehouse_assets.collect.needed import folder_without_links, without_links
+from lakehouse_assets.collect.report import REFUSED, Kept, refusals
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.objects import objects_at, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
@@ -252,7 +252,7 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
 
     @cache
     def s3(*, versions: bool) -> Bin:
-        from lakehouse_assets.collect.s3_bins import PlainBin, VersionedBin, compares  # botocore: of the extra aws
+        from lakehouse_assets.collect.bins import PlainBin, VersionedBin, compares  # botocore: of the extra aws
 
         client = raw_client(properties)
         is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)

@@ -159,7 +159,7 @@ class HandOff:
         """Opens what a run needs. Raises SettingsError without a region."""
         from pyiceberg.io import load_file_io
 
-        from lakehouse_assets.collect.leases import chains
+        from lakehouse_assets.collect.needed import chains
         from lakehouse_assets.hand_off.hand_over import Services
         from lakehouse_assets.hand_off.records import Records
         from lakehouse_assets.storage.objects import objects_at, raw_client

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import ancestors_of
 
-from lakehouse_assets.collect.leases import HELD, Chain, Periods, state_of
+from lakehouse_assets.collect.needed import HELD, Chain, Periods, state_of
 from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, LakehouseError

@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, ancestors_of
 from pyiceberg.utils.properties import property_as_int
 
-from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.collect.report import LastLook
 from lakehouse_assets.commit.manifests import has_live_files
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.health.partition_health import KeyOf, PartitionHealth, partition_healths

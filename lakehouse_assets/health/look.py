@@ -16,7 +16,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.collect.pass_report import LOOK, LastLook, notes
+from lakehouse_assets.collect.report import LOOK, LastLook, notes
 from lakehouse_assets.commit.expire import ExpiryPolicy, plan_expiry
 from lakehouse_assets.commit.manifests import current_manifests, has_live_files, read_manifests
 from lakehouse_assets.declare.table import Table

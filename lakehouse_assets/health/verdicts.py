@@ -13,7 +13,7 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
-from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.collect.report import LastLook
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake

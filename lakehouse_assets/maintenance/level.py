@@ -19,8 +19,8 @@ from lakehouse_assets.run.resource import Lakehouse
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_assets.collect.pass_report import Report
-    from lakehouse_assets.collect.site import Site
+    from lakehouse_assets.collect.report import Report
+    from lakehouse_assets.collect.seen import Site
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.declare.options import Maintenance
     from lakehouse_assets.declare.table import Table

@@ -20,8 +20,8 @@ from lakehouse_assets.run.resource import Lakehouse
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from lakehouse_assets.collect.pass_report import Report, Tally
-    from lakehouse_assets.collect.site import Site
+    from lakehouse_assets.collect.report import Report, Tally
+    from lakehouse_assets.collect.seen import Site
     from lakehouse_assets.commit.expire import Expiry, ExpiryPlan
     from lakehouse_assets.health.health import TableHealth
 
@@ -67,7 +67,7 @@ class ExpireLevel(MaintenanceLevel):
 
     def carry_out(self, means: Means, action: Action) -> Result:
         """Expires what nothing keeps, in one commit."""
-        from lakehouse_assets.collect.leases import Leavings, pinned_snapshots
+        from lakehouse_assets.collect.needed import Leavings, pinned_snapshots
         from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
         from lakehouse_assets.releases.pointer import released_snapshots
 
@@ -218,8 +218,8 @@ def _collected(means: Means, action: Action, *, dry_run: bool) -> Result:
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
     """Returns the site that the collector works with, from the lakehouse's settings and Dagster's runs."""
-    from lakehouse_assets.collect.leases import chains
-    from lakehouse_assets.collect.site import Site
+    from lakehouse_assets.collect.needed import chains
+    from lakehouse_assets.collect.seen import Site
 
     settings = lakehouse.settings
     return Site(lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.unshared)

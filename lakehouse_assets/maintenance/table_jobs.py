@@ -217,8 +217,7 @@ def _shown(
 
 def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lakehouse: Lakehouse) -> dict[str, Any]:
     # Import what definitions need not load.
-    from lakehouse_assets.collect.drop_missing import DropMissing, is_data
-    from lakehouse_assets.collect.missing import RUN_ID, in_trash, named, partition_name, run_of
+    from lakehouse_assets.collect.missing import RUN_ID, DropMissing, in_trash, is_data, named, partition_name, run_of
     from lakehouse_assets.collect.seen import load
     from lakehouse_assets.commit.landing import NothingLeft
     from lakehouse_assets.commit.publish import publish
@@ -272,7 +271,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
     # Import what definitions need not load.
-    from lakehouse_assets.collect.refusals import refusals
+    from lakehouse_assets.collect.report import refusals
     from lakehouse_assets.collect.seen import load
     from lakehouse_assets.maintenance.levels import site_of
     from lakehouse_assets.storage.place import place_of

@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from lakehouse_assets.collect.leases import chains
+from lakehouse_assets.collect.needed import chains
 from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import MADE, Partition, latest_made, outdated

@@ -16,10 +16,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lakehouse_assets.collect.judge import Keep, WhyUnneeded
-from lakehouse_assets.collect.leases import Chain
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.missing import DROP_MISSING, RESTORE
-from lakehouse_assets.collect.pass_report import LastLook, Report
+from lakehouse_assets.collect.needed import Chain
+from lakehouse_assets.collect.report import LastLook, Report
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.publish import publish

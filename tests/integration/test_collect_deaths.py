@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.collect import collect
-from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.collect.seen import TableListing
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.errors import StorageRefused

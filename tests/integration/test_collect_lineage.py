@@ -14,7 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import StaticTable, Table
 
 from lakehouse_assets.collect.judge import Keep
-from lakehouse_assets.collect.pass_report import Report
+from lakehouse_assets.collect.report import Report
 from lakehouse_assets.commit.fork import HARMLESS
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
 from tests.support.collected import aged, local_site, put

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.collect.collect import collect
 from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.pass_report import LastLook
+from lakehouse_assets.collect.report import LastLook
 from lakehouse_assets.errors import StorageRefused
 from tests.support.collected import TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows

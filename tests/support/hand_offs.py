@@ -23,7 +23,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings

@@ -16,7 +16,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.collect.leases import Periods
+from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack, SourceLost
 from lakehouse_assets.hot import hot_and_cold as reader

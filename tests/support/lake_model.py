@@ -12,7 +12,7 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.collect.leases import Periods
+from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.collect.trash import TrashSelection
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.landing import LandingRule, Unit

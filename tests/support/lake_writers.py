@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.leases import Periods
+from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack

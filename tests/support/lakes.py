@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from lakehouse_assets.collect.leases import Chain
+from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.commit.staged import read_all
 from tests.support.collected import DAY_MS, aged, put
 from tests.support.forks import Daily, daily_rows

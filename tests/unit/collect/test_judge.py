@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from lakehouse_assets.collect.judge import Judgement, Keep, Knowledge, WhyUnneeded
-from lakehouse_assets.collect.leases import Periods, RunState, StagedFiles
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.reachable import PlaceSet
+from lakehouse_assets.collect.needed import Periods, PlaceSet, RunState, StagedFiles
 from lakehouse_assets.storage.place import Place, crc_owner, place_of
 
 NOW, DAY = 10**12, 24 * 3600 * 1000

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakehouse_assets.collect.leases import Chain, Periods, RunState, state_of
+from lakehouse_assets.collect.needed import Chain, Periods, RunState, state_of
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lakehouse_assets.collect.judge import Mark, Marks, MarkStore
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.marks import Mark, Marks, MarkStore
 from lakehouse_assets.storage.place import Place, StorageKind
 
 NAMES = ["a.parquet", "a b#1?%2F", "line\nend", "caf\u00e9", "cafe\u0301", "not utf-8 \udcff"]

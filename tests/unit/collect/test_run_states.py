@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.runs import SqlRunStorage
 
-from lakehouse_assets.collect.leases import chains
+from lakehouse_assets.collect.needed import chains
 from tests.support.faults import from_failure
 
 

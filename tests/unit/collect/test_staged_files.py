@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from lakehouse_assets.collect.leases import Leavings, token_of_base
 from lakehouse_assets.collect.listing import Listed
+from lakehouse_assets.collect.needed import Leavings, token_of_base
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.storage.place import place_of

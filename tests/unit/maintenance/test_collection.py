@@ -11,7 +11,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.collect.site import Site
+from lakehouse_assets.collect.seen import Site
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings

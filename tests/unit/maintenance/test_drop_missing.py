@@ -15,9 +15,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.collect import missing
-from lakehouse_assets.collect.drop_missing import DROPPED, DropMissing
 from lakehouse_assets.collect.ledger import Entry
-from lakehouse_assets.collect.missing import RUN_ID
+from lakehouse_assets.collect.missing import DROPPED, RUN_ID, DropMissing
 from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.target import open_target

@@ -114,7 +114,7 @@ def test_a_storage_that_takes_no_mark_is_told_with_what_to_do(
     def refuse(*_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
 
-    monkeypatch.setattr("lakehouse_assets.collect.site.write_mark", refuse)
+    monkeypatch.setattr("lakehouse_assets.collect.seen.write_mark", refuse)
     text = failure_text(take_over(lake))
     assert "table demo.numbers" in text
     assert "can't be marked as this catalog's" in text
