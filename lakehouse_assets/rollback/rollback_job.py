@@ -64,8 +64,16 @@ def _rollback(
     context: dg.OpExecutionContext, config: RollbackConfig, table: Table, lakehouse: Lakehouse
 ) -> dict[str, Any]:
     # Definitions need not load these.
-    from lakehouse_assets.rollback.partition_events import COLUMNS, events_after, partitions_by_snapshot, snapshot_rows
-    from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of, source_problem
+    from lakehouse_assets.rollback.rollback import (
+        COLUMNS,
+        Rollback,
+        events_after,
+        partitions_by_snapshot,
+        roll_back,
+        snapshot_of,
+        snapshot_rows,
+        source_problem,
+    )
 
     catalog = lakehouse.catalog()
     found = with_retries(lambda: find_table(catalog, table.identifier))
