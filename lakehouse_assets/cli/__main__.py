@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lakehouse_assets.cli.home import prepare
-from lakehouse_assets.cli.new_project import make_project
-from lakehouse_assets.cli.project import enter_project, project_of
+from lakehouse_assets.cli.project import enter_project, make_project, project_of
 from lakehouse_assets.cli.ui import serve
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.databases import refused_database
@@ -73,30 +72,30 @@ def _perform(chosen: argparse.Namespace) -> int:
             return serve(settings, chosen.port)
         prepare(settings)
         if chosen.command == "maintain":
-            from lakehouse_assets.cli.job_commands import maintain  # imports Dagster
+            from lakehouse_assets.cli.commands import maintain  # imports Dagster
 
             config = {"dry_run": not chosen.apply, "allow_large": chosen.allow_large, "force": chosen.force}
             levels = {"levels": chosen.levels} if chosen.levels else {}
             return maintain(settings, {**config, "tables": chosen.tables, **levels})
         if chosen.command == "plan":
-            from lakehouse_assets.cli.job_commands import show_plan  # imports Dagster
+            from lakehouse_assets.cli.commands import show_plan  # imports Dagster
 
             return show_plan(settings, chosen.tables)
         if chosen.command == "trace":
             gc.disable()  # a quarter of this short life would go into collecting what loading code leaves
-            from lakehouse_assets.cli.trace_command import trace  # imports Dagster
+            from lakehouse_assets.cli.commands import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)
         if chosen.command == "rollback":
-            from lakehouse_assets.cli.rollback_command import rollback  # imports Dagster
+            from lakehouse_assets.cli.commands import rollback  # imports Dagster
 
             return rollback(settings, chosen.table, chosen.to, confirmed=chosen.yes)
         if chosen.command == "source":
-            from lakehouse_assets.cli.source_command import source_sql  # imports Dagster
+            from lakehouse_assets.cli.commands import source_sql  # imports Dagster
 
             return source_sql(settings, chosen.table, apply=chosen.apply)
         if chosen.command == "warm":
-            from lakehouse_assets.cli.job_commands import warm_rows  # imports Dagster
+            from lakehouse_assets.cli.commands import warm_rows  # imports Dagster
 
             return warm_rows(settings, chosen.table, chosen.where)
         from lakehouse_assets.cli.run import run  # imports Dagster

@@ -19,7 +19,7 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from lakehouse_assets.cli import ui
 from lakehouse_assets.cli.keeper import kept
-from lakehouse_assets.cli.ports import HOST, check_port, listener
+from lakehouse_assets.cli.ui import HOST, check_port, listener
 from lakehouse_assets.drive.liveness import start_time
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.settings import Settings

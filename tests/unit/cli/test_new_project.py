@@ -13,8 +13,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from lakehouse_assets.cli.new_project import make_project
-from lakehouse_assets.cli.project import enter_project
+from lakehouse_assets.cli.project import enter_project, make_project
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import LakehouseError

@@ -1,28 +1,36 @@
-"""Runs the jobs of `lakehouse plan` and `lakehouse maintain`, and prints what their ops have shown as metadata.
-
-What the jobs do is run/'s and maintenance/'s; how text is laid out is terminal.py's.
-"""
+"""Commands that show or do one thing: `plan`, `maintain`, `rollback`, `source`, `trace`."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from typing import Any
 
 import dagster as dg
+from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.cli.instance import opened
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
 from lakehouse_assets.cli.terminal import output_to
 from lakehouse_assets.cli.terminal import table as text_table
+from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.errors import LakehouseError
+from lakehouse_assets.hot.definitions import SQL
 from lakehouse_assets.hot.warm import WARM
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
+from lakehouse_assets.rollback.rollback_job import HEAD, ROLLBACK, TARGET, TOLD
 from lakehouse_assets.run import asset
 from lakehouse_assets.run.in_flight import MAINTENANCE
+from lakehouse_assets.run.outdated import Metadata
+from lakehouse_assets.run.trace import Trace, parse_time, tree_lines
+from lakehouse_assets.run.what_if import metadata_of
+from lakehouse_assets.sources.postgres_session import READING, connected
 
 WIDEST = 10
 """The most columns that are shown side by side."""
@@ -165,3 +173,113 @@ def _text(table: dg.TableMetadataValue) -> str:
     width = max(map(len, names))
     blocks = ((f"{name:<{width}}  {cell}" for name, cell in zip(names, row, strict=True) if cell) for row in rows)
     return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def rollback(settings: Settings, table: str, to: str, *, confirmed: bool) -> int:
+    """Shows what a rollback undoes, asks, and rolls back. Returns 0, or 1 if it was refused, failed or was not wanted.
+
+    table: its identifier. to: as the job takes it. confirmed: whether nobody needs to be asked. Expects that
+    home.prepare was called.
+    """
+    found: dict[str, str] = {}
+
+    def told(result: dg.JobExecutionResult) -> Iterable[str]:
+        if not result.success:
+            return ()
+        values = shown_values(result)
+        found.update({name: str(values[name].value) for name in (HEAD, TARGET, TOLD)})
+        head, target = found[HEAD], found[TARGET]
+        if head == target:
+            return [f"{table} is at snapshot {target} already; partitions that Dagster shows otherwise: {found[TOLD]}"]
+        moves = f"{table}: main goes from snapshot {head} to {target}; partitions that change: {found[TOLD]}"
+        return [*shown_tables(result), moves]
+
+    config = {"table": table, "to": to}
+    with opened(settings) as (instance, _):
+        if status := run_job(settings, instance, ROLLBACK, config, "rollback.log", told):
+            return status
+        if not (confirmed or _is_wanted()):
+            print("nothing was changed", file=sys.stderr)
+            return 1
+        # The snapshot itself: a time could mean another one by now.
+        chosen = {**config, "to": found[TARGET], "head": found[HEAD], "dry_run": False}
+        return run_job(settings, instance, ROLLBACK, chosen, "rollback.log", lambda result: _done(table, result))
+
+
+def _done(table: str, result: dg.JobExecutionResult) -> Iterable[str]:
+    if result.success:
+        head = shown_values(result)[HEAD].value
+        yield f"rolled back; `lakehouse rollback {table} --to {head}` undoes it until that snapshot expires"
+
+
+def _is_wanted() -> bool:
+    if not sys.stdin.isatty():
+        print("error: there is no terminal to ask on: add --yes to roll back", file=sys.stderr)
+        return False
+    return input("Roll back? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
+    """Prints the SQL, or executes it. Returns 0. Expects that home.prepare was called.
+
+    name: of the table in PostgreSQL. Raises LakehouseError for a name that no table has as its source.
+    """
+    with output_to(settings.home / "source.log") as terminal, opened(settings):
+        graph = Pipeline().graph
+        key = dg.AssetKey(["postgres", name])
+        known = [one for one in graph.get_all_asset_keys() if one.path[0] == "postgres"]
+        if key not in known:
+            names = ", ".join(sorted(one.path[-1] for one in known)) or "none"
+            raise LakehouseError(f"no table has the source PostgresTable({name!r}); known are {names}")
+        text = str(graph.get(key).metadata[SQL].value).removeprefix("```sql\n").removesuffix("```")
+        if apply:
+            with connected(f"postgres:{name}", READING) as cursor:
+                cursor.execute(text)
+        print(f"{name} is set up as a source\n" if apply else text, end="", file=terminal)
+    return 0
+
+
+def trace(settings: Settings, name: str, partition: str | None, at: str | None) -> int:
+    """Prints the tree. Returns 0, or 1 where nothing was materialized then. Expects that home.prepare was called.
+
+    name: of the asset, with dots or slashes. at: a time in ISO 8601, UTC where it names no zone; None for now. Raises
+    LakehouseError for an asset, a partition or a time that there is not.
+    """
+    when, key = _time(at), dg.AssetKey(name.replace("/", ".").split("."))
+    with output_to(settings.home / "trace.log") as terminal, opened(settings) as (instance, _):
+        graph = Pipeline().graph
+        if key not in graph.get_all_asset_keys():
+            known = (".".join(one.path) for one in graph.materializable_asset_keys)
+            raise LakehouseError(f"there is no asset {name}; known are {', '.join(sorted(known))}")
+        definition = graph.get(key).partitions_def
+        keys = definition.get_partition_keys(dynamic_partitions_store=instance) if definition else ()
+        if partition is not None and partition not in keys:
+            raise LakehouseError(f"{name} has no partition {partition}" if keys else f"{name} has no partitions")
+        problems: list[str] = []
+        made = Trace(instance, graph, _metadata(settings, problems)).of(key, partition, when)
+        print(*tree_lines(made), *problems[:1], sep="\n", file=terminal)
+    return 0 if any(one.at for one in made) else 1
+
+
+def _metadata(settings: Settings, problems: list[str]) -> Metadata:
+    """Returns what gives the metadata of assets' tables: none once the catalog can't be asked, which is told."""
+
+    @cache
+    def lake() -> Metadata:
+        return metadata_of(load_lake(settings))
+
+    def found(key: dg.AssetKey) -> TableMetadata | None:
+        try:
+            return None if problems else lake()(key)
+        except Exception as error:  # each catalog has its own
+            problems.append(f"The catalog can't be asked what was rolled back, so this is Dagster's log alone: {error}")
+            return None
+
+    return found
+
+
+def _time(at: str | None) -> datetime | None:
+    try:
+        return parse_time(at) if at else None
+    except (ValueError, OverflowError) as error:
+        raise LakehouseError(f"--at {at} is no time such as 2026-01-31T08:00: {error}") from None
