@@ -69,7 +69,7 @@ class TimeDimension:
     """The position of the partition field in the spec."""
     transform: Transform[Any, Any]
 
-    def region(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
+    def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
         """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
             found = region.windows(self.partitions, keys)

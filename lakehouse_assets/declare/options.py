@@ -220,18 +220,18 @@ def mistyped(declared: Any, path: str = "") -> Iterator[str]:
     """
     # pydantic is no help here: it converts values, and makes Dagster's named tuples of any tuple.
     hints = _hints(declared.__class__)
-    for field in fields(declared):
-        value = getattr(declared, field.name)
+    for option in fields(declared):
+        value = getattr(declared, option.name)
         within = [
             found
             for held in (value if type(value) in (list, tuple) else (value,))
             if is_dataclass(held) and not isinstance(held, type)
-            for found in mistyped(held, f"{path}{field.name}.")
+            for found in mistyped(held, f"{path}{option.name}.")
         ]
         yield from within
         # What a write mode is, its properties tell, which a value of another type within it keeps from being read.
-        if not within and not _fits(value, hints[field.name]):
-            yield f"{path}{field.name} is {reprlib.repr(value)}, {_wanted(hints[field.name], str(field.type))}"
+        if not within and not _fits(value, hints[option.name]):
+            yield f"{path}{option.name} is {reprlib.repr(value)}, {_wanted(hints[option.name], str(option.type))}"
 
 
 @lru_cache(maxsize=64)

@@ -124,9 +124,10 @@ class Journal:
             fields = json.loads(text)
             if (version := fields["version"]) != FORMAT_VERSION:
                 raise ForeignVersion(
-                    f"{location} records an attempt in version {version}, this code reads version {FORMAT_VERSION}. A worker "
-                    "may run, so no second one is started, and nothing was published. Materialize the partitions anew "
-                    "(a new run, not a re-execution from failure), or resume the run with the code that wrote the file"
+                    f"{location} records an attempt in version {version}, this code reads version {FORMAT_VERSION}. "
+                    "A worker may run, so no second one is started, and nothing was published. Materialize the "
+                    "partitions anew (a new run, not a re-execution from failure), or resume the run with the code "
+                    "that wrote the file"
                 )
             return AttemptRecord.from_json(fields)
 

@@ -245,11 +245,12 @@ def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataVa
 def _summary(report: Report) -> Iterable[str]:
     found = report.unreachable
     if report.judged_ms is None:
-        yield f"{_tally_text(report.listed)} looked at, none judged"
+        yield f"{_files(report.listed)} looked at, none judged"
         return
-    yield f"{_tally_text(report.listed)} looked at, {_tally_text(found)} that nobody needs, {_tally_text(report.due)} of them long enough"
+    unneeded = f"{_files(found)} that nobody needs, {_files(report.due)} of them long enough"
+    yield f"{_files(report.listed)} looked at, {unneeded}"
     if not report.dry_run:
-        yield f"{_tally_text(report.trashed)} put into the trash, {_tally_text(report.purged)} deleted after their time there"
+        yield f"{_files(report.trashed)} put into the trash, {_files(report.purged)} deleted after their time there"
     if report.refused:
         yield f"{len(report.refused):,} files could not go"
 
@@ -269,7 +270,7 @@ def _row(verdict: str, why: str, tally: Tally) -> tuple[str, ...]:
     return verdict, why, f"{tally.files:,}", size_text(tally.size)
 
 
-def _tally_text(tally: Tally) -> str:
+def _files(tally: Tally) -> str:
     return f"{tally.files:,} file{'' if tally.files == 1 else 's'} ({size_text(tally.size)})"
 
 

@@ -51,9 +51,9 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
             if twin := next((other for other in one if other != name and other.lower() == name.lower()), None):
                 raise ValueError(f"its fields {path + name!r} and {path + twin!r} are both the column {column!r}")
             one[column] = one.pop(name)
-    for field in fields:
-        within = [one[field.name] for one in objects if field.name in one]
-        _match_within(within, field.type, ignore_case=ignore_case, path=f"{path}{field.name}.")
+    for member in fields:
+        within = [one[member.name] for one in objects if member.name in one]
+        _match_within(within, member.type, ignore_case=ignore_case, path=f"{path}{member.name}.")
 
 
 def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool, path: str) -> None:

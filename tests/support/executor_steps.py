@@ -37,4 +37,6 @@ def place_of_own(n: int) -> str:
 def place(n: int) -> str:
     import os
 
+    from lakehouse_assets.environment import machine
+
     return f"{os.getppid()} {Path(machine.__file__).parents[2]}"

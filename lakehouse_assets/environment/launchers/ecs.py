@@ -279,7 +279,7 @@ class EcsLauncher(AwsLauncher):
         return find_in_time(listed, FIND_WAITS)
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        ended: dict[str, Ended] = {}
+        found: dict[str, Ended] = {}
         asked = {handle.id: handle.asked for handle in handles}
         for arns in batches(list(asked), DESCRIBE_AT_ONCE):
             answer = self._ecs.describe_tasks(cluster=self._settings.cluster, tasks=arns)
@@ -289,18 +289,18 @@ class EcsLauncher(AwsLauncher):
                 if started := task.get("startedAt"):
                     self._begun[arn] = started
                 if end := ended(task, self._settings.container):
-                    ended[arn], self._usages[arn] = end, usage(task)
+                    found[arn], self._usages[arn] = end, usage(task)
                 elif hangs := stuck(task, datetime.now(UTC)):
                     self._stop([Handle(arn)])  # else it might start beside the next attempt
-                    ended[arn] = hangs
+                    found[arn] = hangs
             for failure in answer["failures"]:
                 arn = failure["arn"]
                 requested = asked[arn]
                 missed = self._missing.setdefault(arn, time.monotonic())
                 seconds = (datetime.now(UTC) - requested).total_seconds() if requested else time.monotonic() - missed
                 if seconds >= MISSING_SECONDS:  # until then ECS may not know it yet
-                    ended[arn] = Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
-        return ended
+                    found[arn] = Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
+        return found
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
         """Stops a task: ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
