@@ -117,14 +117,6 @@ class Checkout:
             if not _is_downwards(room_of(found.source), room_of(found.target))
         ]
 
-    def same_names(self) -> list[str]:
-        """Files of one name. Every domain has a ``tables.py`` and a ``steps.py``; entry points have no choice."""
-        paths: dict[str, list[str]] = defaultdict(list)
-        for path in self.files.values():
-            if path.stem not in ("__init__", "__main__") and "domains" not in path.parts:
-                paths[path.name].append(str(path.relative_to(self.root)))
-        return [" and ".join(same) for same in paths.values() if len(same) > 1]
-
     def size(self, room: str) -> tuple[int, int, int]:
         """Files (empty ones not counted), lines and words of a room."""
         texts = [path.read_text() for module, path in self.files.items() if room_of(module) == room]
@@ -173,7 +165,6 @@ def drawing(checkout: Checkout) -> str:
     problems = {
         "modules in a circle": circle(checkout.files_graph),
         "imports that do not lead downwards": checkout.not_downwards(),
-        "files of one name": checkout.same_names(),
     }
     for problem, found in problems.items():
         lines += ["", f"{problem}: {len(found) or 'none'}", *(f"  {line}" for line in found)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.health.health import DESCRIPTIONS, Check, Measures
+from lakehouse_assets.health.findings import DESCRIPTIONS, Check, Measures
 from lakehouse_assets.run.resource import Lakehouse
 
 EVERY_SECONDS = 300

@@ -17,7 +17,8 @@ from lakehouse_assets.collect.report import LastLook
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.health.health import Check, Finding, Measures, Severity, TableHealth, by_check, size_text
+from lakehouse_assets.health.findings import Check, Finding, Measures, Severity, by_check, size_text
+from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import HOUR, HealthReader, LookCursor, Seen, TimeIsUp, materializations, short
 from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.resource import Lakehouse

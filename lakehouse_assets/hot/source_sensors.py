@@ -1,6 +1,6 @@
 """Sensors and checks of tables with a source: when rows are moved and purged."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import time
 from collections.abc import Callable, Sequence
@@ -106,9 +106,6 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
 def warning(text: str) -> dg.AssetCheckResult:
     """Returns the result of a check that failed, and that needs nobody at once."""
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
-
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 
 CHECK = "source"

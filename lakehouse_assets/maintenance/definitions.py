@@ -1,6 +1,6 @@
 """Maintenance as Dagster definitions: jobs, sensor, schedule and checks."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import json
 import time
@@ -14,12 +14,9 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_sensor
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.maintenance.maintenance_run import SENSOR
+from lakehouse_assets.maintenance.run_history import SENSOR
 from lakehouse_assets.maintenance.table_jobs import drop_missing_job, restore_job, take_over_job
 from lakehouse_assets.run.resource import Lakehouse
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
-
 
 WEEKLY = "0 3 * * 0"
 """Sundays at 3:00 UTC: what is found in one week is looked at again in the next."""

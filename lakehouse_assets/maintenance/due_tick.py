@@ -20,8 +20,8 @@ from lakehouse_assets.health.verdicts import TICK_SECONDS
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, bound_pool
 from lakehouse_assets.maintenance.level import Candidate
 from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.maintenance.maintenance_run import RunHistory
 from lakehouse_assets.maintenance.policy import LeftOut, Policy, candidates, plan
+from lakehouse_assets.maintenance.run_history import RunHistory
 from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.health.health import Finding
+from lakehouse_assets.health.findings import Finding
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:

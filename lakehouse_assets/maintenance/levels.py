@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.health import Check, Finding, Limit, Severity, size_text
+from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
 from lakehouse_assets.maintenance.level import MIB, OPEN_COST, Action, Candidate, Gain, MaintenanceLevel, Means, Result
 from lakehouse_assets.maintenance.rewrite_levels import DeletesLevel, FragmentsLevel, SortLevel, UndersizedLevel
 from lakehouse_assets.run.jobs import shown_table

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.declare.options import MANAGED_LEVELS, Maintenance
-from lakehouse_assets.health.health import TableHealth, size_text
+from lakehouse_assets.health.findings import size_text
+from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.partition_health import Partition, PartitionHealth
 from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Engine, Gain, MaintenanceLevel
 from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason

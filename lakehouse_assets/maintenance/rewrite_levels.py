@@ -16,7 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.health import Check, Finding, Limit, error_text, size_text
+from lakehouse_assets.health.findings import Check, Finding, Limit, error_text, size_text
 from lakehouse_assets.maintenance.level import (
     MIB,
     OPEN_COST,

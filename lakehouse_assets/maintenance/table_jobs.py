@@ -19,7 +19,7 @@ from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, r
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
-from lakehouse_assets.health.health import size_text
+from lakehouse_assets.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import DROP_MISSING, RESTORE
 from lakehouse_assets.run.jobs import NO_TAGS, job_of, shown_table

@@ -1,6 +1,6 @@
 """The queue's sensor, its check and what they show."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import hashlib
 import time
@@ -26,9 +26,6 @@ from lakehouse_assets.run.plan import plans_of
 from lakehouse_assets.run.queue_part import inbox_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
-
 
 ARRIVALS = "arrivals"
 DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."
@@ -163,9 +160,6 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(**verdict(waiting, parked, memory))
 
     return look_at
-
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 
 NAME = "queue"

@@ -1,6 +1,6 @@
 """Tables as Dagster assets, and the job of `lakehouse plan`."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,6 @@ from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
-
 
 # Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
@@ -106,9 +103,6 @@ def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
     text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"
     said = (failure.description or "").rstrip(".")
     return dg.Failure(f"{said}. {text}", failure.metadata, failure.allow_retries)
-
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
 
 PLAN = "lakehouse_plan"

@@ -55,10 +55,6 @@ def test_files_do_not_import_each_other_in_circles() -> None:
     assert not circle(Checkout(ROOT).files_graph)
 
 
-def test_no_two_files_have_one_name() -> None:
-    assert not Checkout(ROOT).same_names()
-
-
 def test_the_graph_knows_imports_in_functions_and_for_types_only_and_relative_ones(tmp_path: Path) -> None:
     files = {
         "lakehouse_assets/run/asset.py": "def f():\n    from lakehouse_assets.drive import loop\n",
@@ -86,8 +82,6 @@ def test_the_graph_knows_imports_in_functions_and_for_types_only_and_relative_on
         "lakehouse_assets/drive/loop.py",
         "lakehouse_assets/environment/launchers/base.py",
     ]
-    base = "lakehouse_assets/environment/{}base.py".format
-    assert checkout.same_names() == [f"{base('')} and {base('launchers/')}"]
     assert checkout.size("domains") == (2, 2, 6)
 
 

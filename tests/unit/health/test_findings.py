@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from lakehouse_assets.declare.options import Level
-from lakehouse_assets.health.health import Check, Finding, Severity, TableHealth, by_check, size_text
+from lakehouse_assets.health.findings import Check, Finding, Severity, by_check, size_text
+from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.level import MIB
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.rewrite_levels import WORST

@@ -7,7 +7,8 @@ from dataclasses import replace
 import dagster as dg
 
 from lakehouse_assets.collect.report import LastLook
-from lakehouse_assets.health.health import Check, TableHealth
+from lakehouse_assets.health.findings import Check
+from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.verdicts import Verdicts, not_there, unreadable, verdicts
 from lakehouse_assets.maintenance.levels import LEVELS
 from tests.support.healths import partition, table

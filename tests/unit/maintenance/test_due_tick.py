@@ -19,7 +19,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.definitions import due_sensor
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.maintenance_run import REWRITTEN_TAG, SENSOR, TABLE_TAG
+from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, SENSOR, TABLE_TAG
 from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.manifests import Crafted, Listed

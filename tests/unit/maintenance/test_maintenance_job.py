@@ -22,13 +22,13 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health.health import Limit
+from lakehouse_assets.health.findings import Limit
 from lakehouse_assets.maintenance import levels
 from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Means, Result
-from lakehouse_assets.maintenance.maintenance_run import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
+from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, RESTORE
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.outsiders import commit_deletes, equality_deletes, position_deletes
