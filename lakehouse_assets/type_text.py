@@ -1,7 +1,4 @@
-"""The text of a type, as declarations and messages have it, nested ones included: ``list<string>``.
-
-Which columns a table has is declare/columns.py's.
-"""
+"""The text of a type, as declarations and messages have it, nested ones included: ``list<string>``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writes the ``column(…)`` lines of a declaration, and the call that reads it, for a file; or the lines for a table.
-
-What a file holds is found out in files/; what a column may be is declare/columns.py's.
-"""
+"""Writes the ``column(…)`` lines of a declaration, and the call that reads it, for a file; or the lines for a table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds a code location's assets, and runs them in this process so that the UI shows each run like one of its own.
 
-The only file of `lakehouse run` that uses Dagster's private API. What a person sees of a run is run.py's.
+The only file of `lakehouse run` that uses Dagster's private API.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def serve(settings: Settings, port: int) -> int:
 def _lock(settings: Settings) -> IO[str]:
     """Locks this home's UI: a second one would run a second daemon. Raises SetupError if there is one.
 
-    All that the UI starts keeps the lock (keeper.py); the daemon has a lock of its own besides, whoever started it.
+    All that the UI starts keeps the lock; the daemon has a lock of its own besides, whoever started it.
     """
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:

@@ -1,4 +1,7 @@
-"""Where collected files wait: bins in folders and on S3."""
+"""Where collected files wait: bins in folders and on S3.
+
+On a disk, files are renamed.
+"""
 
 from __future__ import annotations
 

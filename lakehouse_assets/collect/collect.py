@@ -1,7 +1,4 @@
-"""Runs one pass of the collector over one table: list, read, judge, mark, and move to the trash what is due.
-
-The rules are judge.py's and leases.py's; how a file goes and comes back is trash.py's.
-"""
+"""Runs one pass of the collector over one table: list, read, judge, mark, and move to the trash what is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which files may go: those unmarked for long enough that nobody needs."""
+"""Which files may go: those unmarked for long enough that nobody needs.
+
+Losing the marks costs the time of a grace only, so broken marks count as none.
+"""
 
 from __future__ import annotations
 

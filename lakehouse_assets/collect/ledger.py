@@ -1,6 +1,6 @@
 """Records each file that was taken from a table: why, since when, by which run, where it is, how long it can come back.
 
-This is written before anything moves. Nothing of the lake is moved here; what records mean for files is in trash.py.
+This is written before anything moves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog's.
 
-Such files in the table's folders are read here, and what they need is kept where somebody may need it. What follows for
-other files is in judge.py.
+Such files in the table's folders are read here, and what they need is kept where somebody may need it.
 """
 
 from __future__ import annotations

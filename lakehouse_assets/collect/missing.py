@@ -36,7 +36,7 @@ EXAMPLES = 10
 """The number of partitions that a message names."""
 RUN_ID = "lakehouse.run-id"
 RESTORE, DROP_MISSING = "lakehouse_restore", "lakehouse_drop_missing"
-"""The jobs that bring files back, and that drop missing ones from the metadata (maintenance/table_jobs.py)."""
+"""The jobs that bring files back, and that drop missing ones from the metadata."""
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""What may not be collected: what metadata names, and what runs hold."""
+"""What may not be collected: what metadata names, and what runs hold.
+
+A file has as many paths as links lead to it: sets of places know it by all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time.
-
-How a storage does that is in bins.py and s3_bins.py, what is written down of it in ledger.py.
-"""
+"""The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time."""
 
 from __future__ import annotations
 

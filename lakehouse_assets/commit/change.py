@@ -200,7 +200,7 @@ class RunChange(Publishable):
     """A change of a run: what its workers have staged."""
 
     staged: Sequence[StagedChunk]
-    """The forks whose files are added. The table must still fit them (conditions.py)."""
+    """The forks whose files are added. The table must still fit them."""
     consequence = "Nothing was published; materialize the partitions anew"
     after_contention = (
         "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"

@@ -1,4 +1,7 @@
-"""Delete files: which rows they delete, and how many rows are live."""
+"""Delete files: which rows they delete, and how many rows are live.
+
+Counting reads the list of manifests and, if there are delete files, manifests and delete files; never data files.
+"""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
     if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
-        # PyIceberg calls required columns incompatible; schema_policy.py lets them through only without old rows.
+        # PyIceberg calls required columns incompatible; the schema policy lets them through only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}

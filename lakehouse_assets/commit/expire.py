@@ -1,4 +1,7 @@
-"""Expiring snapshots: which ones may go, and the commit that removes them."""
+"""Expiring snapshots: which ones may go, and the commit that removes them.
+
+Metadata only: no file is deleted here.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Expiry:
     refs: tuple[str, ...] = ()
     """The branches and tags that go."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Token properties that go on saying whether their runs were rolled back (tokens.py)."""
+    """Token properties that go on saying whether their runs were rolled back."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:

@@ -1,6 +1,6 @@
 """Writes the fork base: the metadata file that a run's workers register privately, so that no two writers contend.
 
-The target's own metadata is not touched. What workers leave is read in staged.py; a rewrite's base: head_fork.py.
+The target's own metadata is not touched.
 """
 
 from __future__ import annotations

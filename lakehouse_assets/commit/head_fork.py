@@ -1,4 +1,9 @@
-"""Forks that begin with the table's head, and what was done in one."""
+"""Forks that begin with the table's head, and what was done in one.
+
+A fork is cut down so that Spark can be told to rewrite everything: no filter has to name partitions of transforms,
+nulls or old specs, a worker can't touch what is not its own, the proof reads nothing else, and no worker reads the
+manifests of a large table. The base keeps its id and sequence numbers, so that deletes apply as they do in the table.
+"""
 
 from __future__ import annotations
 

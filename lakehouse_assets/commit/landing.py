@@ -1,4 +1,7 @@
-"""Landing a rewrite on what the table has become: by units that land whole or not at all."""
+"""Landing a rewrite on what the table has become: by units that land whole or not at all.
+
+Each rule prevents lost or doubled rows, or deleted ones that come back.
+"""
 
 from __future__ import annotations
 

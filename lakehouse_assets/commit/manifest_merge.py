@@ -1,7 +1,4 @@
-"""Merges small manifests into few, each of few partitions: which go together, and what is written in their place.
-
-It goes with every publish (publish.py), and is a commit of its own where others write a table (rewrite/manifests.py).
-"""
+"""Merges small manifests into few, each of few partitions: which go together, and what is written in their place."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FOLDER = "metadata"
 """The folder below the table's location, wherever its properties put its metadata: whoever has the table finds it
 there. Readers of the folder look for ``*.metadata.json`` only."""
 TAKE_OVER = "lakehouse_take_over"
-"""The job by which a person says that this catalog has a table (maintenance/table_jobs.py)."""
+"""The job by which a person says that this catalog has a table."""
 
 
 @dataclass(frozen=True)

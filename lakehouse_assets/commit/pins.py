@@ -22,7 +22,7 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 
 INPUTS = "lakehouse.inputs"
-"""The entry of a snapshot's summary that names what its rows were made from (run/inputs.py)."""
+"""The entry of a snapshot's summary that names what its rows were made from."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 """The name of a copy."""
 WRITABLE = 2

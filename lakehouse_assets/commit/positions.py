@@ -1,8 +1,4 @@
-"""Positions: how far a table has read the changes of its inputs, kept in the snapshots that hold the rows.
-
-Pure functions of table metadata; publish.py commits what they return. What lies between two positions is read by
-worker/input_changes.py.
-"""
+"""Positions: how far a table has read the changes of its inputs, kept in the snapshots that hold the rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile.
-
-A change: change.py, row_changes.py, land.py. One attempt to commit it: snapshot.py. Which errors a further attempt
-follows, and after how long, holds for expire_commit.py too.
-"""
+"""Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile."""
 
 from __future__ import annotations
 

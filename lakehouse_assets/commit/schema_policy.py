@@ -1,7 +1,4 @@
-"""Finds how the table in the catalog differs from its declaration, and decides what a run may make of each difference.
-
-The decisions are pure functions, with the reason of each; evolution.py carries them out.
-"""
+"""How a table differs from its declaration, and what a run may do about each difference. Pure functions."""
 
 from __future__ import annotations
 
@@ -223,10 +220,7 @@ class PolicyVerdict:
 
 
 def verdicts(table: Table, found: TableMetadata) -> list[PolicyVerdict]:
-    """Decides about every difference between the declaration and the table, in the order of schema_changes().
-
-    Whether a column that is to be dropped has values is dropped_values.py's to say.
-    """
+    """Decides about every difference between the declaration and the table, in the order of schema_changes()."""
     by_new_names = renamed(found, renames_of(table, found))
     return [_verdict(table, by_new_names, change) for change in schema_changes(table, found)]
 

@@ -1,7 +1,4 @@
-"""One attempt to commit a change: its snapshot and its transaction.
-
-What it adds and removes is planned before (manifest_plan.py); when and how often it is tried is in publish.py.
-"""
+"""One attempt to commit a change: its snapshot and its transaction."""
 
 from __future__ import annotations
 

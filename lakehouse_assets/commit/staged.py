@@ -1,7 +1,4 @@
-"""Reads what workers staged: their forks as data files, each fork checked against its receipt.
-
-Whether the rows are good is decided in audit.py; whether they fit the target, in conditions.py.
-"""
+"""Reads what workers staged: their forks as data files, each fork checked against its receipt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The target: the Iceberg table of a declaration, loaded if it is there, created if it is missing and nothing is lost.
 
-A lost catalog must not look like an empty lake. Rows and snapshots are not made here. What becomes of differences
-between the two is in evolution.py.
+A lost catalog must not look like an empty lake. Rows and snapshots are not made here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Lines up Dagster partition keys with Iceberg partitions, or refuses them, and finds the region that some keys own.
 
-Each dimension of the Dagster partitions is laid over one partition field. No catalog, no run. Regions are in region.py,
-time windows in a column's clock in windows.py.
+Each dimension of the Dagster partitions is laid over one partition field. No catalog, no run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Looks at the tables of a code location together: which there are, and what does not fit between them.
-
-What one declaration by itself can get wrong is refused in table.py.
-"""
+"""Looks at the tables of a code location together: which there are, and what does not fit between them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Overwrite:
     match_on = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields no problem: whether the partitions line up is checked in alignment.py."""
+        """Yields no problem: alignment checks whether the partitions line up."""
         return iter(())
 
 

@@ -1,4 +1,7 @@
-"""Options of a table: maintenance, arrivals, and the check of options' values."""
+"""Options of a table: maintenance, arrivals, and the check of options' values.
+
+The defaults maintain a table: nobody has to opt in.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks whether Spark could evaluate a declaration's conditions in SQL, as far as that can be told without Spark.
-
-Which functions there are, and whether types fit, only Spark can tell: worker/row_checks.py asks it before the step.
-"""
+"""Checks whether Spark could evaluate a declaration's conditions in SQL, as far as that can be told without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The chunks of a run: their partition keys, attempts and receipts, and the journal that records them."""
+"""The chunks of a run: their partition keys, attempts and receipts, and the journal that records them.
+
+The journal lies below LAKEHOUSE_STAGING, so that another process can go on with the run.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +229,7 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
     """Decides what follows a worker's end without a receipt.
 
     There is another attempt, up to ATTEMPTS, if the end was transient, or if the worker reported that something was out
-    of reach. failure: what it reported (worker/failure.py).
+    of reach. failure: what it reported.
     """
     if pending.inherited and ended.stopped:
         # Its stop was meant for the earlier run, not for this one.

@@ -1,4 +1,7 @@
-"""Whether the process of a run is alive: the lock it holds, the verdicts on the dead, and how the dead are ended."""
+"""Whether the process of a run is alive: the lock it holds, the verdicts on the dead, and how the dead are ended.
+
+Where Dagster keeps runs in another storage, as in production, its own run monitoring asks the service that runs them.
+"""
 
 from __future__ import annotations
 

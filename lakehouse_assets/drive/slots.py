@@ -3,10 +3,9 @@
 Nothing waits here: the poll loop claims again. A run that waits looks for dead runs that hold slots, and its log says
 which runs hold them.
 
-Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the
-instance's storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check``
-returns ``min([0, …])``, 1.13.27) and, in process, ignores *Terminate*; a claim made here costs one query a second.
-Claims carry the run's id, so run monitoring and dead_runs.py free the slots of a dead run.
+Dagster's own ``pool=`` bounds ops; here one op drives many workers, so each worker claims a slot through the instance's
+storage. An op that waits in Dagster's executor burns a core (``interval_to_next_pending_claim_check`` returns ``min([0,
+…])``, 1.13.27) and, in process, ignores *Terminate*; a claim made here costs one query a second.
 """
 
 from __future__ import annotations

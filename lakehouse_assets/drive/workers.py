@@ -1,7 +1,4 @@
-"""The workers that a run started or took over, until they end by themselves or are cancelled.
-
-Nothing is started here, and nobody decides whether a worker succeeded: both are drive.py's.
-"""
+"""The workers that a run started or took over, until they end by themselves or are cancelled."""
 
 from __future__ import annotations
 

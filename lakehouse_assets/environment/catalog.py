@@ -1,7 +1,4 @@
-"""Opens the one catalog, ``lake``, by PyIceberg's own configuration with an embedded default, and checks it.
-
-It is translated for Spark in catalog_translation.py.
-"""
+"""Opens the one catalog, ``lake``, by PyIceberg's own configuration with an embedded default, and checks it."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 CREATED_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 RUN_PROPERTIES = "lakehouse.run."
-"""The prefix of the table properties that record a run's commit (commit/tokens.py)."""
+"""The prefix of the table properties that record a run's commit."""
 # The user's configuration wins.
 FILE_IO = {
     "py-io-impl": "lakehouse_assets.environment.file_io.ClosingFileIO",

@@ -1,7 +1,4 @@
-"""How PyIceberg's own process reads and writes files: the FileIO that closes its connections, and retries that last.
-
-PyIceberg imports this by the names in its properties when it first opens a file; catalog.py sets them.
-"""
+"""How PyIceberg's own process reads and writes files: the FileIO that closes its connections, and retries that last."""
 
 from __future__ import annotations
 

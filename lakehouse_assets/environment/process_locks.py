@@ -1,7 +1,4 @@
-"""Sign of life of a process: a lock on a file that it holds, and that the system drops when it dies.
-
-What becomes of a run whose process is dead is decided in drive/dead_runs.py.
-"""
+"""Sign of life of a process: a lock on a file that it holds, and that the system drops when it dies."""
 
 from __future__ import annotations
 

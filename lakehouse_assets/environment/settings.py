@@ -1,7 +1,7 @@
 """Reads the environment's variables, and validates them, once into one frozen object.
 
-No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for. What
-computes read is in computes.py. Defaults are only here: every other module takes a Settings.
+No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for. Defaults
+are only here: every other module takes a Settings.
 """
 
 from __future__ import annotations

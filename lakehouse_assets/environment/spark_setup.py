@@ -1,7 +1,6 @@
 """Sets Spark up on this machine: its jars, the class-data archive, and all settings of a session but the catalogs.
 
-``lakehouse setup`` and the image's build fetch and train; workers only find what is there. Catalogs are set by the
-worker, as they hold secrets (spark_catalog.py).
+``lakehouse setup`` and the image's build fetch and train; workers only find what is there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The grammar of each type in text, times included."""
+"""The grammar of each type in text, times included.
+
+The letters of time patterns are Spark's (https://spark.apache.org/docs/latest/sql-ref-datetime-pattern.html).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads CSV files into typed rows: by the header's names, each cell by its type's grammar.
-
-What a cell may be is cell_types.py's; how a file's text is taken apart, csv_text.py's.
-"""
+"""Reads CSV files into typed rows: by the header's names, each cell by its type's grammar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CSV as text: its form, its separators and quotes, its decoding, its lines."""
+"""CSV as text: its form, its separators and quotes, its decoding, its lines.
+
+A quote opens a cell after a delimiter and closes it before one; between two quotes, anything may stand (RFC 4180).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a step calls to read its files: read_csv(), read_json() and read_parquet(), one signature for all.
-
-How a format is read is the readers' business; which files there are, delivered.py's.
-"""
+"""What a step calls to read its files: read_csv(), read_json() and read_parquet(), one signature for all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reads JSON files into typed rows: an object a line, or one array of them, each field by its type's grammar.
-
-How a file is taken apart is json_text.py's; what becomes of a value, json_values.py's.
-"""
+"""Reads JSON files into typed rows: an object a line, or one array of them, each field by its type's grammar."""
 
 from __future__ import annotations
 

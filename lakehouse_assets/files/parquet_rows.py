@@ -1,7 +1,4 @@
-"""Reads Parquet files into typed rows: columns by their names, in any order, each value as it is.
-
-Which of a file's types become which declared ones is parquet_values.py's.
-"""
+"""Reads Parquet files into typed rows: columns by their names, in any order, each value as it is."""
 
 from __future__ import annotations
 

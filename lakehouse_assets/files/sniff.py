@@ -1,4 +1,7 @@
-"""What `lakehouse columns` finds out from a sample: form, names and types of columns."""
+"""What `lakehouse columns` finds out from a sample: form, names and types of columns.
+
+A type is suggested only if its grammar takes each value of the sample.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A hand-off as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it.
-
-How a table is handed off is hand_over.py's.
-"""
+"""A hand-off as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

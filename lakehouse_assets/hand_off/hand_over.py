@@ -1,4 +1,8 @@
-"""Handing a version over: writing it, verifying replicas, switching readers, removing what is old."""
+"""Handing a version over: writing it, verifying replicas, switching readers, removing what is old.
+
+Each step can be killed: whoever resumes the run finds in the records, and in Glue, how far it came. S3 copies replicas
+by the rules of the bucket (https://docs.aws.amazon.com/AmazonS3/latest/userguide/replication.html).
+"""
 
 from __future__ import annotations
 
@@ -310,7 +314,7 @@ class HandOver:
         return written
 
     def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[VerifiedReplica]:
-        """Waits for the replicas. Raises what replicas.py raises; what was written stays."""
+        """Waits for the replicas. Raises HandOffUnfinished or HandOffRefused; what was written stays."""
         within, clock = self.order.replicated_within, self.services.clock
         return verify_replicas(self.services.s3, plan.replicas, written, within, clock)
 

@@ -233,7 +233,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
     rows = schema_to_pyarrow(plan.schema, include_field_ids=False)
     fields = [pa.field(f.name, pa.string()) if f.name in plan.partitioned_by else f for f in rows]
     batches = (_with_segments(batch, plan.partitioned_by) for batch in _batches(scan, tasks, plan.schema, rows))
-    # Not pyarrow's Hive partitioning, whose paths Hive misreads (hive_paths.py): folders that are named like its.
+    # Not pyarrow's Hive partitioning, whose paths Hive misreads: folders that are named like its.
     named = pa.schema([(name, pa.string()) for name in plan.partitioned_by])
     ds.write_dataset(
         pa.RecordBatchReader.from_batches(pa.schema(fields), batches),

@@ -1,7 +1,6 @@
 """The checks ``files``, ``history`` and ``storage`` of every declared table, and the sensor that evaluates them.
 
-They are also an op that a person can execute. How they are evaluated is in health_tick.py, which is imported only where
-it is used: definitions need not load it.
+They are also an op that a person can execute.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.

@@ -1,8 +1,4 @@
-"""Says what is wrong with a table's health, as the levels of maintenance measure it, in words that people read. Pure.
-
-What a level measures, and its limits, are in its own file in maintenance/; how findings are shown is in
-health_verdicts.py.
-"""
+"""What is wrong with the health of a table, in words, as the levels of maintenance measure it. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One look at the health of a table, and the cursor that spares a further one."""
+"""One look at the health of a table, and the cursor that spares a further one.
+
+No data file is opened, and nothing under the table is written. Losing the cursor costs one look at each table.
+"""
 
 from __future__ import annotations
 

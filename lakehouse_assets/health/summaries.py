@@ -1,4 +1,7 @@
-"""Summaries of manifests, and their cache."""
+"""Summaries of manifests, and their cache.
+
+Losing the cache costs time only, so a cache that is broken in any way counts as empty.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +203,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# NaN as one object, as partitions are counted by (summaries.py).
+# NaN as one object, as partitions are counted by.
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

@@ -1,4 +1,7 @@
-"""Tables with a source as Dagster definitions."""
+"""Tables with a source as Dagster definitions.
+
+Only there if a table has a source.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table and its source read as one."""
+"""A table and its source read as one.
+
+The order of the steps makes it right (docs/why.md).
+"""
 
 from __future__ import annotations
 

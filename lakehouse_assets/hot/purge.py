@@ -1,7 +1,4 @@
-"""Deletes from sources in PostgreSQL what is in the lake, once no reader can need it, and the job that does so.
-
-Up to where a table was moved is commit/positions.py's; the deleting itself, sources/postgres.py's.
-"""
+"""Deletes from sources in PostgreSQL what is in the lake, once no reader can need it, and the job that does so."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

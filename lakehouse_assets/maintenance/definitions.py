@@ -1,4 +1,7 @@
-"""Maintenance as Dagster definitions: jobs, sensor, schedule and checks."""
+"""Maintenance as Dagster definitions: jobs, sensor, schedule and checks.
+
+Every declared table is maintained.
+"""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

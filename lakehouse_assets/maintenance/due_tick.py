@@ -1,7 +1,4 @@
-"""One tick of the sensor ``lakehouse_maintenance_due``: plans all tables that need work together, and asks for one run.
-
-What a table needs is planned as the job plans it; when it may be asked for is run_history.py's.
-"""
+"""One tick of the sensor ``lakehouse_maintenance_due``: plans the tables that need work, and asks for one run."""
 
 from __future__ import annotations
 

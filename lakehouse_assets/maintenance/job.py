@@ -1,7 +1,4 @@
-"""The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it unless told not to.
-
-What is worth doing is decided in policy.py; how it is done is maintenance_run.py's.
-"""
+"""The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

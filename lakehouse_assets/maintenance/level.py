@@ -1,7 +1,4 @@
-"""The seam of maintenance: what a level is, the work that it asks for, and what became of it.
-
-Each level is in a file of its own and is registered in levels.py. What is done when is decided in policy.py.
-"""
+"""The seam of maintenance: what a level is, the work that it asks for, and what became of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decides which maintenance is done now: all tables' work, ranked by gain and cost under one budget, with reasons.
 
-Pure. What a table asks for is known to the levels; the actions are carried out by maintenance_run.py.
+Pure.
 """
 
 from __future__ import annotations

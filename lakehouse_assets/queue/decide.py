@@ -1,7 +1,4 @@
-"""Decides which waiting partitions run now, in which runs, and which ones nobody will run, from what is known. Pure.
-
-What waits is read by inbox.py; requests are handed to Dagster by the sensor, and what is given up is sent by tick.py.
-"""
+"""Decides which waiting partitions run now, in which runs, and which ones nobody will run, from what is known. Pure."""
 
 from __future__ import annotations
 

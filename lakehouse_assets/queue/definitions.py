@@ -1,4 +1,7 @@
-"""The queue as Dagster definitions."""
+"""The queue as Dagster definitions.
+
+Only there if LAKEHOUSE_QUEUE is set.
+"""
 
 from __future__ import annotations
 

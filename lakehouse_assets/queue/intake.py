@@ -1,7 +1,4 @@
-"""Takes messages from their source into the inbox: received, read, put there durably, and only then acknowledged.
-
-Which partitions are run is decided in decide.py, from the inbox alone.
-"""
+"""Takes messages from their source into the inbox: received, read, put there durably, and only then acknowledged."""
 
 from __future__ import annotations
 

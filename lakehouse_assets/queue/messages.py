@@ -1,7 +1,4 @@
-"""Reads what a message asks for: its envelope, what it says, and which partitions of which tables that is.
-
-Where messages come from, and how they go, is not known here; when the partitions are run is decided in decide.py.
-"""
+"""Reads what a message asks for: its envelope, what it says, and which partitions of which tables that is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Remembers from tick to tick which partitions' runs failed: how often, until when they wait, when a person must look.
 
-What is run next is decided in decide.py. All but the store, a small object on the staging prefix, is pure: it outlives
-the sensor's cursor, which a person may reset.
+All but the store, a small object on the staging prefix, is pure: it outlives the sensor's cursor, which a person may
+reset.
 """
 
 from __future__ import annotations

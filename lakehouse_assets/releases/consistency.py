@@ -1,6 +1,6 @@
 """Decides whether tables fit together: that none of them was made from inputs that the others don't have.
 
-Read are Dagster's log and the metadata of the pinned tables. What a release does about it is publish_release.py's.
+Read are Dagster's log and the metadata of the pinned tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Has Dagster's daemon make a release once all its tables are current.
-
-What fits together is consistency.py's.
-"""
+"""Has Dagster's daemon make a release once all its tables are current."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Publishes a release: pins its tables, checks them, tags their snapshots, and moves the pointer by one commit.
-
-How the pointer is written is pointer.py's, what fits together consistency.py's, what Dagster shows release_asset.py's.
-"""
+"""Publishes a release: pins its tables, checks them, tags their snapshots, and moves the pointer by one commit."""
 
 from __future__ import annotations
 

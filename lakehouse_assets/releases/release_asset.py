@@ -1,7 +1,4 @@
-"""A release as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it.
-
-How it is published is publish_release.py's.
-"""
+"""A release as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

@@ -1,12 +1,10 @@
 """The digest of Arrow rows by which a rewrite is proved: a 64-bit hash for each row, summed up as a multiset.
 
-What is compared and what follows is in commit/landing_rules.py; reading is not done here.
-
 A row's hash is made of its values in their nesting: where a null stands, which element of a list, which field of a
 struct. So it sees a null that moved to another column or level, a null struct that became a struct of nulls, an empty
 list that became null, and two rows that swapped values. Floats count by their bits: 0.0 is not -0.0, NaNs of other bits
-are other values. Maps count in the order of their entries. Times count in the unit of their type.
-It is no defence against somebody who looks for collisions; by chance two rows collide once in 2**64.
+are other values. Maps count in the order of their entries. Times count in the unit of their type. It is no defence
+against somebody who looks for collisions; by chance two rows collide once in 2**64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rewriting metadata only: manifests, and delete files that apply to nothing."""
+"""Rewriting metadata only: manifests, and delete files that apply to nothing.
+
+Decided by metadata alone, again at each attempt; no data file is opened.
+"""
 
 from __future__ import annotations
 

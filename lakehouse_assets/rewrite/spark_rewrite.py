@@ -1,7 +1,4 @@
-"""Rewrites partitions by Spark workers of the launchers, each in a private fork, proves them, and lands all at once.
-
-What is worth it is decided in maintenance/policy.py; the same without a JVM is in compact.py.
-"""
+"""Rewrites partitions by Spark workers of the launchers, each in a private fork, proves them, and lands all at once."""
 
 from __future__ import annotations
 

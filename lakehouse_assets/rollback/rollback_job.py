@@ -1,7 +1,4 @@
-"""The job ``lakehouse_rollback``: shows what a rollback undoes, rolls back, and tells Dagster what partitions hold.
-
-The commit is rollback.py's.
-"""
+"""The job ``lakehouse_rollback``: shows what a rollback undoes, rolls back, and tells Dagster what partitions hold."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 

@@ -1,7 +1,4 @@
-"""The executor of all runs: Dagster's own in-process executor, in whose process Dagster's PostgreSQL is waited for.
-
-How a catalog's database is waited for is in environment/catalog.py, Dagster's SQLite files in environment/event_log.py.
-"""
+"""The executor of all runs: Dagster's own in-process executor, in whose process Dagster's PostgreSQL is waited for."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRun
 """The statuses of runs that are over."""
 MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
 DROP_MISSING = "lakehouse_drop_missing"
-"""The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER (commit/owner.py)."""
+"""The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REPOSITORY = ".dagster/repository"

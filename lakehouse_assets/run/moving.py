@@ -1,7 +1,4 @@
-"""Decides which rows of its source a run of a table moves.
-
-What a source holds is sources/'; how far the table was moved, commit/positions.py's.
-"""
+"""Decides which rows of its source a run of a table moves."""
 
 from __future__ import annotations
 

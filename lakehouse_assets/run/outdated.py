@@ -1,8 +1,4 @@
-"""Finds the partitions of which an input was made anew, or rolled back, since it was read.
-
-Read are Dagster's log, as by trace.py, and which snapshots led to a table's head. What else differs from the
-declarations is in declared.py.
-"""
+"""Finds the partitions of which an input was made anew, or rolled back, since it was read."""
 
 from __future__ import annotations
 

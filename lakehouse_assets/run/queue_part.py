@@ -1,7 +1,6 @@
 """Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
 
-What a run covers is in its plan; how the inbox is changed is in inbox/covers.py. Without LAKEHOUSE_QUEUE nothing is
-done.
+Without LAKEHOUSE_QUEUE nothing is done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Traces what a partition was made from: the versions of its inputs, and of theirs in turn, down to the drop zone.
 
-Read is Dagster's log, which keeps materializations where snapshots have expired; what they say, inputs.py and
-reporting.py write. Which of them count, a run's pins and the tables' snapshots decide: what was rolled back does not.
+Which of them count, a run's pins and the tables' snapshots decide: what was rolled back does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Topics of Kafka as sources: their offsets, what of them is safe to move, and reading a range of them exactly.
 
-What a value holds is json_value.py's and avro_value.py's. Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other
-settings, named likewise; which of these failures were met by trying is in docs/why.md.
+Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other settings, named likewise; which of these failures were met by
+trying is in docs/why.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them, purging and putting back.
 
-The columns and triggers that this needs are postgres_ddl.py's; how it is reached, postgres_session.py's. What was found
-by trying is in docs/why.md.
+What was found by trying is in docs/why.md.
 """
 
 from __future__ import annotations

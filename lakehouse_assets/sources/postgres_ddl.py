@@ -1,6 +1,6 @@
 """The SQL that a database needs to be a source: columns, index, triggers, and the table that says what was purged.
 
-Nothing is executed here. What is read and purged by these columns is postgres.py's.
+Nothing is executed here.
 """
 
 from __future__ import annotations

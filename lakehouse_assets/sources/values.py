@@ -1,4 +1,7 @@
-"""Values of a topic as rows: JSON, Avro, and the schema registry."""
+"""Values of a topic as rows: JSON, Avro, and the schema registry.
+
+The registry is reached by SCHEMA_REGISTRY_URL and the other settings of Confluent's client, named likewise.
+"""
 
 from __future__ import annotations
 

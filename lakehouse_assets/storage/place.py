@@ -1,7 +1,4 @@
-"""Gives each place in storage one key: which texts mean one file, what lies inside a folder, which files may be twins.
-
-Nothing is read and nothing is decoded; what lies at a place is listed in listing.py.
-"""
+"""One key for each place in storage: which texts mean one file, what lies inside a folder, which files may be twins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table's step: how it is found, called and hashed together with the code it depends on."""
+"""A table's step: how it is found, called and hashed together with the code it depends on.
+
+No Dagster and no Spark: the run and its workers find the same code and compute the same hash.
+"""
 
 from __future__ import annotations
 

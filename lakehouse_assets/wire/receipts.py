@@ -1,4 +1,7 @@
-"""What a worker proves: receipts and what they say of the rows it staged or rewrote."""
+"""What a worker proves: receipts and what they say of the rows it staged or rewrote.
+
+No Dagster and no Spark: both sides of the process border import it.
+"""
 
 from __future__ import annotations
 

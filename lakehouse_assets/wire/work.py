@@ -1,4 +1,7 @@
-"""What a worker is told: assignments, with the pins, changes and source ranges that it reads, and their JSON."""
+"""What a worker is told: assignments, with the pins, changes and source ranges that it reads, and their JSON.
+
+Plain data without Dagster, Spark or I/O: both sides of the process border import it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Durable:
         return json.dumps(self.to_fields())
 
     def write(self, io: FileIO, location: str) -> None:
-        """Writes the same in one piece, over what is there. read_json() reads it (receipts.py)."""
+        """Writes the same in one piece, over what is there. read_json() reads it."""
         with io.new_output(location).create(overwrite=True) as stream:
             stream.write(self.to_json().encode())
 
@@ -424,7 +427,7 @@ class Assignment(Work):
     inputs: tuple[Pin, ...] = ()
     """The versions of the tables that the step reads."""
     read_on: ReadOn | None = None
-    """How far their changes were read before; None for a table whose runs can't read on (run/input_positions.py)."""
+    """How far their changes were read before; None for a table whose runs can't read on."""
     source: SourceRange | None = None
     """What the run moves of the table's source; None where it has none."""
     compute: str = "local"

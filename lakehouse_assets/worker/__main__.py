@@ -1,7 +1,4 @@
-"""The worker's entry point, ``python -m lakehouse_assets.worker``: does its work and reports by Pipes.
-
-The kinds of work are in perform.py; nothing here knows where it runs.
-"""
+"""The worker's entry point, ``python -m lakehouse_assets.worker``: does its work and reports by Pipes."""
 
 from __future__ import annotations
 

@@ -293,10 +293,7 @@ def _is_malformed(name: str, schema: StructType) -> Column:
 
 
 def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently.
-
-    Which of the bounds Iceberg can plan by is decided in merge.py.
-    """
+    """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently."""
     bounded = bounded_types(changes.schema, columns)
     # The numbers are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts[f"about{n}"] <= 2 * LISTED}

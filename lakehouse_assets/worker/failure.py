@@ -69,7 +69,7 @@ CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTIL
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# How storage refuses a write to an input, whose location is none (commit/pins.py, environment/spark_catalog.py).
+# How storage refuses a write to an input, whose location is none.
 READ_ONLY = re.compile(r"inputs-are-read-only|not a directory: file:/dev/null")
 # How Spark says that the catalog ``lake`` has no such table.
 NO_INPUT = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\][^`]*`lake`\.((?:`[^`]+`\.?)+)")

@@ -1,7 +1,5 @@
 """Rewrites all files of a private fork, and adds up its rows before and after, by which the rewrite is proved.
 
-What is compared is commit/landing_rules.py's; the same for Arrow, with another hash, is in rewrite/digest.py.
-
 A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
 moved to another column, and it refuses maps: here every value is preceded by whether it is null, lists by their length,
 and maps are lists of entries, in their order. It does not tell 0.0 from -0.0, nor NaNs of other bits.

@@ -1,7 +1,7 @@
 """Merges a step's changes into one private fork: by Spark's MERGE, or by an append.
 
 MERGE reads only files that a change can meet; the append is for where there are none. Nothing here touches the target
-table, or decides whether a merge lands. Which changes there are is decided in changes.py.
+table, or decides whether a merge lands.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
     """Tells whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
 
     Partition values that have overflowed are in no order, and PyIceberg's do not overflow.
-    bound: of a column of a type that worker/changes.py bounds. metadata: of the table, with all its partition specs.
+    bound: of a column of a type that has bounds. metadata: of the table, with all its partition specs.
     """
     texts = bound.values or (bound.low, bound.high)
     match metadata.schema().find_type(bound.column):

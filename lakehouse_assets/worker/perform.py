@@ -1,7 +1,4 @@
-"""Performs one piece of work beside Spark, in any process: settings, session and catalogs, then the work of its kind.
-
-The caller starts the session and reports the result; staging is in stage.py, rewriting in fork_rewrite.py.
-"""
+"""Performs one piece of work beside Spark, in any process: settings, session, catalogs, then the work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks what one worker staged, in Spark and in its files: the conditions that a table declares, and its unique keys.
-
-What failed rows mean for the run is decided in commit/audit.py.
-"""
+"""Checks what one worker staged, in Spark and in its files: declared conditions and unique keys."""
 
 from __future__ import annotations
 
