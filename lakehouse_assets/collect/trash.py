@@ -249,7 +249,7 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
 
     @cache
     def s3(*, versions: bool) -> Bin:
-        from lakehouse_assets.collect.bins import PlainBin, VersionedBin, compares  # botocore: of the extra aws
+        from lakehouse_assets.collect.s3_bins import PlainBin, VersionedBin, compares
 
         client = raw_client(properties)
         is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)

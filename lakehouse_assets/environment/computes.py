@@ -200,7 +200,7 @@ class Emr(_OnAws):
         from lakehouse_assets.environment.launchers.base import NotStarted
 
         try:
-            resolve_name(f"{LAUNCHERS}.emr_clusters:transient_cluster")(Path(self.cluster), "")
+            resolve_name(f"{LAUNCHERS}.emr:transient_cluster")(Path(self.cluster), "")
         except NotStarted as error:
             return [*super().problems(), str(error)]
         return super().problems()

@@ -38,6 +38,8 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
     A field of the column's very name counts, whatever others there are. fields: the columns. path: to the objects, for
     messages. Raises OtherCase for the first that differs unless ``ignore_case``, ValueError where two are one column.
     """
+    import pyarrow as pa
+
     own = {field.name.lower(): field.name for field in fields}
     names: set[str] = set().union(*objects)
     for name in sorted(names.difference(own.values())):
@@ -55,8 +57,9 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
                 raise ValueError(f"its fields {path + name!r} and {path + twin!r} are both the column {column!r}")
             one[column] = one.pop(name)
     for member in fields:
-        within = [one[member.name] for one in objects if member.name in one]
-        _match_within(within, member.type, ignore_case=ignore_case, path=f"{path}{member.name}.")
+        if pa.types.is_nested(member.type):
+            within = [one[member.name] for one in objects if member.name in one]
+            _match_within(within, member.type, ignore_case=ignore_case, path=f"{path}{member.name}.")
 
 
 def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool, path: str) -> None:
@@ -222,7 +225,7 @@ def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
     """
     numbers: dict[str, Any] = {"parse_float": Number, "parse_int": Number, "parse_constant": Number} if exact else {}
     try:
-        found = json.loads(value, **numbers)
+        found = json.loads(value.decode("utf-8", "surrogatepass"), **numbers)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

@@ -14,10 +14,10 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
-from lakehouse_assets.collect import bins
-from lakehouse_assets.collect.bins import CHANGED, GONE, LOST, OTHER
+from lakehouse_assets.collect import s3_bins
 from lakehouse_assets.collect.ledger import Entry, Ledger
 from lakehouse_assets.collect.listing import storage_now
+from lakehouse_assets.collect.s3_bins import CHANGED, GONE, LOST, OTHER
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.objects import raw_client
 from lakehouse_assets.storage.place import place_of
@@ -128,14 +128,14 @@ def test_on_a_server_that_compares_nothing_as_well(careless: Shelf) -> None:
 
 def test_on_such_a_server_what_changes_after_the_copy_stays(own_moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = filled(own_moto.properties(), PLAIN_BUCKET, ("data/keep", "metadata/1.json"))
-    copy = bins.PlainBin._copy_away
+    copy = s3_bins.PlainBin._copy_away
 
-    def late(self: bins.PlainBin, entry: Entry) -> str | None:
+    def late(self: s3_bins.PlainBin, entry: Entry) -> str | None:
         told = copy(self, entry)
         write(shelf, "data/keep", b"DATA/KEEP")
         return told
 
-    monkeypatch.setattr(bins.PlainBin, "_copy_away", late)
+    monkeypatch.setattr(s3_bins.PlainBin, "_copy_away", late)
     assert [kept.reason for kept in shelf.put().kept] == [CHANGED]
     assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
 
@@ -152,13 +152,13 @@ def test_what_changed_since_it_was_listed_stays(shelf: Shelf) -> None:
 
 
 def test_what_changes_between_copy_and_delete_stays(plain: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    delete_same = bins.PlainBin._delete_same
+    delete_same = s3_bins.PlainBin._delete_same
 
     def late(*arguments: Any) -> Any:
         write(plain, "metadata/1.json", b"METADATA/1.json")
         return delete_same(*arguments)
 
-    monkeypatch.setattr(bins.PlainBin, "_delete_same", late)
+    monkeypatch.setattr(s3_bins.PlainBin, "_delete_same", late)
     assert [kept.reason for kept in plain.put().kept] == [CHANGED]
     assert contents(plain) == {"metadata/1.json": b"METADATA/1.json"}
 
@@ -221,8 +221,8 @@ def test_an_object_in_several_parts_goes_and_comes_back(plain: Shelf, monkeypatc
     parts = [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, 1)]
     client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
     for largest in (2**40, part):  # in one request, and part by part
-        monkeypatch.setattr(bins, "LARGEST_COPY", largest)
-        monkeypatch.setattr(bins, "PART_BYTES", part)
+        monkeypatch.setattr(s3_bins, "LARGEST_COPY", largest)
+        monkeypatch.setattr(s3_bins, "PART_BYTES", part)
         assert plain.put([found for found in plain.listed() if found.size > part]).files == 1
         assert plain.restore().restored == 1
         assert client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read() == content

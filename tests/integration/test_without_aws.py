@@ -17,9 +17,9 @@ from tests.support.base_install import importable, site_customization
 
 ROOT = Path(__file__).parents[2]
 # The only modules that need an extra: each is imported by who has chosen AWS.
-OF_AWS = {"lakehouse_assets.collect.bins"} | {
+OF_AWS = {"lakehouse_assets.collect.s3_bins"} | {
     f"lakehouse_assets.environment.launchers.{name}"
-    for name in ("aws_launcher", "ecs", "emr", "emr_clusters", "emr_eks", "emr_serverless", "job_runs", "s3_pipes")
+    for name in ("aws_launcher", "ecs", "emr", "emr_eks", "emr_serverless", "job_runs")
 }
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.launchers import aws_launcher, emr
-from lakehouse_assets.environment.launchers import emr as emr_clusters
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, NotStarted
 from lakehouse_assets.environment.launchers.emr import EmrLauncher
 from lakehouse_assets.environment.launchers.job_runs import Shipped
@@ -70,7 +69,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     fake = FakeEmr(node, "s3n://bucket/logs/")  # type: ignore[arg-type]
     monkeypatch.setattr(emr, "ship", lambda *_: CODE)
     monkeypatch.setattr(emr, "FIND_WAITS", (0.0, 0.05, 0.05))
-    monkeypatch.setattr(emr_clusters, "FIND_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(emr, "CLUSTER_WAITS", (0.01, 0.02))
     monkeypatch.setattr(aws_launcher, "STOP_WAITS", (0.0, 0.05, 0.1))
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}.items():
         monkeypatch.setenv(name, value)

@@ -16,7 +16,7 @@ print(sorted(names))
 """
 
 
-@pytest.mark.parametrize("module", ["settings", "catalog", "spark_setup", "launchers.local", "launchers.spark_submit"])
+@pytest.mark.parametrize("module", ["settings", "catalog", "spark_setup", "launchers.local", "launchers.job_runs"])
 def test_importing_it_loads_nothing_of_the_rooms_above(module: str) -> None:
     code = f"import sys, lakehouse_assets.environment.{module}; {LOADED}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
