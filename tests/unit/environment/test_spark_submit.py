@@ -12,9 +12,9 @@ from lakehouse_assets.environment.launchers.job_runs import entry_point, zipped
 from lakehouse_assets.environment.machine import content_hash, sources
 
 WHERE = """
-from lakehouse_assets.protocol import assignment
+from lakehouse_assets.wire import work
 import mine, own.without.init
-print(assignment.__file__, own.__file__)
+print(work.__file__, own.__file__)
 """
 
 
