@@ -55,7 +55,7 @@ def main(home: Path, token: str) -> None:
 
     Counting.read.clear()
     change = Change(region, chunks)
-    published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)), {})
+    published = publish(catalog, TABLE, change, RunToken(token, datetime.now(UTC)))
     snapshot = catalog.load_table(TABLE).metadata.snapshot_by_id(published.snapshot_id)
     assert snapshot
     assert snapshot.summary

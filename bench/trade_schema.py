@@ -65,7 +65,7 @@ def change(files: int) -> dict[str, Any]:
     started = time.perf_counter()
     region = new.alignment.region(["p1"])
     token = RunToken("bench", datetime.now(UTC))
-    publish(catalog, new.identifier, Change(region, [staged]), token, {}, evolve=evolution.apply)
+    publish(catalog, new.identifier, Change(region, [staged]), token, [evolution])
     seconds = planned + time.perf_counter() - started
     after = catalog.load_table(new.identifier)
     gone = before - _paths(after)

@@ -132,7 +132,7 @@ def _staged(
     published = [key for receipt in receipts for key in receipt.keys]
     run = RunToken(token, datetime.now(UTC))
     change = Change(table.alignment.region(published), chunks)
-    publish(catalog, table.identifier, change, run, {})
+    publish(catalog, table.identifier, change, run)
     return _outcome(started, receipts, errors)
 
 

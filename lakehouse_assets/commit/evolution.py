@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import NestedField
 
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.fork import shape_text
 from lakehouse_assets.commit.manifests import current_manifests, has_live_files, read_manifests
 from lakehouse_assets.commit.schema_policy import (
@@ -42,6 +43,10 @@ from lakehouse_assets.commit.schema_policy import (
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.type_text import parse_type
+
+CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
+"""The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
+the materialization."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ def _values(metadata: TableMetadata, entries: Iterable[ManifestEntry], column: N
 
 
 @dataclass(frozen=True)
-class Evolution:
+class Evolution(CommitPart):
     """The differences between a declaration and its table, and what becomes of them."""
 
     table: Table
@@ -149,7 +154,7 @@ class Evolution:
         """The columns of the table that are not declared, and for which the step returns no values."""
         return tuple(change.name for change in self.left if change.kind is ChangeKind.UNDECLARED)
 
-    def apply(self, transaction: Transaction) -> None:
+    def change(self, transaction: Transaction) -> None:
         """Evolves the table as it is now, so that what was staged on the evolved table fits it.
 
         If somebody has evolved it in the same way meanwhile, with the same declaration, nothing is left to do.
@@ -171,6 +176,10 @@ class Evolution:
             f"table {table.identifier}: somebody else changed its columns, partitions or sort order since this run "
             f"began ({'; '.join(map(str, self.applied))})"
         )
+
+    def summary(self, now: TableMetadata) -> Mapping[str, str]:
+        """Returns the entries that describe the changes."""
+        return {CHANGES[name]: text for name, text in evolution_texts(self.applied).items()}
 
     def refuse_to_drop_others(self, columns: Collection[str]) -> None:
         """Raises PublishRefused where a column would be dropped that was not there when the run began.

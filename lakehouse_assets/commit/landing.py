@@ -20,6 +20,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.change import Publishable
+from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.commit.manifests import (
@@ -31,6 +32,7 @@ from lakehouse_assets.commit.manifests import (
     live_manifests,
     partition_of,
 )
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.errors import PublishRefused
@@ -393,7 +395,7 @@ def land(
         return Landing(None, ())
     compaction = Compaction(units, entries or Entries())
     try:
-        published = publish(catalog, identifier, compaction, token, summary)
+        published = publish(catalog, identifier, compaction, token, [SummaryEntries(summary), PositionUpdate()])
     except NothingLeft:
         published = None
     earlier = published is not None and published.repeated

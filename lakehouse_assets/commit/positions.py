@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.wire.work import ReadOn
 
@@ -71,32 +73,35 @@ def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class Moves:
-    """Says what a commit does to positions: a run moves those that it has read on from; all others are copied."""
+class PositionUpdate(CommitPart):
+    """The positions in a commit: a run moves those that it has read on from, and every commit copies all others."""
 
     to: Mapping[str, str] = field(default_factory=dict)
     """How far the run has read, by input."""
     since: ReadOn = field(default_factory=ReadOn)
     """How far inputs were read when it was staged."""
 
-    def refuse_other(self, table: str, metadata: TableMetadata) -> None:
-        """Raises HeadMoved where another run has read on from the same position meanwhile. table: its name.
+    def refuse(self, now: Table) -> None:
+        """Raises HeadMoved if another run has read on from the same position.
 
-        Where that was moved to may not be known any more: then nobody knows either whether the rows are there already.
+        The position that it has read to may be unknown by now: then nobody knows whether the rows are there already.
         """
-        now = read_on(metadata)
+        if not self.to:
+            return
+        positions = read_on(now.metadata)
         for name in self.to:
-            if (found := now.text(name)) != (since := self.since.text(name)):
+            if (found := positions.text(name)) != (since := self.since.text(name)):
+                table = ".".join(now.name())
                 raise HeadMoved(f"table {table}: another run has read on in {name}, from {since} to {found}")
 
-    def summary(self, metadata: TableMetadata) -> dict[str, str]:
-        """Returns the entry of the snapshot that is committed on this metadata; none where nothing is known."""
-        positions = {**read_on(metadata).positions, **self.to}
+    def summary(self, now: TableMetadata) -> Mapping[str, str]:
+        """Returns the entry of the positions; none if there are none."""
+        positions = {**read_on(now).positions, **self.to}
         return {POSITIONS: json.dumps(positions, separators=(",", ":"), sort_keys=True)} if positions else {}
 
-    def properties(self, metadata: TableMetadata) -> dict[str, str]:
-        """Returns the property to set with the commit; none where it is set already."""
-        before = metadata.properties.get(WITNESS, "")
+    def properties(self, now: TableMetadata) -> Mapping[str, str]:
+        """Returns the property that names the inputs; none if it is set already."""
+        before = now.properties.get(WITNESS, "")
         named = ",".join(sorted({*self.to, *filter(None, before.split(","))}))
         return {WITNESS: named} if named != before else {}
 

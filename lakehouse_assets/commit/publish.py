@@ -8,7 +8,7 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,13 +22,13 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
     TooManyRequestsError,
 )
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Publishable
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifests import ManifestPlan, without_cycle_collector
-from lakehouse_assets.commit.positions import Moves
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
@@ -52,7 +52,6 @@ TRANSIENT = (
     TooManyRequestsError,
     OSError,
 )
-NO_MOVES = Moves()
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -137,30 +136,23 @@ def publish(
     identifier: str,
     change: Publishable,
     token: RunToken,
-    summary: Mapping[str, str],
-    *,
-    evolve: Callable[[Transaction], None] = lambda _: None,
-    before: Callable[[Table], None] = lambda _: None,
-    moves: Moves = NO_MOVES,
+    parts: Sequence[CommitPart] = (),
 ) -> Published:
     """Commits a change to a table, as one snapshot on main.
 
     token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
         published in parts needs its own.
-    summary: further entries of the snapshot's summary.
-    evolve: called at each attempt with its transaction, to change the table's columns and the like in the same commit.
-    before: called before each attempt to commit, with the table that it is made on; what it raises ends the publish.
-    moves: how far the inputs were read whose changes the rows come from; the table's other positions are copied.
+    parts: what the commit carries beside the rows; what a part raises ends the publish.
     Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
     an attempt. After any error, nothing is deleted before the token was looked for.
 
-    Raises PublishRefused when the change doesn't fit the table now, HeadMoved when another run has read on from the
-    same position, RolledBack when the run's snapshot was rolled back: nothing is committed then. Raises
+    Raises PublishRefused when the change doesn't fit the table now, what a part raises, RolledBack when the run's
+    snapshot was rolled back: nothing is committed then. Raises
     PublishContended when the attempts ran out or the catalog stayed out of reach; publishing again with the same token
     finds out whether the commit landed.
     """
     with without_cycle_collector():
-        return _Publication(catalog, identifier, change, token, dict(summary), evolve, before, moves).run()
+        return _Publication(catalog, identifier, change, token, parts).run()
 
 
 @dataclass
@@ -169,10 +161,7 @@ class _Publication:
     identifier: str
     change: Publishable
     token: RunToken
-    summary: dict[str, str]
-    evolve: Callable[[Transaction], None]
-    before: Callable[[Table], None]
-    moves: Moves
+    parts: Sequence[CommitPart]
     started: float = field(default_factory=time.monotonic)
     merge: ManifestMerge = field(default_factory=ManifestMerge)
     tried: list[ChangeSnapshot] = field(default_factory=list)
@@ -202,14 +191,15 @@ class _Publication:
             self.merge.apply(evolved, plan)
         except (UnreadableMetadata, OSError, ValueError) as error:  # a publish needs none of what is merged
             logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
-        self.before(table)
-        self.moves.refuse_other(self.identifier, table.metadata)
+        for part in self.parts:
+            part.refuse(table)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 
     def _evolved(self, table: Table) -> tuple[LeanTransaction, Table]:
         """Returns a transaction that has evolved the table, and the table as it will be."""
         transaction = LeanTransaction(table)
-        self.evolve(transaction)
+        for part in self.parts:
+            part.change(transaction)
         metadata = transaction.table_metadata
         return transaction, Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
 
@@ -224,13 +214,15 @@ class _Publication:
         return None
 
     def _commit(self, table: Table, transaction: LeanTransaction, plan: ManifestPlan) -> int:
-        summary = {**self.summary, **self.moves.summary(table.metadata), TOKEN: self.token.text}
+        now = table.metadata
+        summary = {name: text for part in self.parts for name, text in part.summary(now).items()}
+        summary[TOKEN] = self.token.text
         snapshot = ChangeSnapshot(self.change.operation, transaction, table.io, plan, summary)
         self.tried.append(snapshot)
         snapshot.commit()
-        token = tokens.token_property(self.token, snapshot.snapshot_id)
-        transaction.set_properties(token | self.moves.properties(table.metadata))
-        if old := tokens.outdated(table.metadata, self.token):
+        properties = {name: text for part in self.parts for name, text in part.properties(now).items()}
+        transaction.set_properties(properties | tokens.token_property(self.token, snapshot.snapshot_id))
+        if old := tokens.outdated(now, self.token):
             transaction.remove_properties(*old)
         try:
             transaction.commit_transaction()
@@ -240,7 +232,7 @@ class _Publication:
         except (ValueError, BadRequestError) as error:
             # No requirement names the table's sequence number, which a commit to another branch moves on: a catalog
             # finds that only when it adds the snapshot, and calls it a bad request. PyIceberg has no type for it.
-            if self._load().metadata.next_sequence_number() == table.metadata.next_sequence_number():
+            if self._load().metadata.next_sequence_number() == now.next_sequence_number():
                 raise
             self.refused.append(snapshot)
             raise CommitFailedException(f"another commit took the sequence number: {error}") from error

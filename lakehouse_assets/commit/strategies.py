@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.audit import Rule
 from lakehouse_assets.commit.change import Change, FilesInRegion, RowChanges, RunChange
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing import Base
@@ -152,12 +153,24 @@ def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntr
     return [entry for entry in found if deletes.sequence(entry) >= first]
 
 
-def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema: Schema) -> None:
-    """Raises HeadMoved where rows of a region differ from those of the snapshot that the run's step has read.
+@dataclass(frozen=True)
+class OwnReads(CommitPart):
+    """Refuses to replace rows that a step has read of its own table, if others have changed them meanwhile."""
 
-    table: as it is now. read: the snapshot; None where the table had none. region: the part of the table that the run
-    owns; what it has read of other parts is a version as that of any other input. schema: has the region's names.
-    """
+    read: int | None
+    """The snapshot that the step has read; None if the table had none."""
+    region: Region
+    """The part of the table that the run owns; what it has read of other parts is a version like that of any input."""
+    schema: Schema
+    """Has the names of the region."""
+
+    def refuse(self, now: Table) -> None:
+        """Raises HeadMoved if rows of the region differ from those of the snapshot."""
+        refuse_outdated_reads(now, self.read, self.region, self.schema)
+
+
+def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema: Schema) -> None:
+    """Raises HeadMoved if rows of a region differ from those of the snapshot that was read."""
     if table.metadata.current_snapshot_id == read or _only_rewritten_since(table, read):
         return
     name = f"table {'.'.join(table.name())}, {keys_text(region.keys)}"

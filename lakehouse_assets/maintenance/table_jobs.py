@@ -219,7 +219,9 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     # Import what definitions need not load.
     from lakehouse_assets.collect.missing import RUN_ID, DropMissing, in_trash, is_data, named, partition_name, run_of
     from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.commit.commit_part import SummaryEntries
     from lakehouse_assets.commit.landing import NothingLeft
+    from lakehouse_assets.commit.positions import PositionUpdate
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.maintenance.levels import site_of
@@ -257,8 +259,9 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     run = context.instance.get_run_record_by_id(context.run.run_id)
     assert run, "Dagster's storage has the run that it executes"
     token = RunToken(f"{context.run.run_id}.drop-missing", run.create_timestamp)
+    parts = [SummaryEntries({RUN_ID: context.run.run_id}), PositionUpdate()]
     try:
-        published = publish(site.catalog, config.table, change, token, {RUN_ID: context.run.run_id})
+        published = publish(site.catalog, config.table, change, token, parts)
     except NothingLeft:  # they are back
         return shown([])
     context.log.warning(

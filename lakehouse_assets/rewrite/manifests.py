@@ -16,11 +16,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.change import Publishable
+from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.deletes import DataFiles
 from lakehouse_assets.commit.fork import refuse_other_versions
 from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifests import Entries, ManifestPlan, live_manifests
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.tokens import RunToken, find_published
 
@@ -84,8 +86,9 @@ def rewrite_manifests(
         return ManifestsReport(earlier)
     rewrite = _ManifestRewrite(table.metadata.table_uuid)
     try:
+        parts = [SummaryEntries(summary or {}), PositionUpdate()]
         rewrite.plan(table, ())  # reads and writes all that is merged: what fails here is no matter of the commit
-        snapshot_id = publish(catalog, identifier, rewrite, token, summary or {}).snapshot_id
+        snapshot_id = publish(catalog, identifier, rewrite, token, parts).snapshot_id
     except NothingLeft:
         snapshot_id = None
     return rewrite.report(snapshot_id)
@@ -140,7 +143,7 @@ def remove_dangling_deletes(
     """
     change = DanglingDeletes()
     try:
-        published = publish(catalog, identifier, change, token, summary)
+        published = publish(catalog, identifier, change, token, [SummaryEntries(summary), PositionUpdate()])
     except NothingLeft:
         return None, 0
     return published, change.found

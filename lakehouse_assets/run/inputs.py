@@ -14,8 +14,9 @@ from dagster._core.definitions.data_version import INPUT_DATA_VERSION_TAG_PREFIX
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs, set_tags
-from lakehouse_assets.commit.positions import READER, Moves, read_on
+from lakehouse_assets.commit.positions import READER, PositionUpdate, read_on
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
@@ -63,15 +64,16 @@ def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[s
     return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
 
 
-def summary_of(pins: Sequence[Pin]) -> dict[str, str]:
+def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
     """Returns the entry of a snapshot's summary that names what its rows were made from; none for a run of no inputs.
 
     It is ``{"nyc.flights": "<snapshot id>@<uuid>"}`` as JSON, or where that is longer than LONGEST their number.
     """
     if not pins:
-        return {}
+        return SummaryEntries({})
     text = json.dumps({pin.name: f"{pin.snapshot_id}@{pin.uuid}" for pin in pins}, separators=(",", ":"))
-    return {INPUTS: text if len(text) <= LONGEST else f"{len(pins)} tables: see the materialization of this run"}
+    named = text if len(text) <= LONGEST else f"{len(pins)} tables: see the materialization of this run"
+    return SummaryEntries({INPUTS: named})
 
 
 def shown(table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None) -> Mapping[str, Any]:
@@ -153,10 +155,10 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
     return ReadOn() if reads_all else read_on(metadata)
 
 
-def moves_of(receipts: Iterable[Receipt], staged_on: TableMetadata) -> Moves:
+def position_update(receipts: Iterable[Receipt], staged_on: TableMetadata) -> PositionUpdate:
     """Returns what a run does to its table's positions. receipts: what is published. staged_on: the table then."""
     to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
-    return Moves(to, read_on(staged_on)) if to else Moves()
+    return PositionUpdate(to, read_on(staged_on)) if to else PositionUpdate()
 
 
 def keep_unread(lakehouse: Lakehouse, table: str) -> None:

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import dagster as dg
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table import Table as IcebergTable
 
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.tokens import runs_since
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.inbox.inbox import Covered, Failed, Inbox, RunCovers, inbox_at, waiting_for
@@ -33,7 +34,7 @@ def inbox_of(lakehouse: Lakehouse) -> Inbox:
     return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
 
 
-class QueuePart:
+class QueuePart(CommitPart):
     """One run's part in the inbox.
 
     keys: the run's partitions; empty for a table without partitions. adds_again: whether its rows would be in the table
@@ -67,13 +68,13 @@ class QueuePart:
             except Exception as error:  # of Dagster's storage: a tag is no reason to fail
                 context.log.warning(f"{self.table}: the run's tags could not be set: {error}")
 
-    def before_commit(self, metadata: TableMetadata) -> None:
-        """Asks again for the run's partitions that others have published since it began; called before each commit.
+    def refuse(self, now: IcebergTable) -> None:
+        """Refuses nothing: asks again for the run's partitions that others have published since it began.
 
         A run that only adds rows asks for nothing: it replaces nothing of what others wrote.
         """
         if self._run and not self.adds_again:
-            self._run.ask_again(runs_since(metadata, self._run.covers.snapshot_id))
+            self._run.ask_again(runs_since(now.metadata, self._run.covers.snapshot_id))
 
     def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:
         """Removes these published partitions from the inbox. Raises nothing: what stays there costs one run more."""

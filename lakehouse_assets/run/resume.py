@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -16,9 +17,11 @@ from dagster._core.storage.tags import (
     PARENT_RUN_ID_TAG,
     RESUME_RETRY_TAG,
 )
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import tokens
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, RolledBack
@@ -68,6 +71,20 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
         when = f"was created on {token.created:%Y-%m-%d %H:%M} UTC, and {kept}"
         raise _not_resumable(table, token.text, when)
+
+
+@dataclass(frozen=True)
+class AppendOnce(CommitPart):
+    """Refuses to add rows that a run has added which this one repeats."""
+
+    table: Table
+    plans: Plans
+    instance: dg.DagsterInstance
+    run: dg.DagsterRun
+
+    def refuse(self, now: IcebergTable) -> None:
+        """Raises as refuse_repeated_append()."""
+        refuse_repeated_append(self.table, now.metadata, self.plans, self.instance, self.run)
 
 
 def refuse_repeated_append(

@@ -19,12 +19,13 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
-from lakehouse_assets.commit.evolution import Evolution, evolution_texts
+from lakehouse_assets.commit.commit_part import SummaryEntries
+from lakehouse_assets.commit.evolution import CHANGES, Evolution, evolution_texts
 from lakehouse_assets.commit.owner import other_owner, read_mark
-from lakehouse_assets.commit.positions import Moves
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
-from lakehouse_assets.commit.strategies import WriteStrategy, refuse_outdated_reads, strategy_of
+from lakehouse_assets.commit.strategies import OwnReads, WriteStrategy, strategy_of
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.region import Region
@@ -36,14 +37,14 @@ from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import HeadMoved, InputsMoved, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.inputs import (
+    entry_of,
     files_by_key,
     keep_unread,
-    moves_of,
     pins_of,
+    position_update,
     read_on_of,
     refuse_unpinned,
     shown,
-    summary_of,
     upstream_tags,
 )
 from lakehouse_assets.run.jobs import FILES
@@ -73,16 +74,13 @@ from lakehouse_assets.run.report import (
     staging_failure,
 )
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.resume import refuse_forgotten, refuse_repeated_append, run_token
+from lakehouse_assets.run.resume import AppendOnce, refuse_forgotten, run_token
 from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause, Pin, ReadOn, SourceRange
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
 """How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the
 columns that it changes; and how many of these times without the table's lock, while other such runs may land."""
-CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
-"""The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
-the materialization."""
 
 Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 
@@ -221,7 +219,7 @@ class Staged:
     """What their workers have written."""
     table: IcebergTable
     """The table, loaded after everything was staged: credentials vended when the run began may have expired."""
-    moves: Moves
+    positions: PositionUpdate
     """How far the steps have read the changes of inputs."""
 
 
@@ -260,7 +258,7 @@ class TableRun:
             staging, staged, published = yield from self._land(drive, evolution, findings)
             earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in staging.earlier]
             self.queue.published(self.context, [key for chunk in (*staged.chunks, *earlier) for key in chunk.keys])
-            if staged.moves.to or not staged.chunks:  # these an earlier process has published
+            if staged.positions.to or not staged.chunks:  # these an earlier process has published
                 keep_unread(self.lakehouse, self.table.identifier)
             if self.launcher.durable:
                 drive.settle()  # what is billed is known at a worker's end only
@@ -293,7 +291,7 @@ class TableRun:
                 staged = self._staged(staging, drive.results)
                 check = self._audit(staging, staged, findings)
                 reads_itself = staging.own is not None
-                moves = bool(staging.evolution.applied or staged.moves.to)
+                moves = bool(staging.evolution.applied or staged.positions.to)
                 again = number < STAGINGS and (merges or reads_itself or moves)
                 if findings or not again:  # Dagster takes one result of a check
                     yield check
@@ -312,7 +310,7 @@ class TableRun:
                     if not again:
                         raise
                     self.context.log.info(f"{moved}. It is staged again, on the table as it is now")
-                    if staged.moves.to or reads_itself:
+                    if staged.positions.to or reads_itself:
                         inputs = pins_of(self.lakehouse, self.table, self.token.text)
                     drive.results.forget_chunks()
                     continue
@@ -330,7 +328,7 @@ class TableRun:
         """
         table, plan, target = self.table, self.plan, evolution.found
         evolution.refuse_to_drop_others(plan.columns)
-        self._refuse_repeated_append(target.metadata)
+        self._append_once.refuse(target)
         refuse_forgotten(table.identifier, target.metadata, self.token, self.context.run)
         earlier = published_chunks(table.identifier, target.metadata, plan)
         if is_first:
@@ -362,8 +360,9 @@ class TableRun:
         found = Counter(r.base_snapshot_id for r in self.journal.receipts(chunk.ordinal for chunk in self.plan.chunks))
         return found.most_common(1)[0][0] if found else None
 
-    def _refuse_repeated_append(self, found: TableMetadata) -> None:
-        refuse_repeated_append(self.table, found, self.plans, self.context.instance, self.context.run)
+    @property
+    def _append_once(self) -> AppendOnce:
+        return AppendOnce(self.table, self.plans, self.context.instance, self.context.run)
 
     def _warn_of_another_owner(self, target: IcebergTable) -> None:
         with suppress(OSError):  # storage that refuses to be asked for what is not there
@@ -400,8 +399,8 @@ class TableRun:
         ready = results.receipts.keys() - staging.earlier.keys()
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
         receipts = [results.receipts[chunk.ordinal] for chunk in chunks]
-        moves = moves_of(receipts, staging.evolution.found.metadata)
-        return Staged(chunks, read_all(now.io.properties, receipts), now, moves)
+        positions = position_update(receipts, staging.evolution.found.metadata)
+        return Staged(chunks, read_all(now.io.properties, receipts), now, positions)
 
     # audit
 
@@ -426,36 +425,29 @@ class TableRun:
 
     def _publish(self, staging: Staging, staged: Staged) -> Published:
         keys = [key for chunk in staged.chunks for key in chunk.keys]
-        summary = {
+        region = self._region_of(staged.chunks)
+        facts = {
             "lakehouse.run-id": self.context.run.run_id,
             "lakehouse.asset-key": self.table.key.to_user_string(),
             "lakehouse.partitions": keys_text(keys),
             "lakehouse.code-version": self.table.code_version,
         }
-        summary |= summary_of(staging.inputs)
-        summary |= {CHANGES[name]: text for name, text in evolution_texts(staging.evolution.applied).items()}
+        parts = [staging.evolution, SummaryEntries(facts), entry_of(staging.inputs), self._append_once]
+        if (own := staging.own) is not None:
+            parts.append(OwnReads(own.snapshot_id, region, staged.forks[0].schema))
+        parts += [self.queue, staged.positions]
         published = publish(
             self.lakehouse.catalog(),
             self.table.identifier,
-            self.strategy.change(self._region_of(staged.chunks), staged.forks),
+            self.strategy.change(region, staged.forks),
             replace(self.token, text=publish_token(self.plan, staged.chunks)),
-            summary,
-            evolve=staging.evolution.apply,
-            before=lambda found: self._before_commit(found, staging, staged),
-            moves=staged.moves,
+            parts,
         )
         text = f"{self.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
         text += " (already done by an earlier attempt)" if published.repeated else ""
         text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
         self.context.log.info(text)
         return published
-
-    def _before_commit(self, found: IcebergTable, staging: Staging, staged: Staged) -> None:
-        """Runs before each attempt of publish() to commit. found: the table that it would land on."""
-        self._refuse_repeated_append(found.metadata)
-        if (own := staging.own) is not None:
-            refuse_outdated_reads(found, own.snapshot_id, self._region_of(staged.chunks), staged.forks[0].schema)
-        self.queue.before_commit(found.metadata)
 
     def _published_earlier(self, staging: Staging) -> Published:
         snapshot_id = max(staging.earlier.items())[1]

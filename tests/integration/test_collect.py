@@ -22,6 +22,7 @@ from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.collect.report import LastLook, Report
 from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.change import Change
+from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
@@ -98,7 +99,7 @@ def test_an_orphan_is_marked_then_due_then_in_the_trash_then_restored(site: Test
 def test_live_files_that_somebody_deleted_are_told_by_partition_and_run(site: TestSite, table: Daily) -> None:
     change = Change(region(DAY), [table.stage("run-7", 0, [DAY], daily_rows(DAY, each=3))])
     token = RunToken("run-7", datetime.now(UTC))
-    publish(table.catalog, table.identifier, change, token, {"lakehouse.run-id": "run-7"})
+    publish(table.catalog, table.identifier, change, token, [SummaryEntries({"lakehouse.run-id": "run-7"})])
     tasks = table.table.scan().plan_files()
     by_day = {task.file.file_path.rpartition("day=")[2][: len(DAY)]: task.file.file_path for task in tasks}
     gone, elsewhere = path_of(by_day[DAY]), path_of(by_day[OTHER])

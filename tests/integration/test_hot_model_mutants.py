@@ -14,7 +14,7 @@ from psycopg2.extensions import connection as Connection
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit import expire, positions
-from lakehouse_assets.commit.positions import Moves
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.hot import hot_and_cold, purge
 from lakehouse_assets.run import inputs
@@ -44,9 +44,9 @@ def everywhere(read_on: Callable[[TableMetadata], ReadOn]) -> AbstractContextMan
 
 def in_a_property() -> Any:
     """The position lies in a table property, which no rollback takes back."""
-    properties, summary = Moves.properties, Moves.summary
+    properties, summary = PositionUpdate.properties, PositionUpdate.summary
 
-    def both(moves: Moves, metadata: TableMetadata) -> dict[str, str]:
+    def both(moves: PositionUpdate, metadata: TableMetadata) -> dict[str, str]:
         return properties(moves, metadata) | {f"mutant.{name}": to for name, to in summary(moves, metadata).items()}
 
     def of_property(metadata: TableMetadata) -> ReadOn:
@@ -54,7 +54,7 @@ def in_a_property() -> Any:
         return ReadOn(positions.json.loads(found) if found else {})
 
     patches = everywhere(of_property)
-    patches.enter_context(patch.object(Moves, "properties", both))  # type: ignore[attr-defined]
+    patches.enter_context(patch.object(PositionUpdate, "properties", both))  # type: ignore[attr-defined]
     return patches
 
 
@@ -66,8 +66,8 @@ def without_witness() -> Any:
 
 def not_copied() -> Any:
     """A rewrite says nothing of positions."""
-    summary = Moves.summary
-    return patch.object(Moves, "summary", lambda self, at: summary(self, at) if self.to else {})
+    summary = PositionUpdate.summary
+    return patch.object(PositionUpdate, "summary", lambda self, at: summary(self, at) if self.to else {})
 
 
 def purging_up_to_the_newest() -> Any:

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import DataFrame
 
 from lakehouse_assets.commit import positions
-from lakehouse_assets.commit.positions import Moves
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.run import inputs as of_run
 from lakehouse_assets.run import table_run
 from lakehouse_assets.wire.work import Pin, ReadOn
@@ -33,8 +33,8 @@ Patch = pytest.MonkeyPatch
 
 def in_a_property(patch: Patch) -> None:
     """Positions lie in a table property, which no rollback takes back."""
-    properties, summary = Moves.properties, Moves.summary
-    patch.setattr(Moves, "properties", lambda self, at: properties(self, at) | _as_property(summary(self, at)))
+    properties, summary = PositionUpdate.properties, PositionUpdate.summary
+    patch.setattr(PositionUpdate, "properties", lambda self, at: properties(self, at) | _as_property(summary(self, at)))
     patch.setattr(positions, "_entry", lambda snapshot, name: None)
     patch.setattr(positions, "read_on", lambda at: ReadOn(_of_property(at)))
     patch.setattr(of_run, "read_on", positions.read_on)
@@ -64,13 +64,13 @@ def without_witness(patch: Patch) -> None:
 
 def without_comparing(patch: Patch) -> None:
     """A run publishes what another has read meanwhile, too."""
-    patch.setattr(Moves, "refuse_other", lambda self, table, at: None)
+    patch.setattr(PositionUpdate, "refuse", lambda self, now: None)
 
 
 def not_copied(patch: Patch) -> None:
     """A rewrite says nothing of positions."""
-    summary = Moves.summary
-    patch.setattr(Moves, "summary", lambda self, at: summary(self, at) if self.to else {})
+    summary = PositionUpdate.summary
+    patch.setattr(PositionUpdate, "summary", lambda self, at: summary(self, at) if self.to else {})
 
 
 def kept_pins(patch: Patch) -> None:

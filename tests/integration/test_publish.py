@@ -33,6 +33,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Stru
 
 from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.change import Change
+from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.staged import partition_stats, read_all
@@ -131,7 +132,7 @@ def test_a_table_without_partitions_is_replaced_whole(catalog: Catalog) -> None:
     staged = whole.stage("run", 0, (), daily_rows(*DAYS))
     run = RunToken("run", datetime.now(UTC))
     change = Change(everything, [staged])
-    publish(catalog, identifier, change, run, {"lakehouse.asset-key": "nyc/whole"})
+    publish(catalog, identifier, change, run, [SummaryEntries({"lakehouse.asset-key": "nyc/whole"})])
     assert whole.counts() == dict.fromkeys(DAYS, 1)
     assert whole.last_change("records") == (3, 15)
     assert whole.table.current_snapshot().summary["lakehouse.asset-key"] == "nyc/whole"

@@ -136,7 +136,7 @@ class Daily:
         """created: of the run; now where it does not matter."""
         run = RunToken(token, created or datetime.now(UTC))
         change = Change(region(*days), chunks)
-        return publish(self.catalog, self.identifier, change, run, {})
+        return publish(self.catalog, self.identifier, change, run)
 
     def last_change(self, what: str) -> tuple[int, int]:
         """How many ``records`` or ``data-files`` the newest snapshot added and removed, by its summary."""

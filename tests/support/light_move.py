@@ -10,14 +10,14 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.commit.positions import Moves
+from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.run.inputs import moves_of, read_on_of
+from lakehouse_assets.run.inputs import position_update, read_on_of
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.run_tags import READ_ALL
 from lakehouse_assets.sources.postgres import DELETED
@@ -40,7 +40,7 @@ class LightMove:
     begin: Offsets = field(init=False)
     to: Offsets = field(init=False)
     chunk: StagedChunk = field(init=False)
-    moves: Moves = field(init=False)
+    moves: PositionUpdate = field(init=False)
 
     def stage(self, catalog: Catalog) -> Receipt:
         """Raises PublishRefused and SourceLost where rows are lost that are not moved."""
@@ -72,14 +72,14 @@ class LightMove:
             read_to={source.name: str(to)} if to != position else {},
         )
         (self.chunk,) = read_all(target.io.properties, [staged])
-        self.plan, self.begin, self.to, self.moves = chosen, begin, to, moves_of([staged], target.metadata)
+        self.plan, self.begin, self.to, self.moves = chosen, begin, to, position_update([staged], target.metadata)
         return staged
 
     def publish(self, catalog: Catalog) -> Published:
         """Raises HeadMoved where it is to be staged again, RolledBack where it was published and rolled back."""
         change = strategy_of(self.table.write_mode).change(self.table.alignment.region(()), [self.chunk])
         token = RunToken(self.name, self.created)
-        return publish(catalog, self.table.identifier, change, token, {}, moves=self.moves)
+        return publish(catalog, self.table.identifier, change, token, [self.moves])
 
 
 def _changes(table: Table, begin: Offsets, to: Offsets) -> dict[tuple[Any, ...], Mapping[str, Any] | None]:

@@ -117,7 +117,7 @@ class Run:
     def publish(self, daily: Daily) -> Published:
         change = strategy_of(MODES[self.kind]).change(self.region, [self.chunk])
         token = RunToken(self.name, self.created)
-        return publish(daily.catalog, daily.identifier, change, token, {}, evolve=self.evolution.apply)
+        return publish(daily.catalog, daily.identifier, change, token, [self.evolution])
 
     def landed(self, rows: Rows, then: Schema) -> tuple[Rows, Schema]:
         """The rows of the table, and its columns, if the run lands where it has these rows and columns."""

@@ -62,7 +62,7 @@ def stage(
 def land(catalog: Catalog, table: Table, evolution: Evolution, staged: StagedChunk) -> Published:
     change = Change(table.alignment.region(staged.receipt.keys), [staged])
     token = RunToken(staged.receipt.token, datetime.now(UTC))
-    return publish(catalog, table.identifier, change, token, {}, evolve=evolution.apply)
+    return publish(catalog, table.identifier, change, token, [evolution])
 
 
 def write(catalog: Catalog, table: Table, token: str, day: str = "2024-01-01", **values: Any) -> IcebergTable:
@@ -287,7 +287,7 @@ def test_partitions_and_order_change_and_change_back(catalog: Catalog, terms: li
 def evolve(catalog: Catalog, table: Table) -> list[str]:
     evolution = Evolution.of(table, catalog.load_table(table.identifier))
     with catalog.load_table(table.identifier).transaction() as transaction:
-        evolution.apply(transaction)
+        evolution.change(transaction)
     return [change.kind for change in evolution.applied]
 
 
@@ -304,7 +304,7 @@ def test_rows_are_written_under_new_partitions_and_order(catalog: Catalog) -> No
 def write_whole(catalog: Catalog, table: Table, token: str, **values: Any) -> IcebergTable:
     evolution, staged = stage(catalog, table, token, **values)
     change = strategy_of(table.write_mode).change(table.alignment.region(()), [staged])
-    publish(catalog, table.identifier, change, RunToken(token, datetime.now(UTC)), {}, evolve=evolution.apply)
+    publish(catalog, table.identifier, change, RunToken(token, datetime.now(UTC)), [evolution])
     return catalog.load_table(table.identifier)
 
 

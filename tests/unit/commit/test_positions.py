@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, Moves, carriers, read_on
+from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, PositionUpdate, carriers, read_on
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.histories import History
@@ -17,7 +20,7 @@ from tests.support.histories import History
 
 def moved(history: History, ago: float = 0, branch: str = "main", **to: str) -> int:
     """A commit that moves positions, as a run's."""
-    moves, metadata = Moves(to), history.metadata
+    moves, metadata = PositionUpdate(to), history.metadata
     history.properties |= moves.properties(metadata)
     return history.commit(ago, branch=branch, **moves.summary(metadata))
 
@@ -51,16 +54,16 @@ def test_the_nearest_ancestor_that_has_positions_has_all_of_them(history: Histor
 
 
 def test_a_commit_that_moves_none_copies_them(history: History) -> None:
-    said = Moves().summary(history.metadata)
+    said = PositionUpdate().summary(history.metadata)
     assert json.loads(said[POSITIONS]) == {"a": "1@u", "b": "5@u"}
-    assert Moves().properties(history.metadata) == {}
+    assert PositionUpdate().properties(history.metadata) == {}
 
 
 def test_a_table_that_reads_no_changes_says_nothing() -> None:
     history = History()
     history.commit()
-    assert Moves().summary(history.metadata) == {}
-    assert Moves().properties(history.metadata) == {}
+    assert PositionUpdate().summary(history.metadata) == {}
+    assert PositionUpdate().properties(history.metadata) == {}
     assert carriers(history.metadata) == []
 
 
@@ -88,7 +91,7 @@ def test_a_cherry_picked_move_makes_them_unknown_until_they_are_read_anew(histor
     source = moved(history, 5, branch="other", a="3@u")
     history.commit(4, **{CHERRY_PICKED: str(source)})
     assert read_on(history.metadata).unknown.keys() == {"a", "b"}
-    history.commit(3, **Moves().summary(history.metadata))  # a rewrite
+    history.commit(3, **PositionUpdate().summary(history.metadata))  # a rewrite
     assert read_on(history.metadata).unknown.keys() == {"a", "b"}
     moved(history, 2, a="4@u")
     assert positions(history) == {"a": "4@u"}
@@ -109,6 +112,11 @@ def test_what_was_cherry_picked_from_what_has_expired_may_have_been_a_move(histo
     assert read_on(without(history.metadata, source)).unknown.keys() == {"a", "b"}
 
 
+def table_of(metadata: TableMetadata) -> Table:
+    """A table in memory: positions open nothing."""
+    return Table(("demo", "t"), metadata, "", load_file_io(), NoopCatalog("none"))
+
+
 @pytest.mark.parametrize(
     ("since", "is_refused"),
     [({"a": "1@u"}, False), ({"a": "0@u"}, True), ({}, True), ({"a": "1@u", "b": "0@u"}, False)],
@@ -116,22 +124,23 @@ def test_what_was_cherry_picked_from_what_has_expired_may_have_been_a_move(histo
 def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
     history: History, since: Any, is_refused: bool
 ) -> None:
-    moves = Moves({"a": "2@u"}, ReadOn(since))
+    moves = PositionUpdate({"a": "2@u"}, ReadOn(since))
     if is_refused:
         with pytest.raises(HeadMoved, match="read on in a"):
-            moves.refuse_other("t", history.metadata)
+            moves.refuse(table_of(history.metadata))
     else:
-        moves.refuse_other("t", history.metadata)
+        moves.refuse(table_of(history.metadata))
 
 
 def test_a_first_move_is_refused_where_another_ones_position_was_lost_since(history: History) -> None:
     """It may have moved the same rows."""
     lost = without(history.metadata, 2, 3)
     with pytest.raises(HeadMoved, match="from the beginning to where nobody knows"):
-        Moves({"a": "1@u"}).refuse_other("t", lost)
-    Moves({"a": "2@u"}, read_on(lost)).refuse_other("t", lost)  # it reads from the beginning, as somebody has said
+        PositionUpdate({"a": "1@u"}).refuse(table_of(lost))
+    # It reads from the beginning, as somebody has said.
+    PositionUpdate({"a": "2@u"}, read_on(lost)).refuse(table_of(lost))
 
 
 def test_each_input_is_named_once(history: History) -> None:
-    named = replace(Moves(), to={"c": "1@u"}).properties(history.metadata)
+    named = replace(PositionUpdate(), to={"c": "1@u"}).properties(history.metadata)
     assert named == {WITNESS: "a,b,c"}

@@ -65,7 +65,7 @@ def staged(
 
 def land(daily: Daily, chunk: StagedChunk, *, only_inserts: bool = False) -> Published:
     changes = RowChanges([chunk], Operation.OVERWRITE, only_inserts=only_inserts)
-    return publish(daily.catalog, daily.identifier, changes, RUN, {})
+    return publish(daily.catalog, daily.identifier, changes, RUN)
 
 
 def carriers(daily: Daily) -> list[str]:
@@ -235,4 +235,4 @@ def test_two_workers_that_rewrote_one_file_are_refused(table: Daily) -> None:
     other = replace(chunk, receipt=replace(chunk.receipt, chunk=1))
     changes = RowChanges([chunk, other], Operation.OVERWRITE)
     with pytest.raises(PublishRefused, match="rewritten by more than one worker"):
-        publish(table.catalog, table.identifier, changes, RUN, {})
+        publish(table.catalog, table.identifier, changes, RUN)

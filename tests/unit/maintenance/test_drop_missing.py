@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from lakehouse_assets.collect import missing
 from lakehouse_assets.collect.ledger import Entry
 from lakehouse_assets.collect.missing import DROPPED, RUN_ID, DropMissing
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.target import open_target
@@ -148,7 +149,7 @@ def test_one_that_comes_back_stays(
     assert dropped(change.missing) == {files[2]}
     files[2].write_bytes(content[files[2]])
     with pytest.raises(NothingLeft, match=f"{TABLE.identifier}.*missing any more"):
-        publish(catalog, TABLE.identifier, change, TOKEN, {})
+        publish(catalog, TABLE.identifier, change, TOKEN)
     assert paths(table) == {*files}
     assert len(days(table)) == 9
 
@@ -163,11 +164,12 @@ def test_commits_in_between_are_kept_and_what_they_removed_is_not_dropped_again(
     table.delete("day = '2024-01-02'")
     meanwhile: list[Path] = []
 
-    def commit_first(_: Table) -> None:
-        if not meanwhile:
-            meanwhile.append(append(catalog.load_table(TABLE.identifier), THIRD))
+    class CommitFirst(CommitPart):
+        def refuse(self, now: Table) -> None:
+            if not meanwhile:
+                meanwhile.append(append(catalog.load_table(TABLE.identifier), THIRD))
 
-    published = publish(catalog, TABLE.identifier, change, TOKEN, {}, before=commit_first)
+    published = publish(catalog, TABLE.identifier, change, TOKEN, [CommitFirst()])
     assert published.attempts == 2
     assert dropped(change.dropped) == {files[0]}
     assert paths(table) == {files[1], later, *meanwhile}
@@ -220,7 +222,7 @@ def test_a_name_that_pyiceberg_reads_as_another_is_not_taken_for_missing(table: 
 def test_deletes_of_missing_files_are_no_problem(table: Table, catalog: Catalog, files: list[Path]) -> None:
     commit_deletes(table, position_deletes(table, {locations(table)[files[0]]: [0]}))
     files[0].unlink()
-    publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN, {})
+    publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN)
     assert days(table) == [FIRST] * 3 + [SECOND] * 3
 
 
@@ -242,7 +244,7 @@ def test_a_missing_delete_file_that_is_needed_is_refused(
     delete.unlink()
     files[2].unlink()
     with pytest.raises(PublishRefused, match="deleted rows would come back: day=2024-01-01") as refused:
-        publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN, {})
+        publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN)
     assert delete.name in str(refused.value)
     assert paths(table) == {*files}
 
@@ -252,7 +254,7 @@ def test_a_whole_partition_goes_with_its_delete_files(table: Table, catalog: Cat
     (delete,) = (path_of(entry.data_file.file_path) for entry in live_deletes(table.refresh()))
     for file in (files[0], files[1], delete):
         file.unlink()
-    publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN, {})
+    publish(catalog, TABLE.identifier, DropMissing.look(table.refresh()), TOKEN)
     assert days(table) == [SECOND] * 3
     assert live_deletes(table) == []
 
@@ -264,7 +266,7 @@ def test_a_table_that_was_created_again_is_left_alone(table: Table, catalog: Cat
     anew = catalog.create_table(TABLE.identifier, table.schema(), f"{table.location()}-anew")
     append(anew, FIRST)
     with pytest.raises(PublishRefused, match="created again"):
-        publish(catalog, TABLE.identifier, change, TOKEN, {})
+        publish(catalog, TABLE.identifier, change, TOKEN)
     assert len(days(anew)) == 3
 
 
