@@ -23,7 +23,7 @@ from pyiceberg.transforms import IdentityTransform
 from bench.compact_once import SCHEMA, rows_of_day
 from bench.synthetic import properties
 from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
-from lakehouse_assets.commit.landing import Base, land
+from lakehouse_assets.commit.landing import ReadSnapshot, land
 from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.rewrite.plan import RewriteTask, listed, plan_rewrites, planned
@@ -99,11 +99,11 @@ class Mending:
         self._third()
         return self.found
 
-    def _base(self) -> Base:
+    def _base(self) -> ReadSnapshot:
         table = self.table
         snapshot = table.current_snapshot()
         assert snapshot
-        return Base(table.metadata, snapshot)
+        return ReadSnapshot(table.metadata, snapshot)
 
     def _tasks(self) -> list[RewriteTask]:
         return plan_rewrites(self._base(), self.table.io, Entries(), None, everything=False)

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import MetadataLogEntry
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.needed import PlaceSet, Reader, all_meanings
+from lakehouse_assets.collect.needed import PlaceSet, Reader, all_aliases
 from lakehouse_assets.commit.fork import is_fork
 from lakehouse_assets.errors import UnreadableMetadata
 
@@ -31,7 +31,7 @@ NO_UUID = UUID(int=0)
 GZIP = b"\x1f\x8b"
 
 
-class Standing(StrEnum):
+class MetadataOrigin(StrEnum):
     """Says what a metadata file is that the catalog does not name."""
 
     OTHER_TABLE = "of another table"
@@ -39,7 +39,7 @@ class Standing(StrEnum):
     PAST = "of the table's past"
     SIDE = "of one commit beside the table's own"
     """The commit failed, is just being made, or is the first of another catalog: all leave the same file."""
-    TAKEN = "of another catalog, for which the table went on"
+    OTHER_CATALOG = "of another catalog, for which the table went on"
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class Lineage:
 
     def has(self, location: str) -> bool:
         """Tells whether the file is known to be on the line. Raises UnknownStorage."""
-        return any(place in self._files for place in all_meanings(location))
+        return any(place in self._files for place in all_aliases(location))
 
-    def standing(self, facts: LineageFacts, *, is_settled: bool) -> Standing:
+    def standing(self, facts: LineageFacts, *, is_settled: bool) -> MetadataOrigin:
         """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
 
         is_settled: whether a person has decided since it was written that no other catalog has the table.
@@ -100,14 +100,14 @@ class Lineage:
         all that is known of the line may be of the table's past: its successors, which would tell, are gone.
         """
         if facts.uuid != self.uuid:
-            return Standing.OTHER_TABLE
+            return MetadataOrigin.OTHER_TABLE
         if facts.is_fork:
-            return Standing.FORK
+            return MetadataOrigin.FORK
         if is_settled:
-            return Standing.PAST
+            return MetadataOrigin.PAST
         if facts.log and self.has(facts.log[-1].metadata_file):
-            return Standing.SIDE
-        return Standing.PAST if facts.updated_ms <= self.oldest_ms else Standing.TAKEN
+            return MetadataOrigin.SIDE
+        return MetadataOrigin.PAST if facts.updated_ms <= self.oldest_ms else MetadataOrigin.OTHER_CATALOG
 
 
 Taken = list[tuple[str, LineageFacts]]
@@ -133,9 +133,9 @@ def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_
         if facts is None:
             continue
         match line.standing(facts, is_settled=file.modified_ms <= settled_ms):
-            case Standing.TAKEN:
+            case MetadataOrigin.OTHER_CATALOG:
                 taken.append((location, facts))
-            case Standing.OTHER_TABLE | Standing.SIDE:
+            case MetadataOrigin.OTHER_TABLE | MetadataOrigin.SIDE:
                 kept.add(location)
                 _read_named(others, location)
     return kept, taken

@@ -30,7 +30,7 @@ from lakehouse_assets.commit.manifests import (
 )
 from lakehouse_assets.commit.staged import missing_files
 from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
-from lakehouse_assets.storage.place import meanings, place_of
+from lakehouse_assets.storage.place import aliases, place_of
 
 EXAMPLES = 10
 """The number of partitions that a message names."""
@@ -151,7 +151,7 @@ class DropMissing(Publishable):
                 f"table {name}: the storage can't tell whether its files are there: {error}. An error never counts as "
                 "a missing file, so nothing was dropped. See that the storage answers, then run the job again"
             ) from error
-        if unclear := [location for location in gone if len(meanings(location)) > 1]:
+        if unclear := [location for location in gone if len(aliases(location)) > 1]:
             raise MaintenanceRefused(
                 f"table {name}: {len(unclear)} of its files were not found and have names that mean different files to "
                 f"different clients (# or // in them, say), so they may be there: {unclear[0]}. Nothing was dropped; "

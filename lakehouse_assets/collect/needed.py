@@ -33,7 +33,7 @@ from lakehouse_assets.commit.pins import COPY
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.errors import UnreadableMetadata
-from lakehouse_assets.storage.place import Place, StorageKind, crc_owner, folded, meanings
+from lakehouse_assets.storage.place import Place, StorageKind, aliases, case_folded, crc_owner
 
 DIGEST_BYTES = 16
 """The bytes of a digest. Of 10^9 places, two have one digest with a probability of 10^-21; then one more file would be
@@ -60,9 +60,9 @@ def _real(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def all_meanings(location: str) -> frozenset[Place]:
+def all_aliases(location: str) -> frozenset[Place]:
     """Returns all places that some client takes the location for, and the same without links. Raises UnknownStorage."""
-    found = meanings(location)
+    found = aliases(location)
     return found | frozenset(map(without_links, found))
 
 
@@ -80,9 +80,9 @@ class PlaceSet:
 
     def add(self, location: str) -> None:
         """Adds all places that some client takes the location for. Raises UnknownStorage."""
-        for place in all_meanings(location):
+        for place in all_aliases(location):
             self._exact.add(digest(place))
-            if (name := folded(place)) != place:
+            if (name := case_folded(place)) != place:
                 self._names.add(digest(name))
 
     def __contains__(self, place: Place) -> bool:
@@ -94,7 +94,7 @@ class PlaceSet:
 
     def has_twin(self, place: Place) -> bool:
         """Tells whether another place in the set differs only by case or by Unicode normalisation."""
-        name = folded(place)
+        name = case_folded(place)
         if name == place and not self._names:
             return False
         of_name = digest(name)
@@ -255,7 +255,7 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
 
 
 @dataclass
-class Leavings:
+class RunFiles:
     """The files that the runs of one table left in storage, as they were listed."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
@@ -264,7 +264,7 @@ class Leavings:
     """The fork bases in the table's folder, and their checksums, by token."""
 
     @classmethod
-    def of(cls, folder: Place, listed: Iterable[Listed]) -> Leavings:
+    def of(cls, folder: Place, listed: Iterable[Listed]) -> RunFiles:
         """Sorts the files in the folder of a table's receipts by their run.
 
         folder: ``<staging>/<identifier>``; in it is a folder for each token.
@@ -292,7 +292,7 @@ class Leavings:
 
 def pinned_snapshots(
     table: str,
-    leavings: Iterable[Leavings],
+    leavings: Iterable[RunFiles],
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]],
     now_ms: int,
 ) -> set[int]:
@@ -325,7 +325,7 @@ class StagedFiles:
 
     def set_free(self, token: str, location: str) -> None:
         """Remembers that a finished or dead run names the location."""
-        for place in all_meanings(location):
+        for place in all_aliases(location):
             self.free[digest(place)] = token
 
 
@@ -335,7 +335,7 @@ def token_of_base(place: Place) -> str | None:
     return found["token"] if found else None
 
 
-def read_staged(io: FileIO, staging_io: FileIO, leavings: Leavings, states: Mapping[str, RunState]) -> StagedFiles:
+def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapping[str, RunState]) -> StagedFiles:
     """Reads which files the runs name.
 
     These are the forks in their receipts, the fork bases of runs that may still need them, and all manifests and files

@@ -24,7 +24,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import Identifier
 
 from lakehouse_assets.collect.needed import Reader, folder_without_links, without_links
-from lakehouse_assets.storage.place import Place, is_elsewhere, meanings
+from lakehouse_assets.storage.place import Place, aliases, is_elsewhere
 
 FRESH_SECONDS = 300.0
 """The seconds for which one look serves all tables that are collected. A file that another table begins to name within
@@ -62,7 +62,7 @@ class Located:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[Place, ...]:
-    places = {place for path in paths for place in meanings(path)}
+    places = {place for path in paths for place in aliases(path)}
     folders = {folder_without_links(Place(place.kind, place.bucket, place.key.rstrip("/"))) for place in places}
     found: list[Place] = []
     for folder in sorted(folders, key=lambda place: len(place.key)):
@@ -201,7 +201,7 @@ class Neighbours:
         outside = self.outside[where.uuid]
 
         def note(location: str) -> None:
-            if is_elsewhere(location) or all(where.holds(without_links(place)) for place in meanings(location)):
+            if is_elsewhere(location) or all(where.holds(without_links(place)) for place in aliases(location)):
                 return
             outside.add(location)
 

@@ -18,7 +18,7 @@ from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.storage.objects import LARGEST_COPY, LARGEST_DELETE, at_once, bare, delete_all, keys_below
 from lakehouse_assets.storage.place import Place
 
-Told: TypeAlias = str | ClientError | None
+ObjectOutcome: TypeAlias = str | ClientError | None
 """The answer for one object: None, the reason why it stays, or an error with is_of_one_file()."""
 PART_BYTES = 256 * 2**20
 """The bytes of one part of a copy above LARGEST_COPY: S3 takes 10,000 parts of an object of at most 5 TiB."""
@@ -127,7 +127,7 @@ class S3Bin:
         if found is None or found.size != entry.size:
             raise OSError(f"the copy {target.location!r} has {found and found.size} bytes, expected {entry.size}")
 
-    def _delete_same(self, entries: Sequence[Entry]) -> list[Told]:
+    def _delete_same(self, entries: Sequence[Entry]) -> list[ObjectOutcome]:
         """Deletes the objects that are still what was listed. Returns for each None, or why it stays.
 
         boto3 asks again when an answer is lost, and is then refused what it has done already: so an object counts as
@@ -135,7 +135,7 @@ class S3Bin:
         """
         errors = self._delete(entries, [{"ETag": f'"{entry.etag}"'} for entry in entries])
 
-        def told(entry: Entry, error: ClientError | None) -> Told:
+        def told(entry: Entry, error: ClientError | None) -> ObjectOutcome:
             if error is None or is_of_one_file(error):
                 return error
             return CHANGED if self._head(entry.place) else None
@@ -186,7 +186,7 @@ class PlainBin(S3Bin):
             told[n] = why
         return stayed(told)
 
-    def _copy_away(self, entry: Entry) -> Told:
+    def _copy_away(self, entry: Entry) -> ObjectOutcome:
         if not self.is_conditional and (reason := self._difference(entry)):
             return reason
         try:

@@ -21,10 +21,10 @@ from lakehouse_assets.collect.lineage import METADATA, LineageFacts, read_unname
 from lakehouse_assets.collect.listing import Listed, Spool, list_files, storage_now
 from lakehouse_assets.collect.needed import (
     Chain,
-    Leavings,
     Periods,
     PlaceSet,
     Reader,
+    RunFiles,
     RunState,
     StagedFiles,
     digest,
@@ -154,7 +154,7 @@ class TableListing:
     """The time before the listing, by the storage's clock."""
     files: Spool = field(default_factory=Spool)
     """The files in the table's folders."""
-    leavings: Leavings = field(default_factory=Leavings)
+    leavings: RunFiles = field(default_factory=RunFiles)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
     """The places that the table's metadata names, and those that other tables name outside their own folders."""
@@ -182,7 +182,7 @@ class TableListing:
         """
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
-        self.leavings = Leavings.of(folder, self.site.list_receipts(self.identifier))
+        self.leavings = RunFiles.of(folder, self.site.list_receipts(self.identifier))
         for root in self.where.roots:
             for file in self.site.list_table(self.table, root):
                 self.files.add(*file.row)

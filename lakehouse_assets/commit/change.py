@@ -34,7 +34,7 @@ from lakehouse_assets.commit.manifests import (
     Entries,
     ManifestPlan,
     Partitions,
-    arrival,
+    added_entry,
     live_entries,
     live_manifests,
     partition_of,
@@ -250,7 +250,7 @@ class Change(RunChange):
         """
         self.refuse_unfit(table, missing)
         if self.operation is Operation.APPEND:
-            return ManifestPlan(added=[*map(arrival, self.files)], untouched=live_manifests(table))
+            return ManifestPlan(added=[*map(added_entry, self.files)], untouched=live_manifests(table))
         # The staged schema has the names that the region uses: a column may have been renamed since.
         removed = FilesInRegion(self.region, table, self.staged[0].schema if self.staged else table.schema())
         plan, arriving = ManifestPlan(), {file.file_path for file in self.files}
@@ -267,7 +267,7 @@ class Change(RunChange):
             else:
                 plan.split(manifest, live_entries(table.io, manifest), goes)
         removed.check()
-        plan.added = [arrival(file) for file in self.files if file.file_path in arriving]
+        plan.added = [added_entry(file) for file in self.files if file.file_path in arriving]
         return plan
 
 
@@ -393,7 +393,7 @@ class RowChanges(RunChange):
         return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}
 
     def _plan(self, table: Table) -> ManifestPlan:
-        plan = ManifestPlan(added=list(map(arrival, self.files)))
+        plan = ManifestPlan(added=list(map(added_entry, self.files)))
         left = {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
         places = Partitions(table.metadata, map(partition_of, left.values()))
         for manifest in live_manifests(table):

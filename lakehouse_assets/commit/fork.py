@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lakehouse_assets.errors import PublishRefused
 
-HARMLESS = {
+FORK_PROPERTIES = {
     # Keep a fork from deleting what it shares with the target: old metadata files, data files, manifests.
     "write.metadata.delete-after-commit.enabled": "false",
     "gc.enabled": "false",
@@ -113,7 +113,7 @@ def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetada
     )
     return metadata.model_copy(
         update={
-            "properties": {**metadata.properties, **HARMLESS},
+            "properties": {**metadata.properties, **FORK_PROPERTIES},
             "metadata_log": [],
             "snapshots": [snapshot.model_copy(update={"parent_snapshot_id": None})] if snapshot else [],
             "snapshot_log": [],

@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 
 from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.fork import FORMAT_VERSION, ForkBase, fork_name, identity_of, with_only, written_base
-from lakehouse_assets.commit.landing import Base, Proof, Unit
+from lakehouse_assets.commit.landing import Proof, ReadSnapshot, RewriteUnit
 from lakehouse_assets.commit.manifests import (
     Entries,
     Partition,
@@ -40,7 +40,7 @@ from lakehouse_assets.wire.work import Digest
 CODEC: Final = "deflate"
 
 
-def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
+def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
     """Writes a metadata file whose only snapshot is the base with these entries.
 
     entries: live at the base: the data files to be rewritten or compared, and the delete files that may apply to them.
@@ -78,7 +78,7 @@ def write_head_fork(table: Table, base: Base, token: str, entries: Sequence[Mani
     return ForkBase(location, base.snapshot.snapshot_id)
 
 
-def _write_list(output: OutputFile, base: Base, manifests: list[ManifestFile]) -> str:
+def _write_list(output: OutputFile, base: ReadSnapshot, manifests: list[ManifestFile]) -> str:
     with write_manifest_list(
         FORMAT_VERSION, output, base.snapshot.snapshot_id, None, base.sequence_number, CODEC
     ) as writer:
@@ -97,7 +97,7 @@ NAMED = 3
 """The most partitions that the name of a unit lists."""
 
 
-def rewritten_units(io: FileIO, receipt: Receipt) -> list[Unit]:
+def rewritten_units(io: FileIO, receipt: Receipt) -> list[RewriteUnit]:
     """Returns one unit for each partition whose files the rewrite replaced, or a single unit for all of them.
 
     It is a single one if a new file is in another partition, since files move to another spec: rows of an old partition
@@ -121,7 +121,7 @@ def rewritten_units(io: FileIO, receipt: Receipt) -> list[Unit]:
 class _Fork:
     """The files of a worker's fork, before and after its rewrite."""
 
-    base: Base
+    base: ReadSnapshot
     """The metadata and the snapshot that the fork began with."""
     removed: Sequence[ManifestEntry]
     """The entries of the data files that the fork began with; the rewrite removed them all."""
@@ -148,7 +148,7 @@ class _Fork:
         deleting = [e for e in before.values() if e.data_file.content is not DataFileContent.DATA]
         snapshot = then.current_snapshot()
         assert snapshot, "head_fork.py writes one"
-        return cls(Base(then, snapshot), removed, DeleteFiles(deleting, then.specs()), new)
+        return cls(ReadSnapshot(then, snapshot), removed, DeleteFiles(deleting, then.specs()), new)
 
 
 def _lineage(receipt: Receipt, then: TableMetadata, now: TableMetadata) -> str | None:
@@ -170,12 +170,14 @@ def _live(io: FileIO, metadata: TableMetadata) -> dict[str, ManifestEntry]:
     return {e.data_file.file_path: e for read in Entries().read(io, manifests) for e in read}
 
 
-def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> Unit:
+def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> RewriteUnit:
     applied = fork.deletes.applying_to_any(removed)
     assert receipt.rewritten, "of a worker that rewrites"
     before, after = receipt.rewritten.before, receipt.rewritten.after
     proof = Proof(_digest(before, [entry.data_file for entry in removed]), _digest(after, added))
-    return Unit(_name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof)
+    return RewriteUnit(
+        _name(fork.base.metadata, removed), fork.base, tuple(removed), tuple(applied), tuple(added), proof
+    )
 
 
 def _digest(sums: Mapping[str, Digest], files: Iterable[DataFile]) -> Digest:

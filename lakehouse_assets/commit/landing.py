@@ -28,7 +28,7 @@ from lakehouse_assets.commit.manifests import (
     ManifestPlan,
     Partition,
     Partitions,
-    arrival,
+    added_entry,
     live_manifests,
     partition_of,
 )
@@ -60,7 +60,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Base:
+class ReadSnapshot:
     """The snapshot of a table that a rewrite read, and the table's metadata at that time."""
 
     metadata: TableMetadata
@@ -76,12 +76,12 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Unit:
+class RewriteUnit:
     """One partition whose files are all of one spec; or more partitions, where files move to another spec."""
 
     name: str
     """The partition's path, for people; empty for a whole table."""
-    base: Base
+    base: ReadSnapshot
     removed: tuple[ManifestEntry, ...]
     """The entries, at the base, of the data files that are replaced."""
     deletes: tuple[ManifestEntry, ...]
@@ -132,7 +132,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Head:
+class CurrentFiles:
     """The live entries of the table as it is now, by path, for every partition of the units."""
 
     specs: Mapping[int, PartitionSpec]
@@ -142,7 +142,7 @@ class Head:
     """The entries of delete files."""
 
 
-def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
+def by_metadata(unit: RewriteUnit, now: TableMetadata) -> Dropped | None:
     """Returns why the unit can't land, by its proof and the table's metadata alone; None if these don't forbid it."""
     if unproved := next(_unproved(unit), None):
         return Dropped(LandingRule.UNPROVED, unproved)
@@ -151,7 +151,7 @@ def by_metadata(unit: Unit, now: TableMetadata) -> Dropped | None:
     return None
 
 
-def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None:
+def by_files(unit: RewriteUnit, head: CurrentFiles, missing: Collection[str]) -> Dropped | None:
     """Returns why the unit can't land on the head; None if it can.
 
     missing: paths that are not in storage.
@@ -175,7 +175,7 @@ def by_files(unit: Unit, head: Head, missing: Collection[str]) -> Dropped | None
     return None
 
 
-def _unproved(unit: Unit) -> Iterator[str]:
+def _unproved(unit: RewriteUnit) -> Iterator[str]:
     if not unit.proof.holds:
         yield f"the rewrite changed rows: {unit.proof}"
     if (written := sum(file.record_count for file in unit.added)) != unit.proof.after.rows:
@@ -185,7 +185,7 @@ def _unproved(unit: Unit) -> Iterator[str]:
         yield f"the files it replaces have {replaced} rows by their metadata, {unit.proof.before.rows} were read"
 
 
-def _evolved(unit: Unit, now: TableMetadata) -> Iterator[str]:
+def _evolved(unit: RewriteUnit, now: TableMetadata) -> Iterator[str]:
     then = unit.base.metadata
     if now.table_uuid != then.table_uuid:
         yield f"the table was dropped and created again: UUID {then.table_uuid}, now {now.table_uuid}"
@@ -204,7 +204,7 @@ def _evolved(unit: Unit, now: TableMetadata) -> Iterator[str]:
         yield f"these columns were added meanwhile, required or with a default: {', '.join(added)}"
 
 
-def _is_live(then: ManifestEntry, head: Head) -> bool:
+def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
     """Tells whether the file is on the table as the rewrite found it.
 
     A file that was removed and came back under a new sequence number has rows back that were deleted before.
@@ -213,7 +213,7 @@ def _is_live(then: ManifestEntry, head: Head) -> bool:
     return now is not None and deletes.sequence(now) == deletes.sequence(then)
 
 
-def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
+def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
     """Yields the paths of delete files that the rewrite did not apply and that won't apply to what it adds.
 
     Equality deletes that are newer than the base delete rows of the added files too, since these have the base's
@@ -229,7 +229,7 @@ def _new_deletes(unit: Unit, head: Head) -> Iterator[str]:
             yield path
 
 
-def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
+def _deletes_elsewhere(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
     """Yields the paths of equality deletes that would delete rows which they did not reach where these were.
 
     There are such only where files move to another spec. What is older than the base, or of no partition, holds there
@@ -237,14 +237,14 @@ def _deletes_elsewhere(unit: Unit, head: Head) -> Iterator[str]:
     """
     if not _moves(unit):
         return
-    added = DataFiles((arrival(file, unit.base.sequence_number) for file in unit.added), head.specs)
+    added = DataFiles((added_entry(file, unit.base.sequence_number) for file in unit.added), head.specs)
     for path, delete in head.deletes.items():
         of_partition = not (deletes.is_position(delete) or deletes.is_global(delete, head.specs))
         if of_partition and added.any_needs(delete):
             yield path
 
 
-def _moves(unit: Unit) -> bool:
+def _moves(unit: RewriteUnit) -> bool:
     """Tells whether the unit adds files to a partition where it removes none."""
     return not {(file.spec_id, file.partition) for file in unit.added} <= set(map(partition_of, unit.removed))
 
@@ -264,7 +264,7 @@ class NothingLeft(PublishRefused):
 class Compaction(Publishable):
     """The change of a rewrite."""
 
-    units: Sequence[Unit]
+    units: Sequence[RewriteUnit]
     entries: Entries = field(default_factory=Entries)
     """The entries of manifests that were read before."""
     dropped: dict[int, Dropped] = field(default_factory=dict)
@@ -306,7 +306,7 @@ class _Listed:
     others: list[ManifestFile]
 
     @classmethod
-    def of(cls, table: Table, units: Sequence[Unit], entries: Entries) -> _Listed:
+    def of(cls, table: Table, units: Sequence[RewriteUnit], entries: Entries) -> _Listed:
         partitions = Partitions(table.metadata, chain.from_iterable(unit.partitions for unit in units))
         oldest = min((unit.base.sequence_number for unit in units), default=0)
         chosen: list[ManifestFile] = []
@@ -318,16 +318,16 @@ class _Listed:
             (chosen if relevant else others).append(manifest)
         return cls(list(zip(chosen, entries.read(table.io, chosen), strict=True)), others)
 
-    def head(self, specs: Mapping[int, PartitionSpec]) -> Head:
+    def head(self, specs: Mapping[int, PartitionSpec]) -> CurrentFiles:
         data: dict[str, ManifestEntry] = {}
         deleting: dict[str, ManifestEntry] = {}
         for manifest, entries in self.read:
             kind = data if manifest.content is ManifestContent.DATA else deleting
             kind |= {entry.data_file.file_path: entry for entry in entries}
-        return Head(specs, data, deleting)
+        return CurrentFiles(specs, data, deleting)
 
-    def plan(self, landed: Sequence[Unit], head: Head) -> ManifestPlan:
-        added = [arrival(file, unit.base.sequence_number) for unit in landed for file in unit.added]
+    def plan(self, landed: Sequence[RewriteUnit], head: CurrentFiles) -> ManifestPlan:
+        added = [added_entry(file, unit.base.sequence_number) for unit in landed for file in unit.added]
         going = {entry.data_file.file_path for unit in landed for entry in unit.removed}
         staying = [entry for path, entry in head.data.items() if path not in going]
         going |= _superfluous(landed, staying, added, head)
@@ -342,7 +342,7 @@ def _is_global(manifest: ManifestFile, specs: Mapping[int, PartitionSpec]) -> bo
 
 
 def _superfluous(
-    landed: Sequence[Unit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: Head
+    landed: Sequence[RewriteUnit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: CurrentFiles
 ) -> set[str]:
     """Returns the paths of delete files that the landed units applied and that no file needs which stays or is added.
 
@@ -370,14 +370,14 @@ class Landing:
 
     published: Published | None
     """The commit; None if nothing was left to land."""
-    units: tuple[tuple[Unit, Dropped | None], ...]
+    units: tuple[tuple[RewriteUnit, Dropped | None], ...]
     """The units in their order, each with the reason why it did not land; None if it did."""
 
 
 def land(
     catalog: Catalog,
     identifier: str,
-    units: Sequence[Unit],
+    units: Sequence[RewriteUnit],
     token: RunToken,
     summary: Mapping[str, str],
     *,

@@ -428,7 +428,7 @@ def live_manifests(table: Table) -> list[ManifestFile]:
     return [manifest for manifest in current_manifests(table) if has_live_files(manifest)]
 
 
-def arrival(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:
+def added_entry(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:
     """Makes the entry of a file to add.
 
     sequence_number: the data sequence number; None for the commit's.

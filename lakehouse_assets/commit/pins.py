@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
-from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.commit.fork import FORK_PROPERTIES
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.environment.catalog import find_table, why_gone, with_retries
 from lakehouse_assets.environment.catalog_in_spark import NOWHERE
@@ -109,7 +109,7 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
     """
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
-        update={"location": NOWHERE, "properties": {**properties, **HARMLESS}, "metadata_log": []}
+        update={"location": NOWHERE, "properties": {**properties, **FORK_PROPERTIES}, "metadata_log": []}
     )
 
 

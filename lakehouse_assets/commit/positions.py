@@ -17,7 +17,7 @@ from lakehouse_assets.wire.work import ReadOn
 POSITIONS = "lakehouse.positions"
 """The entry of a snapshot's summary that says how far each input was read, as JSON of ``{"nyc.flights": "<snapshot
 id>@<table uuid>"}``. That of the nearest ancestor of main's head counts: so a rollback goes back in the inputs, too."""
-WITNESS = "lakehouse.reads-changes-of"
+TRACKED_INPUTS = "lakehouse.reads-changes-of"
 """The table property that names these inputs. It only proves that there were positions: properties don't roll back."""
 READER = "lakehouse.reader."
 """The prefix of a tag by which a reader of changes says how far it has read: an input keeps what follows."""
@@ -27,7 +27,7 @@ CHERRY_PICKED = "source-snapshot-id"
 
 def read_on(metadata: TableMetadata) -> ReadOn:
     """Returns how far a table has read its inputs, and of which inputs that can't be known any more."""
-    witnessed = metadata.properties.get(WITNESS, "")
+    witnessed = metadata.properties.get(TRACKED_INPUTS, "")
     if not witnessed:  # most tables: their history need not be walked
         return ReadOn()
     positions, picked = _nearest(metadata)
@@ -47,7 +47,7 @@ def carriers(metadata: TableMetadata) -> list[int]:
     One says it. Those that others have committed since lead to it: each is known by its child only. Where these were
     cherry-picked, what they were made from tells that it was no run's.
     """
-    if WITNESS not in metadata.properties:
+    if TRACKED_INPUTS not in metadata.properties:
         return []
     found = []
     for snapshot in _main(metadata):
@@ -101,9 +101,9 @@ class PositionUpdate(CommitPart):
 
     def properties(self, now: TableMetadata) -> Mapping[str, str]:
         """Returns the property that names the inputs; none if it is set already."""
-        before = now.properties.get(WITNESS, "")
+        before = now.properties.get(TRACKED_INPUTS, "")
         named = ",".join(sorted({*self.to, *filter(None, before.split(","))}))
-        return {WITNESS: named} if named != before else {}
+        return {TRACKED_INPUTS: named} if named != before else {}
 
 
 def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | None]:

@@ -222,7 +222,7 @@ class _Publication:
         snapshot.commit()
         properties = {name: text for part in self.parts for name, text in part.properties(now).items()}
         transaction.set_properties(properties | tokens.token_property(self.token, snapshot.snapshot_id))
-        if old := tokens.outdated(now, self.token):
+        if old := tokens.prunable(now, self.token):
             transaction.remove_properties(*old)
         try:
             transaction.commit_transaction()

@@ -20,7 +20,7 @@ from lakehouse_assets.commit.change import Change, FilesInRegion, RowChanges, Ru
 from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.fork import ForkBase, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
-from lakehouse_assets.commit.landing import Base
+from lakehouse_assets.commit.landing import ReadSnapshot
 from lakehouse_assets.commit.manifests import Entries, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
@@ -101,7 +101,7 @@ class MergeRows(WriteStrategy):
             properties = {MERGE_MODE: self.rewrites} if self.rewrites else {}
             return write_fork_base(table, token, base, properties=properties)
         since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
-        return write_head_fork(table, Base(table.metadata, base), token, recent(table, base, since))
+        return write_head_fork(table, ReadSnapshot(table.metadata, base), token, recent(table, base, since))
 
     def change(self, region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
         """Does to the table what the workers have done to their forks."""

@@ -138,7 +138,7 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
     return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
 
-def outdated(metadata: TableMetadata, token: RunToken) -> list[str]:
+def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
     """Returns the names of the token properties that a commit with ``token`` prunes.
 
     These are older by KEEP than ``token`` and than the table's newest token, or can't be read. The NEWEST newest that

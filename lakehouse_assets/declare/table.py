@@ -185,7 +185,7 @@ class Table:
             self._check_options()
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self), *self._source_problems()):
                 raise ValueError(found)
-            self._check_heeded()
+            self._check_ignored_options()
             for name, check in self.checks.items():
                 is_sql = not FUNCTION.fullmatch(check)
                 if is_sql and (problem := condition_problem(check, [c.name for c in self.columns])):
@@ -273,7 +273,7 @@ class Table:
             if getattr(self.source, option) < 1:
                 yield f"source has {option}={getattr(self.source, option)}, it must be a whole number of 1 or more"
 
-    def _check_heeded(self) -> None:
+    def _check_ignored_options(self) -> None:
         """Raises ValueError if an option is declared that the write mode does not look at."""
         mode, name = self.write_mode, type(self.write_mode).__name__
         if self.allow_empty and not mode.replaces:

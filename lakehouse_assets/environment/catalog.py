@@ -33,7 +33,7 @@ from lakehouse_assets.environment.catalog_in_spark import (
 )
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.databases import AWAY, CATALOG, make_database, tell_connections_apart
-from lakehouse_assets.environment.env_reader import BUCKET, SettingsError, is_secret, public, shown
+from lakehouse_assets.environment.env_reader import BUCKET, SettingsError, is_secret, public, redacted
 from lakehouse_assets.environment.local_paths import folder_of, location_of, path_of, refuse_moved
 from lakehouse_assets.environment.output import remember
 from lakehouse_assets.environment.settings import Chosen, Settings, chosen_by, unknown_names
@@ -405,11 +405,11 @@ def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bo
     elif properties.get("uri", "").startswith("sqlite"):
         problems.append(f"{variable('uri')} is a SQLite file of this machine")
     warehouse = properties.get("warehouse", "")
-    setting = f"{variable('warehouse')} is {shown(warehouse)}"
+    setting = f"{variable('warehouse')} is {redacted(warehouse)}"
     if warehouse.startswith(FILES):
         problems.append(f"{setting}, a folder of this machine")
     elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
         problems.append(f"{setting}, not of the form s3://bucket/prefix")
     if settings.landing.startswith(FILES):
-        problems.append(f"LAKEHOUSE_LANDING is {shown(settings.landing)}, a folder of this machine")
+        problems.append(f"LAKEHOUSE_LANDING is {redacted(settings.landing)}, a folder of this machine")
     return problems

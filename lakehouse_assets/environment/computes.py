@@ -16,7 +16,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, is_secret, shown
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, is_secret, redacted
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, emr_problem, fargate_problem, serverless_problem
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
     """Finds a compute by its name. option: where the name was given. Raises ValueError that names the known ones."""
     if found := BUILT_IN.get(name) or added().get(name):
         return found
-    raise ValueError(f"{option}={shown(name)!r} is unknown; known are {', '.join(BUILT_IN | added())}")
+    raise ValueError(f"{option}={redacted(name)!r} is unknown; known are {', '.join(BUILT_IN | added())}")
 
 
 def compute_variables() -> set[str]:

@@ -36,7 +36,7 @@ def is_secret(name: str, value: str) -> bool:
     return bool(NAME.search(name) or INSIDE.search(value) or USER_INFO.search(value))
 
 
-def shown(value: str) -> str:
+def redacted(value: str) -> str:
     """Returns the value for a message: an ellipsis where the value has a password in it."""
     return "…" if is_secret("", value) else value
 
@@ -77,7 +77,7 @@ class EnvReader:
                 self.problems.append(f"{missing} ({self.needed_by} needs it{such})")
             return default or ""
         if not re.fullmatch(pattern, value):
-            self.problems.append(f"{name}={shown(value)!r} is not of the form {example or pattern}")
+            self.problems.append(f"{name}={redacted(value)!r} is not of the form {example or pattern}")
         return value
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class EnvReader:
         if text and not values:
             self.problems.append(f"{name}={text!r} names nothing; an example is {example}")
         if wrong := [value for value in values if not re.fullmatch(pattern, value)]:
-            quoted = shown(text) if shown(text) != text else ", ".join(wrong)
+            quoted = redacted(text) if redacted(text) != text else ", ".join(wrong)
             self.problems.append(f"{name}: {quoted} is not of the form {example}")
         return values
 
@@ -102,7 +102,7 @@ class EnvReader:
             if 0 < (number := kind(value)) < math.inf and (most is None or number <= most):
                 return number
         limits = "above 0" if most is None else f"from 1 to {most}"
-        self.problems.append(f"{name}={shown(value)!r} is not a {'whole ' if kind is int else ''}number {limits}")
+        self.problems.append(f"{name}={redacted(value)!r} is not a {'whole ' if kind is int else ''}number {limits}")
         return None
 
     def _value(self, name: str) -> str:

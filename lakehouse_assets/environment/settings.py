@@ -16,7 +16,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from lakehouse_assets.environment.computes import ROLE, ROLE_EXAMPLE, ComputeSettings, compute_variables, find_compute
-from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError, shown
+from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError, redacted
 from lakehouse_assets.environment.local_paths import folder_of, location_of
 from lakehouse_assets.environment.machine import cores
 
@@ -67,7 +67,8 @@ def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]
     staging = env.get("LAKEHOUSE_STAGING", "").strip()
     if "://" in staging and not re.match("(s3[an]?|file)://", staging):
         reader.problems.append(
-            f"LAKEHOUSE_STAGING={shown(staging)} is neither a folder nor on S3: the inbox of LAKEHOUSE_QUEUE needs one"
+            f"LAKEHOUSE_STAGING={redacted(staging)} is neither a folder nor on S3: the inbox of LAKEHOUSE_QUEUE needs "
+            "one"
         )
     if url == dead_letters:
         reader.problems.append("LAKEHOUSE_QUEUE_DEAD_LETTERS is the queue itself; it must be another one")
@@ -241,5 +242,5 @@ def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[
         staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")
         if staging and not staging.startswith("s3:"):
             needs = f"({reader.needed_by} needs one)"
-            reader.problems += [f"LAKEHOUSE_STAGING={shown(staging)} is not an s3:// prefix {needs}"]
+            reader.problems += [f"LAKEHOUSE_STAGING={redacted(staging)} is not an s3:// prefix {needs}"]
     return found, list(dict.fromkeys(reader.problems))

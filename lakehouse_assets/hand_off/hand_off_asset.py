@@ -130,7 +130,9 @@ class HandOff:
         context.log.info(f"{self.glue}: readers get version {outcome.current}, snapshot {outcome.plan.snapshot_id}")
         if outcome.not_removed:
             context.log.warning(f"{self.glue}: {outcome.not_removed}")
-        return dg.MaterializeResult(metadata=shown(outcome), data_version=dg.DataVersion(f"{outcome.plan.snapshot_id}"))
+        return dg.MaterializeResult(
+            metadata=ui_metadata(outcome), data_version=dg.DataVersion(f"{outcome.plan.snapshot_id}")
+        )
 
     def order(self, token: str, lakehouse: Lakehouse) -> "HandOffOrder":
         """Returns what a run is to hand off. token: the id of the first run in its chain of re-executions."""
@@ -175,7 +177,7 @@ class HandOff:
         )
 
 
-def shown(outcome: "HandOffOutcome") -> dict[str, Any]:
+def ui_metadata(outcome: "HandOffOutcome") -> dict[str, Any]:
     """Returns the metadata of a hand-off: where it is, what it holds, what has arrived, what went."""
     plan, written = outcome.plan, outcome.written
     metadata: dict[str, Any] = {

@@ -169,7 +169,7 @@ class Said:
     at: float
     """When it was stored, seconds since 1970."""
 
-    def says(self, found: dg.AssetCheckEvaluation) -> bool:
+    def same_as(self, found: dg.AssetCheckEvaluation) -> bool:
         """Tells whether it says all that was found, but for the times since the last write and look."""
         same_text = self.evaluation.description == found.description
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
@@ -178,7 +178,7 @@ class Said:
         """Tells when what was found is to be said, seconds since 1970."""
         if not self._agrees(found):
             return self.at
-        return self.at + (SAME_AGAIN_SECONDS if self.says(found) else NUMBERS_AGAIN_SECONDS)
+        return self.at + (SAME_AGAIN_SECONDS if self.same_as(found) else NUMBERS_AGAIN_SECONDS)
 
     @property
     def is_unknown(self) -> bool:
@@ -191,17 +191,17 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Stored:
+class LastEvaluations:
     """The stored evaluations of a table's checks."""
 
     said: Mapping[Check, Said]
     """The latest evaluation of each check, where the latest run that had to evaluate it did so."""
-    is_awaited: bool
+    run_pending: bool
     """Whether a run that was asked for within a day and is not over will evaluate them. Dagster takes the run's
     evaluation for older than one that is stored before it, and would go on to show that one."""
 
     @classmethod
-    def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> Stored:
+    def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> LastEvaluations:
         """Reads what is stored, by one query; by two where a run has planned an evaluation and not made it.
 
         now: seconds since 1970.
@@ -292,8 +292,8 @@ def _news(
 
     event: the storage id of its latest materialization. deadline: when time is up, on the monotonic clock.
     """
-    stored = Stored.of(reader.instance, table.key, now)
-    if stored.is_awaited:
+    stored = LastEvaluations.of(reader.instance, table.key, now)
+    if stored.run_pending:
         return []
     seen, location, again = cursor.seen.get(table.identifier), "", now + HOUR
     found: Verdicts = {}

@@ -255,7 +255,7 @@ def _known(objects: Objects) -> dict[str, Content]:
 
 
 @dataclass(frozen=True)
-class Covered:
+class PartitionMessages:
     """The items that waited for one partition."""
 
     names: tuple[str, ...]
@@ -267,14 +267,14 @@ class Covered:
 
 
 @dataclass(frozen=True)
-class Covers:
+class RunMessages:
     """The part of the inbox that one run is for."""
 
     table: str
     token: str
     keys: tuple[str, ...]
     """The run's partitions; "" without partitions."""
-    found: Mapping[str, Covered]
+    found: Mapping[str, PartitionMessages]
     """The items that waited, by partition; a partition for which nothing waited is not there."""
     snapshot_id: int | None
     """The table's head at that time; None if it had none."""
@@ -297,29 +297,31 @@ class Failed(Durable):
     reason: str
 
 
-def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, Covered]:
+def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, PartitionMessages]:
     """Returns what waits in the inbox for these partitions of a table, by partition; none where nothing does."""
     wanted = set(keys)
     return {key: found for (_, key), found in by_partition(inbox.waiting({table})).items() if key in wanted}
 
 
-def by_partition(items: Mapping[str, Item]) -> dict[tuple[str, str], Covered]:
+def by_partition(items: Mapping[str, Item]) -> dict[tuple[str, str], PartitionMessages]:
     """Returns what waits for each partition, by its table and key. items: by name."""
     found: dict[tuple[str, str], dict[str, Item]] = defaultdict(dict)
     for name, item in items.items():
         found[item.table, item.key][name] = item
     return {
-        partition: Covered(tuple(some), sum(i.messages for i in some.values()), min(i.sent_ms for i in some.values()))
+        partition: PartitionMessages(
+            tuple(some), sum(i.messages for i in some.values()), min(i.sent_ms for i in some.values())
+        )
         for partition, some in found.items()
     }
 
 
 @dataclass
-class RunCovers:
+class RunInbox:
     """One run's part in the inbox."""
 
     inbox: Inbox
-    covers: Covers
+    covers: RunMessages
     keys_of: Callable[[str], Collection[str] | None]
     """Returns the partitions of another run, by its token; None where nobody knows them."""
     clock: Callable[[], float] = time.time

@@ -122,14 +122,14 @@ class Result:
     """Parts that did not land, each with its reason."""
     faults: tuple[str, ...] = ()
     """What must be shown in red, a sentence each."""
-    in_vain: bool = False
+    nothing_landed: bool = False
     """Whether nothing landed, as writers were faster."""
     usages: tuple[Usage, ...] = ()
     """What the workers used that did it; empty where the run's own process did it."""
 
 
 @dataclass(frozen=True)
-class Means:
+class MaintenanceContext:
     """The means by which the actions of one run are carried out."""
 
     context: dg.OpExecutionContext
@@ -182,7 +182,7 @@ class MaintenanceLevel(ABC):
         """
 
     @abstractmethod
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Does the work. Raises LakehouseError where the table can't be maintained, and what catalogs raise."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
@@ -193,6 +193,6 @@ class MaintenanceLevel(ABC):
         """Says what was found and from how much on that asks for work: ``2 % of 10 %``; empty without such a limit."""
         return ""
 
-    def look(self, means: Means, action: Action) -> Result:
+    def look(self, means: MaintenanceContext, action: Action) -> Result:
         """Looks, in a dry run, at what only a closer look shows; by default there is nothing more."""
         return Result()

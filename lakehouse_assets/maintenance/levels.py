@@ -12,7 +12,16 @@ import dagster as dg
 
 from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
-from lakehouse_assets.maintenance.level import MIB, OPEN_COST, Action, Candidate, Gain, MaintenanceLevel, Means, Result
+from lakehouse_assets.maintenance.level import (
+    MIB,
+    OPEN_COST,
+    Action,
+    Candidate,
+    Gain,
+    MaintenanceContext,
+    MaintenanceLevel,
+    Result,
+)
 from lakehouse_assets.maintenance.rewrite_levels import DeletesLevel, FragmentsLevel, SortLevel, UndersizedLevel
 from lakehouse_assets.run.jobs import shown_table
 from lakehouse_assets.run.resource import Lakehouse
@@ -65,9 +74,9 @@ class ExpireLevel(MaintenanceLevel):
             gain = Gain(snapshots=gone, scan_work=health.metadata_size * gone // max(1, health.snapshots))
             yield Candidate(health.identifier, self, reason, gain)
 
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Expires what nothing keeps, in one commit."""
-        from lakehouse_assets.collect.needed import Leavings, pinned_snapshots
+        from lakehouse_assets.collect.needed import RunFiles, pinned_snapshots
         from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
         from lakehouse_assets.releases.pointer import released_snapshots
 
@@ -77,7 +86,7 @@ class ExpireLevel(MaintenanceLevel):
 
         def expiry(metadata: TableMetadata) -> Expiry:
             # Looked up for each version of the table: a run loads the head, and leaves its copy, in this order.
-            leavings = (Leavings.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
+            leavings = (RunFiles.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
             pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
             pinned |= released_snapshots(means.catalog, action.table, means.domains)
             plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
@@ -131,7 +140,7 @@ class ManifestsLevel(MaintenanceLevel):
                 health.identifier, self, _manifests_text(health), gain, health.manifest_size, health.manifests
             )
 
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Rewrites the manifests, and proves that they list the same files."""
         from lakehouse_assets.rewrite.manifests import rewrite_manifests
 
@@ -146,7 +155,7 @@ class ManifestsLevel(MaintenanceLevel):
             summary="no manifest is worth rewriting any more" if nothing else sizes,
             proof=f"{report.entries:,} entries" if report.entries else "",
             dropped=dropped,
-            in_vain=nothing and bool(dropped),
+            nothing_landed=nothing and bool(dropped),
         )
 
 
@@ -195,16 +204,16 @@ class CollectLevel(MaintenanceLevel):
         """Yields one look through the table's storage."""
         yield Candidate(health.identifier, self, "its storage is looked through for files that nobody needs")
 
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Collects. A problem keeps files from going and needs a person, so it is a fault."""
         return _collected(means, action, dry_run=False)
 
-    def look(self, means: Means, action: Action) -> Result:
+    def look(self, means: MaintenanceContext, action: Action) -> Result:
         """Looks through the storage, as only that shows which files nobody needs."""
         return _collected(means, action, dry_run=True)
 
 
-def _collected(means: Means, action: Action, *, dry_run: bool) -> Result:
+def _collected(means: MaintenanceContext, action: Action, *, dry_run: bool) -> Result:
     from lakehouse_assets.collect.collect import collect
 
     report = collect(means.site, action.table, means.run.text, dry_run=dry_run, allow_large=means.allow_large)

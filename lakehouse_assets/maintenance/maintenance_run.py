@@ -16,8 +16,8 @@ from lakehouse_assets.environment.disk import full_disk
 from lakehouse_assets.health.findings import error_text, size_text
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.health.look import HealthReader
-from lakehouse_assets.health.verdicts import Stored, verdicts_now
-from lakehouse_assets.maintenance.level import Action, MaintenanceLevel, Means, Result
+from lakehouse_assets.health.verdicts import LastEvaluations, verdicts_now
+from lakehouse_assets.maintenance.level import Action, MaintenanceContext, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.levels import collection_tables, site_of
 from lakehouse_assets.maintenance.policy import Plan, Policy, candidates, plan
 from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, forget_parent, note_rewritten, note_table
@@ -137,11 +137,11 @@ class MaintenanceRun:
         return HealthReader.of(self.lakehouse, self.lakehouse.catalog(), self.context.instance)
 
     @cached_property
-    def means(self) -> Means:
+    def means(self) -> MaintenanceContext:
         """The means by which this run carries out its actions; its own id and creation time are their token."""
         record = self.context.instance.get_run_record_by_id(self.context.run.run_id)
         assert record, "Dagster's storage has the run that it executes"
-        return Means(
+        return MaintenanceContext(
             self.context,
             self.lakehouse,
             self.reader.catalog,
@@ -204,7 +204,7 @@ class MaintenanceRun:
         self.context.log.info(f"{where}: {result.summary}, in {seconds:.1f} s")
         self.done.append(Done(action, result, seconds))
         self.faults += [f"{where}: {fault}" for fault in result.faults]
-        if result.faults or result.in_vain:
+        if result.faults or result.nothing_landed:
             self.failed.add(action.table)
         return result.size
 
@@ -215,10 +215,10 @@ class MaintenanceRun:
         """
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
-            stored = Stored.of(instance, table.key, time.time())
-            if stored.is_awaited:
+            stored = LastEvaluations.of(instance, table.key, time.time())
+            if stored.run_pending:
                 continue
             for check, verdict in verdicts_now(table, self.known, lambda: self.reader).items():
                 evaluation, said = verdict.evaluation(table.key, check), stored.said.get(check)
-                if not (said and said.says(evaluation)):
+                if not (said and said.same_as(evaluation)):
                     instance.report_runless_asset_event(evaluation)

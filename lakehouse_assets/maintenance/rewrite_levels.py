@@ -24,8 +24,8 @@ from lakehouse_assets.maintenance.level import (
     Candidate,
     Engine,
     Gain,
+    MaintenanceContext,
     MaintenanceLevel,
-    Means,
     Result,
 )
 
@@ -63,7 +63,7 @@ def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]
 class RewriteLevel(MaintenanceLevel):
     """A level that rewrites files of partitions."""
 
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Rewrites files without a JVM or by workers; by workers also where only now a part turns out to need Spark."""
         token = means.token(action)
         if action.engine is Engine.SPARK:
@@ -85,7 +85,7 @@ class RewriteLevel(MaintenanceLevel):
             return self._by_spark(means, action, replace(token, text=f"{token.text}.{Engine.SPARK}"))
         return self._landed(means, action, report)
 
-    def _by_spark(self, means: Means, action: Action, token: RunToken) -> Result:
+    def _by_spark(self, means: MaintenanceContext, action: Action, token: RunToken) -> Result:
         from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
 
         table, sorts = means.tables[action.table], self.name == Level.SORT
@@ -101,7 +101,7 @@ class RewriteLevel(MaintenanceLevel):
         )
         return self._landed(means, action, rewrite.run(means.properties))
 
-    def _landed(self, means: Means, action: Action, report: CompactionReport) -> Result:
+    def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
         return rewritten(means.catalog.load_table(action.table).metadata, report)
 
 
@@ -231,7 +231,7 @@ class DeletesLevel(LimitedLevel):
         files = f" of the rows of a partition, {deletes:,} delete files" if deletes else ""
         return super().measured(health) + files
 
-    def _landed(self, means: Means, action: Action, report: CompactionReport) -> Result:
+    def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
         """Removes the delete files that apply to nothing any more, in a commit of their own.
 
         The files that were rewritten may have been the last that needed them.
@@ -287,7 +287,7 @@ def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
         proof=_proof(report),
         dropped=tuple(_named(p) for p in report.partitions if p.reason),
         faults=tuple(_named(p) for p in report.faults),
-        in_vain=bool(outcomes) and not outcomes[Outcome.LANDED],
+        nothing_landed=bool(outcomes) and not outcomes[Outcome.LANDED],
         usages=report.usages,
     )
 
@@ -337,7 +337,7 @@ def _counted(found: int, of: int) -> str:
     return f"{found:,} of {of:,} partitions have up to" if found > 1 else f"1 of {of:,} partitions has"
 
 
-def _min_input_files(means: Means) -> int:
+def _min_input_files(means: MaintenanceContext) -> int:
     from lakehouse_assets.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
 
     return LEAST_INPUT_FILES if means.force else MIN_INPUT_FILES

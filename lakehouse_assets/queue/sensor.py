@@ -19,7 +19,7 @@ from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.source import sqs_queue
 from lakehouse_assets.queue.strikes import QueueMemory, memory_store
-from lakehouse_assets.queue.tick import QUEUE_TAG, TABLE_TAG, QueueTick, Runs, Told, pace_of
+from lakehouse_assets.queue.tick import QUEUE_TAG, TABLE_TAG, QueueTick, Runs, TickResult, pace_of
 from lakehouse_assets.run.in_flight import FIRST, LAST, location_of_sensor
 from lakehouse_assets.run.jobs import SensorCursor, markdown_table
 from lakehouse_assets.run.plan import plans_of
@@ -32,7 +32,7 @@ DESCRIPTION = "Whether all partitions that messages asked for could be run, or s
 LISTED = 10
 
 
-def sentence(told: Told, now: float) -> str:
+def sentence(told: TickResult, now: float) -> str:
     """Says in a sentence what a tick did.
 
     An example is ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``.
@@ -42,14 +42,14 @@ def sentence(told: Told, now: float) -> str:
     return "; ".join(_parts(told, now))
 
 
-def _held(told: Told) -> str:
+def _held(told: TickResult) -> str:
     """Names the runs and backfills that the queue has not asked for and that it waits for."""
     names = told.decision.held_by
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
-def _held_back(told: Told, now: float) -> str:
+def _held_back(told: TickResult, now: float) -> str:
     """Says how long partitions wait because a run of theirs failed, and which tables always fail."""
     kept, strikes = {one.wanted for one in told.decision.parked}, told.decision.memory.strikes
     waiting = {one.wanted for one in told.waiting} - kept
@@ -66,7 +66,7 @@ def _held_back(told: Told, now: float) -> str:
     return f" ({'; '.join(held)})" if held else ""
 
 
-def _parts(told: Told, now: float) -> Iterator[str]:
+def _parts(told: TickResult, now: float) -> Iterator[str]:
     taken = told.taken
     if told.is_full:
         yield "received nothing, as the inbox is full"
@@ -92,7 +92,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def numbers(told: Told, now: float, drained_per_minute: float) -> dict[str, Any]:
+def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str, Any]:
     """Returns the metadata that the queue's asset shows; Dagster plots each number.
 
     The tables with parked partitions are named, as one without Arrivals has no check that would tell.

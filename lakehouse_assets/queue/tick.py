@@ -147,7 +147,7 @@ time also where older code has left more; the next tick reads on."""
 
 
 @dataclass
-class Told:
+class TickResult:
     """The result of a tick: what it did and found."""
 
     taken: TakenMessages = field(default_factory=TakenMessages)
@@ -200,14 +200,14 @@ class QueueTick:
     most: int
     """The most runs that the queue may have at once, over all tables."""
 
-    def run(self) -> Told:
+    def run(self) -> TickResult:
         """Does the tick.
 
         Raises what the storage raises where the inbox can't be read, or the memory can't be read or kept: nothing is
         asked for then, since nobody would remember it. Whatever else fails is told, and keeps no run from being asked
         for.
         """
-        told, inbox, source = Told(self.intake.taken), self.intake.inbox, self.intake.source
+        told, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
         before = self.store.read()
         self.runs.look()
         found = inbox.look(most=FULL)
@@ -230,7 +230,7 @@ class QueueTick:
             self._attempt("what nobody will run stays in the inbox", lambda: self._give_up(told, found.items))
         return told
 
-    def _give_up(self, told: Told, items: Mapping[str, Item]) -> None:
+    def _give_up(self, told: TickResult, items: Mapping[str, Item]) -> None:
         """Rejects what nobody will run, and only then removes it from the inbox. Raises what the storage raises."""
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]

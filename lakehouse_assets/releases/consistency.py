@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from lakehouse_assets.collect.needed import chains
 from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.outdated import MADE, Partition, latest_made, outdated
+from lakehouse_assets.run.outdated import MADE, Partition, latest_made, stale_inputs
 
 RUN = "lakehouse.run-id"
 Made = Mapping[Partition, dg.AssetMaterialization]
@@ -130,7 +130,7 @@ class Log:
             "failure, or materialize its partitions again"
         )
 
-    def outdated(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
+    def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
         """Yields a sentence for each table that was made from another version of an input than is there now.
 
         Looked at are the members and what lies between them, so that no member was made from what others don't have.
@@ -142,7 +142,7 @@ class Log:
         for key in sorted(above & below):
             parents = (self.graph.get(key).parent_keys & below) - {key}
             of_key = made[key] if key in made else self.made([key])[key]
-            for found in outdated(self.instance, self.graph, key, of_key, parents):
+            for found in stale_inputs(self.instance, self.graph, key, of_key, parents):
                 keys = [one for one in found.partitions if one is not None]
                 of = f" {keys_text(keys)}" if keys else ""
                 snapshot = f", snapshot {found.snapshot}" if found.snapshot else ""

@@ -37,7 +37,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
         candidates = context.candidate_subset
         log = Log(context.asset_graph_view.instance, context.asset_graph)
         # The log is read only where something was published.
-        if not candidates.is_empty and any(log.outdated(self._tables, log.made(self._tables))):
+        if not candidates.is_empty and any(log.stale_members(self._tables, log.made(self._tables))):
             candidates = context.get_empty_subset()
         return dg.AutomationResult(context, true_subset=candidates)
 

@@ -186,7 +186,7 @@ def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tupl
             break
         logger.info("%s: planned again, as %s", order.name, "; ".join(unsettled))
         time.sleep(random.uniform(0, min(LONGEST_WAIT_S, 2 ** (look - 1))))
-    misfits = (*unsettled, *log.outdated([table.key for table in pinned], made))
+    misfits = (*unsettled, *log.stale_members([table.key for table in pinned], made))
     if misfits and not order.anyway:
         before = ", readers go on with the release before" if pointer.newest else ""
         raise ReleaseRefused(

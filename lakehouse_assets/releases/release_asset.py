@@ -109,7 +109,7 @@ class Release:
             tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
         except Exception as error:  # whatever catalogs raise: readers have the release already
             context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
-        metadata = shown(outcome) | ({"released_again": order.again} if order.again is not None else {})
+        metadata = ui_metadata(outcome) | ({"released_again": order.again} if order.again is not None else {})
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
 
     def _order(self, run: dg.DagsterRun) -> "Order":
@@ -126,7 +126,7 @@ def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[s
     return {run.run_id for run in runs if not run.is_finished}
 
 
-def shown(outcome: "ReleaseOutcome") -> dict[str, Any]:
+def ui_metadata(outcome: "ReleaseOutcome") -> dict[str, Any]:
     """Returns the metadata of a release: its number, its manifest, and what changed since the one before."""
     before = {member.table: member for member in outcome.before.members} if outcome.before else {}
     rows = []

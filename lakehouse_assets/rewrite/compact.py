@@ -26,7 +26,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.landing import Base, Dropped, LandingRule, Proof, Unit, land
+from lakehouse_assets.commit.landing import Dropped, LandingRule, Proof, ReadSnapshot, RewriteUnit, land
 from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.options import RowProof
@@ -79,7 +79,7 @@ def _small(number: int) -> pa.Scalar:
 SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields].index("sort_order_id")
 
 
-def rewrite(base: Base, io: FileIO, task: RewriteTask, by: RowProof = RowProof.ROWS) -> Unit:
+def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = RowProof.ROWS) -> RewriteUnit:
     """Writes the task's rows to new files, in the table's own location, and proves them; the table does not change.
 
     by: what is compared of the rows. One group of files is in memory at a time, uncompressed. Raises FileNotFoundError
@@ -96,7 +96,7 @@ def rewrite(base: Base, io: FileIO, task: RewriteTask, by: RowProof = RowProof.R
         after = digest(read(base.metadata, io, [FileScanTask(file)]) for file in added)
     else:
         after = Digest(sum(file.record_count for file in added))
-    return Unit(task.name, base, tuple(task.entries), task.deletes, tuple(added), Proof(before, after))
+    return RewriteUnit(task.name, base, tuple(task.entries), task.deletes, tuple(added), Proof(before, after))
 
 
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
@@ -253,13 +253,13 @@ def compact(
     snapshot = table.metadata.current_snapshot()
     if earlier is not None or snapshot is None:
         return CompactionReport((), earlier)
-    base, entries = Base(table.metadata, snapshot), Entries()
+    base, entries = ReadSnapshot(table.metadata, snapshot), Entries()
     tasks = plan_rewrites(base, table.io, entries, partitions, min_input_files=min_input_files)
     of_table = reasons_of_table(base.metadata)
     if reasons := {reason for task in tasks for reason in (*of_table, *task.needs_spark)}:
         return CompactionReport((), None, needs_spark=tuple(sorted(reasons)))
     rewritten = [_rewritten(base, table, task, proof) for task in tasks]
-    units = [unit for unit in rewritten if isinstance(unit, Unit)]
+    units = [unit for unit in rewritten if isinstance(unit, RewriteUnit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
     fates = iter(landing.units)
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
@@ -267,7 +267,7 @@ def compact(
     return CompactionReport(tuple(reports), published.snapshot_id if published else None)
 
 
-def _rewritten(base: Base, table: Table, task: RewriteTask, proof: RowProof) -> Unit | PartitionReport:
+def _rewritten(base: ReadSnapshot, table: Table, task: RewriteTask, proof: RowProof) -> RewriteUnit | PartitionReport:
     """Returns the unit to land, or a report of why there is none."""
     try:
         return rewrite(base, table.io, task, proof)
@@ -282,7 +282,7 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
     return PartitionReport(task.name, outcome, len(files), _bytes(files), reason=reason)
 
 
-def report_of_unit(unit: Unit, dropped: Dropped | None) -> PartitionReport:
+def report_of_unit(unit: RewriteUnit, dropped: Dropped | None) -> PartitionReport:
     """Reports what became of a unit. dropped: why it did not land; None if it did."""
     old = [entry.data_file for entry in unit.removed]
     outcomes = {None: Outcome.LANDED, LandingRule.UNPROVED: Outcome.UNPROVED}

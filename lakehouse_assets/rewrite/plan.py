@@ -14,7 +14,7 @@ from pyiceberg.utils.bin_packing import ListPacker
 
 from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.deletes import DeleteFiles
-from lakehouse_assets.commit.landing import Base
+from lakehouse_assets.commit.landing import ReadSnapshot
 from lakehouse_assets.commit.manifests import Entries, Partition, Partitions, partition_of, partition_paths
 from lakehouse_assets.health.health import UNDERSIZED, target_size
 from lakehouse_assets.health.needs_spark import reasons_of_partition
@@ -50,7 +50,7 @@ class RewriteTask:
 
 
 def plan_rewrites(
-    base: Base,
+    base: ReadSnapshot,
     io: FileIO,
     entries: Entries,
     partitions: Collection[Partition] | None = None,
@@ -79,7 +79,7 @@ def plan_rewrites(
 
 
 def live_entries(
-    base: Base, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
+    base: ReadSnapshot, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
     """Returns the entries of the base's live data files in these partitions, and those of all its delete files.
 

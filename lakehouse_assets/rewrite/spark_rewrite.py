@@ -10,7 +10,7 @@ from itertools import chain
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
-from lakehouse_assets.commit.landing import Base, Unit, land
+from lakehouse_assets.commit.landing import ReadSnapshot, RewriteUnit, land
 from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken, find_published
 from lakehouse_assets.declare.options import RowProof
@@ -135,7 +135,7 @@ class SparkRewrite:
     def _forks(self) -> Iterable[PlannedChunk]:
         table, snapshot = self._target, self._target.current_snapshot()
         assert snapshot, "run() has looked"
-        base = Base(table.metadata, snapshot)
+        base = ReadSnapshot(table.metadata, snapshot)
         everything, least = self.everything, self.min_input_files
         tasks = plan_rewrites(
             base, table.io, self.entries, self.partitions, everything=everything, min_input_files=least
@@ -158,11 +158,11 @@ class SparkRewrite:
             drive.run(drive.resume(chunks, first), first, keep_on=True)
             return drive.results  # leaving waits for those that are ending: then their usage is known
 
-    def _units(self, results: Results) -> tuple[list[Unit], list[PartitionReport]]:
+    def _units(self, results: Results) -> tuple[list[RewriteUnit], list[PartitionReport]]:
         """Returns the units to land, and reports of the partitions that have none."""
         # Loaded anew: credentials that the catalog vended at the beginning may have expired.
         io = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io
-        units: list[Unit] = []
+        units: list[RewriteUnit] = []
         reports = list(chain.from_iterable(self._failed(f.chunk.ordinal, f.message) for f in results.failures))
         for n, receipt in sorted(results.receipts.items()):
             try:

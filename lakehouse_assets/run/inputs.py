@@ -76,7 +76,9 @@ def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
     return SummaryEntries({INPUTS: named})
 
 
-def shown(table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None) -> Mapping[str, Any]:
+def ui_metadata(
+    table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None
+) -> Mapping[str, Any]:
     """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
 
     table: whose run it is. as_changes: those whose changes were read. read_on: from where on.

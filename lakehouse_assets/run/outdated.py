@@ -55,7 +55,7 @@ def latest_made(
     return {m.partition: m for m in made if m}
 
 
-def outdated(
+def stale_inputs(
     instance: dg.DagsterInstance,
     graph: BaseAssetGraph[Any],
     key: dg.AssetKey,

@@ -23,7 +23,7 @@ from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.inbox.inbox import Covered, Covers, Failed
+from lakehouse_assets.inbox.inbox import Failed, PartitionMessages, RunMessages
 from lakehouse_assets.keys_text import keys_text, parts_of
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
@@ -58,7 +58,7 @@ class RunPlan(Durable):
     """The declared write mode, as Python writes it."""
     code_version: str
     """Table.code_version of the code that made the plan."""
-    covers: Mapping[str, Covered]
+    covers: Mapping[str, PartitionMessages]
     """What of the inbox the run is for, by partition: what waited when the plan was made."""
     chunks: tuple[Chunk, ...]
     """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
@@ -74,10 +74,10 @@ class RunPlan(Durable):
         """All partition keys of the run, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
 
-    def covered(self, table: str) -> Covers:
+    def covered(self, table: str) -> RunMessages:
         """Returns the run's part in the inbox. table: its name."""
         made_ms = round(self.made_at.timestamp() * 1000)
-        return Covers(table, self.token, tuple(parts_of(self.keys)), self.covers, self.snapshot_id, made_ms)
+        return RunMessages(table, self.token, tuple(parts_of(self.keys)), self.covers, self.snapshot_id, made_ms)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
         """Raises PublishRefused if a run of these keys, on a table of this uuid, is not the one that was planned.
@@ -140,7 +140,7 @@ class Plans:
         """Writes a new plan, before anything starts. Raises what the storage raises."""
         plan.write(self.io, self.location(plan.token))
 
-    def covers(self, token: str) -> Covers | None:
+    def covers(self, token: str) -> RunMessages | None:
         """Returns the covers of a run; None if it has no plan, or one that this code does not read. Raises OSError."""
         try:
             plan = self.find(token)

@@ -17,7 +17,7 @@ from pyiceberg.table import Table as IcebergTable
 from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.tokens import runs_since
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.inbox.inbox import Covered, Failed, Inbox, RunCovers, inbox_at, waiting_for
+from lakehouse_assets.inbox.inbox import Failed, Inbox, PartitionMessages, RunInbox, inbox_at, waiting_for
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -45,13 +45,13 @@ class QueuePart(CommitPart):
         self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, parts_of(keys)
         self.adds_again = adds_again
         self.is_on = lakehouse.settings.queue is not None
-        self._run: RunCovers | None = None
+        self._run: RunInbox | None = None
 
     @cached_property
     def _plans(self) -> Plans:
         return plans_of(self.lakehouse, self.table)
 
-    def waiting(self) -> Mapping[str, Covered]:
+    def waiting(self) -> Mapping[str, PartitionMessages]:
         """Returns what waits in the inbox for the run's partitions. Raises what the storage raises."""
         return waiting_for(inbox_of(self.lakehouse), self.table, self.keys) if self.is_on else {}
 
@@ -59,7 +59,7 @@ class QueuePart(CommitPart):
         """Takes what the run covers from its plan, and shows it in the run's tags."""
         if not self.is_on:
             return
-        self._run = RunCovers(inbox_of(self.lakehouse), plan.covered(self.table), self._plans.keys_of)
+        self._run = RunInbox(inbox_of(self.lakehouse), plan.covered(self.table), self._plans.keys_of)
         if found := plan.covers.values():
             oldest = (self._run.covers.noted_ms - min(one.sent_ms for one in found)) / 1000
             messages = sum(one.messages for one in found)

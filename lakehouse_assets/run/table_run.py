@@ -44,7 +44,7 @@ from lakehouse_assets.run.inputs import (
     position_update,
     read_on_of,
     refuse_unpinned,
-    shown,
+    ui_metadata,
     upstream_tags,
 )
 from lakehouse_assets.run.jobs import FILES
@@ -476,7 +476,7 @@ class TableRun:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
             read_to = {name: to for fork in forks for name, to in fork.receipt.read_to.items()}
-            of_run |= shown(self.table, staging.inputs, read_to, staging.read_on)
+            of_run |= ui_metadata(self.table, staging.inputs, read_to, staging.read_on)
             if self.table.source is not None:
                 of_run["moved_to"] = read_to.get(self.table.source.name, "no further: there was nothing to move")
             if staging.source and (given_up := staging.source.given_up):

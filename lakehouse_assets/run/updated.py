@@ -41,7 +41,7 @@ class Reading:
     """Ids of runs: the run had read what these published."""
 
 
-def outdated(
+def behind_upstream(
     published: Iterable[AssetEventSummaryRecord],
     readings: Mapping[Key, Reading],
     never: Reading,
@@ -102,7 +102,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         readings = self._readings(view, key)
         found: set[Key] = set()
         for upstream, events in published.items():
-            found |= outdated(events, readings, Reading(first), _downstream(view, upstream, key))
+            found |= behind_upstream(events, readings, Reading(first), _downstream(view, upstream, key))
         subset = view.get_asset_subset_from_asset_partitions(key, {AssetKeyPartitionKey(key, k) for k in found})
         return dg.AutomationResult(
             context, true_subset=subset.compute_intersection(context.candidate_subset), cursor=str(first)

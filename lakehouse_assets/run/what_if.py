@@ -21,7 +21,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.run.outdated import Metadata, latest_made, outdated
+from lakehouse_assets.run.outdated import Metadata, latest_made, stale_inputs
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
@@ -95,7 +95,9 @@ def _inputs_made_anew(
     metadata: Metadata,
 ) -> Iterator[Row]:
     """Yields a row for each input that is another one than the table's partitions were made from."""
-    for found in outdated(instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}, metadata):
+    for found in stale_inputs(
+        instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}, metadata
+    ):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
         by = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")

@@ -98,7 +98,7 @@ def is_elsewhere(location: str) -> bool:
     return APART.match(location) is not None
 
 
-def meanings(location: str) -> frozenset[Place]:
+def aliases(location: str) -> frozenset[Place]:
     """Returns all places that some client takes the location for.
 
     They are the place itself, the place without empty and dotted parts (Hadoop, local file systems), and the place
@@ -133,7 +133,7 @@ def crc_owner(place: Place) -> Place:
     return place
 
 
-def folded(place: Place) -> Place:
+def case_folded(place: Place) -> Place:
     """Returns one place for all whose keys differ by case or Unicode normalisation only.
 
     A file system may take one of these for the other.

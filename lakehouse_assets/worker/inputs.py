@@ -221,7 +221,7 @@ class ReadingWindow(Window):
         return self.inputs.read_source()
 
 
-def refuse_unheeded(rows: DataFrame, assignment: Assignment, changes: InputChanges) -> None:
+def refuse_unhandled_deletes(rows: DataFrame, assignment: Assignment, changes: InputChanges) -> None:
     """Raises CannotReadOn where a merge would take rows that went for rows that came."""
     merge = assignment.merge
     if changes.read_to and merge and CHANGE_TYPE in rows.columns and CHANGE_TYPE not in merge.delete_when:

@@ -22,7 +22,7 @@ from lakehouse_assets.wire.receipts import FailedCheck, Receipt
 from lakehouse_assets.wire.work import Assignment, Merged
 from lakehouse_assets.worker.changes import extra_columns
 from lakehouse_assets.worker.failure import check_code, check_imported, root_message
-from lakehouse_assets.worker.inputs import InputChanges, ReadingWindow, refuse_unheeded
+from lakehouse_assets.worker.inputs import InputChanges, ReadingWindow, refuse_unhandled_deletes
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, reading, register
@@ -52,7 +52,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
         changes = InputChanges(spark, assignment, io_properties, spark.table(fork).schema)
         with reading(spark, assignment.inputs, credentials):
             rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
-            refuse_unheeded(rows, assignment, changes)
+            refuse_unhandled_deletes(rows, assignment, changes)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.

@@ -15,7 +15,7 @@ from pyiceberg.table import StaticTable, Table
 
 from lakehouse_assets.collect.judge import Keep
 from lakehouse_assets.collect.report import Report
-from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.commit.fork import FORK_PROPERTIES
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
 from tests.support.collected import aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
@@ -179,7 +179,7 @@ def test_commits_that_fail_again_and_again_are_not_kept_for_ever(home: Home, mon
 def test_a_fork_of_other_code_is_no_other_catalogs(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had other properties, and its worker died before it told of it."""
     with monkeypatch.context() as patch:
-        patch.delitem(HARMLESS, "write.wap.enabled")
+        patch.delitem(FORK_PROPERTIES, "write.wap.enabled")
         home.table.receipt("token", 0, DAYS[:1], daily_rows(DAYS[0]))
     orphan = put(path_of(home.table.table.location()) / "data" / "orphan.parquet")
     assert not [problem for report in home.collects() for problem in report.problems]

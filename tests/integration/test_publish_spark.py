@@ -17,7 +17,7 @@ from pyiceberg.table import snapshots
 from pyspark.errors.exceptions.base import AnalysisException
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
+from lakehouse_assets.commit.fork import FORK_PROPERTIES, write_fork_base
 from lakehouse_assets.commit.staged import StagedChunk, nulls_in, read_all
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.code import worker_code
@@ -258,7 +258,7 @@ def test_the_fork_bases_harmlessness_is_what_iceberg_reads(worker: Worker, daily
     spark = worker()
     fork = register(spark, write_fork_base(daily.table, "run").location)
     shown = {row.key: row.value for row in spark.sql(f"SHOW TBLPROPERTIES {fork}").collect()}
-    assert HARMLESS.items() <= shown.items()
+    assert FORK_PROPERTIES.items() <= shown.items()
 
 
 # Row 14: a session's catalog is its own

@@ -202,7 +202,7 @@ def test_what_is_reported_between_two_looks_at_the_log_is_not_taken_for_what_was
         demo.write(2, SUMS)
         return outdated(log, *arguments)
 
-    monkeypatch.setattr(Log, "outdated", late)
+    monkeypatch.setattr(Log, "stale_members", late)
     assert "demo.sums was made from demo.between" in failure_text(demo.publish())
     monkeypatch.undo()
     assert told(demo.publish())["release"] == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
-from lakehouse_assets.commit.landing import Unit
+from lakehouse_assets.commit.landing import RewriteUnit
 from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.rewrite.plan import cut, listed, plan_rewrites
 from lakehouse_assets.wire.receipts import Receipt
@@ -65,7 +65,7 @@ class Forks:
         self.receipts += receipts
         return receipts
 
-    def units(self, *partitions: str, **options: object) -> list[Unit]:
+    def units(self, *partitions: str, **options: object) -> list[RewriteUnit]:
         """What a rewrite made, ready to land."""
         receipts = self.rewrite(*partitions, **options)  # type: ignore[arg-type]
         return [unit for receipt in receipts for unit in rewritten_units(self.daily.table.io, receipt)]

@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.collect.trash import TrashSelection
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
-from lakehouse_assets.commit.landing import LandingRule, Unit
+from lakehouse_assets.commit.landing import LandingRule, RewriteUnit
 from lakehouse_assets.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
 from lakehouse_assets.storage.place import place_of
 from tests.support.forks import daily_rows
@@ -38,7 +38,7 @@ class LakeModel(LakeWriters):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun: list[list[Unit]] = []
+        self.begun: list[list[RewriteUnit]] = []
         self.needed: dict[str, list[str]] = {}
 
     # Outsiders

@@ -18,7 +18,7 @@ import dagster as dg
 from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk
-from lakehouse_assets.inbox.inbox import Covers, Inbox, RunCovers, waiting_for
+from lakehouse_assets.inbox.inbox import Inbox, RunInbox, RunMessages, waiting_for
 from lakehouse_assets.queue.decide import Lane, Request, Waiting
 from lakehouse_assets.queue.intake import Intake
 from lakehouse_assets.queue.messages import Routes
@@ -290,7 +290,7 @@ class World:
         """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
-        own = RunCovers(self.inbox, Covers(self.table.identifier, token, (), {}, None, 0), self.plans.keys_of)
+        own = RunInbox(self.inbox, RunMessages(self.table.identifier, token, (), {}, None, 0), self.plans.keys_of)
         own.clock = lambda: self.now
 
         def note() -> None:
@@ -342,7 +342,7 @@ class World:
         self.commits.append(Commit(run.token, {key: run.staged[key] for key in keys}))
         return True
 
-    def _remove(self, own: RunCovers, keys: Sequence[Key]) -> None:
+    def _remove(self, own: RunInbox, keys: Sequence[Key]) -> None:
         if self.mutant.remove_all:
             waiting = self.inbox.waiting({self.table.identifier})
             self.inbox.remove(name for name, item in waiting.items() if item.key in keys)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.commit.landing import Base, Landing, Unit, land
+from lakehouse_assets.commit.landing import Landing, ReadSnapshot, RewriteUnit, land
 from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.rewrite.compact import CompactionReport, compact, rewrite
@@ -25,20 +25,20 @@ def token(text: str | None = None) -> RunToken:
     return RunToken(text or uuid4().hex, datetime.now(UTC))
 
 
-def base_of(daily: Daily) -> Base:
+def base_of(daily: Daily) -> ReadSnapshot:
     """The table as it is now."""
     table = daily.table
-    return Base(table.metadata, table.metadata.current_snapshot())
+    return ReadSnapshot(table.metadata, table.metadata.current_snapshot())
 
 
-def rewrite_tasks(daily: Daily, *days: str, base: Base | None = None) -> list[RewriteTask]:
+def rewrite_tasks(daily: Daily, *days: str, base: ReadSnapshot | None = None) -> list[RewriteTask]:
     """The rewrites of these days, of all without, as far as they need no Spark."""
     wanted = {partition_of_day(day) for day in days} or None
     tasks = plan_rewrites(base or base_of(daily), daily.table.io, Entries(), wanted, min_input_files=FEW)
     return [task for task in tasks if not task.needs_spark]
 
 
-def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[Unit]:
+def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[RewriteUnit]:
     """The units of these days, of all without, at the head of now. without: path of a file that is left out."""
     base = base_of(daily)
     tasks = rewrite_tasks(daily, *days, base=base)
@@ -50,7 +50,7 @@ def rewritten(daily: Daily, *days: str, without: str | None = None) -> list[Unit
     return [rewrite(base, daily.table.io, task) for task in tasks]
 
 
-def landed(daily: Daily, *units: Unit, text: str | None = None) -> Landing:
+def landed(daily: Daily, *units: RewriteUnit, text: str | None = None) -> Landing:
     """text: the token's."""
     return land(daily.catalog, daily.identifier, units, token(text), {})
 

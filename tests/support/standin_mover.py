@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.positions import POSITIONS, WITNESS, read_on
+from lakehouse_assets.commit.positions import POSITIONS, TRACKED_INPUTS, read_on
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
@@ -48,8 +48,8 @@ def moving(catalog: Catalog, table: Table) -> Iterator[None]:
     rows = pa.Table.from_batches(batches, schema)
     summary = {POSITIONS: json.dumps({source.name: str(source.marked(to))})}
     with LeanTransaction(cold) as transaction:  # PyIceberg's copies the metadata with all its snapshots each time
-        if WITNESS not in cold.properties:
-            transaction.set_properties({WITNESS: source.name})
+        if TRACKED_INPUTS not in cold.properties:
+            transaction.set_properties({TRACKED_INPUTS: source.name})
         if keys:  # the whole table anew: it is small, and stays one file
             kept = cold.scan().to_arrow()
             kept = kept.filter(pc.invert(pc.is_in(kept[keys[0]], rows[keys[0]])))

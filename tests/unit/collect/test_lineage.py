@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.snapshots import MetadataLogEntry
 
-from lakehouse_assets.collect.lineage import Lineage, LineageFacts, Standing, read_facts
+from lakehouse_assets.collect.lineage import Lineage, LineageFacts, MetadataOrigin, read_facts
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
 T = "s3://lake/t/metadata"
@@ -24,36 +24,38 @@ def line() -> Lineage:
     return found
 
 
-def stands(updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False) -> Standing:
+def stands(
+    updated_ms: int, *log: str, uuid: UUID = OURS, is_fork: bool = False, is_settled: bool = False
+) -> MetadataOrigin:
     paths = (name if "/" in name else f"{T}/{name}.metadata.json" for name in log)
     entries = tuple(MetadataLogEntry(metadata_file=path, timestamp_ms=0) for path in paths)
     return line().standing(LineageFacts(uuid, updated_ms, entries, is_fork), is_settled=is_settled)
 
 
 def test_another_uuid_is_another_table_whatever_its_log() -> None:
-    assert stands(60, "4", "5", uuid=THEIRS) is Standing.OTHER_TABLE
+    assert stands(60, "4", "5", uuid=THEIRS) is MetadataOrigin.OTHER_TABLE
 
 
 @pytest.mark.parametrize("log", [("4", "5"), ("3",), ("s3a://lake/t/metadata/4.metadata.json",)])
 @pytest.mark.parametrize("updated_ms", [1, 35, 60])
 def test_one_commit_on_top_of_the_line_may_have_failed(log: tuple[str, ...], updated_ms: int) -> None:
-    assert stands(updated_ms, *log) is Standing.SIDE
+    assert stands(updated_ms, *log) is MetadataOrigin.SIDE
 
 
 @pytest.mark.parametrize("log", [("4", "5", "6"), ("3", "4b"), ("6",), ()])
 def test_two_commits_on_top_of_it_are_another_catalogs(log: tuple[str, ...]) -> None:
-    assert stands(60, *log) is Standing.TAKEN
-    assert stands(31, *log) is Standing.TAKEN, "what the line has since does not matter"
+    assert stands(60, *log) is MetadataOrigin.OTHER_CATALOG
+    assert stands(31, *log) is MetadataOrigin.OTHER_CATALOG, "what the line has since does not matter"
 
 
 @pytest.mark.parametrize("log", [(), ("1",), ("0", "1")])
 def test_what_is_older_than_all_that_is_known_of_the_line_is_the_tables_past(log: tuple[str, ...]) -> None:
-    assert stands(30, *log) is Standing.PAST
-    assert stands(20, *log) is Standing.PAST
+    assert stands(30, *log) is MetadataOrigin.PAST
+    assert stands(20, *log) is MetadataOrigin.PAST
 
 
 def test_a_fork_is_a_fork_however_often_it_was_committed_to() -> None:
-    assert stands(60, "fork-1", is_fork=True) is Standing.FORK
+    assert stands(60, "fork-1", is_fork=True) is MetadataOrigin.FORK
 
 
 def facts(folder: Path, text: str) -> LineageFacts | None:

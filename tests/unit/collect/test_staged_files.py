@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.needed import Leavings, token_of_base
+from lakehouse_assets.collect.needed import RunFiles, token_of_base
 from lakehouse_assets.commit.fork import write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.storage.place import place_of
@@ -33,14 +33,14 @@ def test_the_bases_that_both_writers_write_are_their_runs(tmp_path: Path) -> Non
 def test_a_base_and_its_checksum_are_noted(name: str) -> None:
     folder, _, base = name.rpartition("/")
     for location in (name, f"{folder}/.{base}.crc"):
-        leavings = Leavings()
+        leavings = RunFiles()
         leavings.note(Listed(place_of(location), 1, 7, "e"))
         assert leavings.newest_ms == {"dead": 7}
 
 
 @pytest.mark.parametrize("name", [f"{BASE}.bak", f"{BASE}.gz.1", BASE.replace("-0a", "-xx"), f"{BASE}/part"])
 def test_other_names_are_no_bases(name: str) -> None:
-    leavings = Leavings()
+    leavings = RunFiles()
     leavings.note(Listed(place_of(name), 1, 7, "e"))
     assert token_of_base(place_of(name)) is None
     assert leavings.newest_ms == {}

@@ -12,7 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import update_table_metadata
 
 from lakehouse_assets.commit.expire import ExpiryPlan, ExpiryPolicy, Why, plan_expiry, without_snapshots
-from lakehouse_assets.commit.positions import POSITIONS, READER, WITNESS, read_on
+from lakehouse_assets.commit.positions import POSITIONS, READER, TRACKED_INPUTS, read_on
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack
 from tests.support.histories import DAY, NOW, History, current_at
@@ -381,7 +381,7 @@ def test_many_more_histories(history: History, policy: ExpiryPolicy, protected: 
 
 def test_the_commit_that_says_how_far_inputs_were_read_is_kept() -> None:
     history = History()
-    history.properties[WITNESS] = "a"
+    history.properties[TRACKED_INPUTS] = "a"
     first = history.commit(40, **{POSITIONS: '{"a": "1@u"}'})
     nearest = history.commit(39, **{POSITIONS: '{"a": "2@u"}'})
     others = history.commits(12, youngest=10)

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
-from lakehouse_assets.commit.manifests import Entries, ManifestPlan, arrival
+from lakehouse_assets.commit.manifests import Entries, ManifestPlan, added_entry
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.rewrite.compact import rewrite
@@ -57,7 +57,7 @@ def rewritten(daily: Daily) -> list[DataFile]:
 
 def replace(fork: Table, removed: Sequence[ManifestEntry], added: Sequence[DataFile]) -> None:
     transaction = LeanTransaction(fork)
-    plan = ManifestPlan(added=[arrival(file) for file in added], removed=list(removed))
+    plan = ManifestPlan(added=[added_entry(file) for file in added], removed=list(removed))
     stay = [entry for entry in live(fork) if entry not in removed]
     snapshot = fork.current_snapshot()
     plan.kept = [(snapshot.manifests(fork.io)[0], stay)] if stay else []

@@ -13,7 +13,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
 
-from lakehouse_assets.commit.fork import HARMLESS
+from lakehouse_assets.commit.fork import FORK_PROPERTIES
 from lakehouse_assets.commit.head_fork import write_head_fork
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import sqlite_catalog
@@ -85,7 +85,7 @@ def test_it_has_the_heads_number_and_nothing_else_of_the_tables_history(daily: D
     assert not (metadata.snapshot_log)
     assert not (metadata.statistics)
     assert not (metadata.last_updated_ms)
-    assert HARMLESS.items() <= metadata.properties.items()
+    assert FORK_PROPERTIES.items() <= metadata.properties.items()
     assert metadata.table_uuid == daily.table.metadata.table_uuid
     assert metadata.location == daily.table.location()
 

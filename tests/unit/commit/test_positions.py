@@ -12,7 +12,14 @@ from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.positions import CHERRY_PICKED, POSITIONS, WITNESS, PositionUpdate, carriers, read_on
+from lakehouse_assets.commit.positions import (
+    CHERRY_PICKED,
+    POSITIONS,
+    TRACKED_INPUTS,
+    PositionUpdate,
+    carriers,
+    read_on,
+)
 from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.histories import History
@@ -143,4 +150,4 @@ def test_a_first_move_is_refused_where_another_ones_position_was_lost_since(hist
 
 def test_each_input_is_named_once(history: History) -> None:
     named = replace(PositionUpdate(), to={"c": "1@u"}).properties(history.metadata)
-    assert named == {WITNESS: "a,b,c"}
+    assert named == {TRACKED_INPUTS: "a,b,c"}

@@ -29,7 +29,7 @@ def test_a_lean_transaction_has_pyicebergs_metadata_after_every_step(
 ) -> None:
     daily.publish("first", DAYS, daily.stage("first", 0, DAYS, daily_rows(*DAYS)))
     staged = daily.stage("second", 0, DAYS[:1], daily_rows(DAYS[0], each=2))
-    monkeypatch.setattr(tokens, "outdated", lambda *_: ["lakehouse.run.first"])  # so that properties are removed too
+    monkeypatch.setattr(tokens, "prunable", lambda *_: ["lakehouse.run.first"])  # so that properties are removed too
     steps: list[int] = []
     apply = Transaction._apply
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.fork import HARMLESS, write_fork_base
+from lakehouse_assets.commit.fork import FORK_PROPERTIES, write_fork_base
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.environment.catalog import CatalogUnavailable, load_lake, with_retries
 from lakehouse_assets.environment.settings import Settings
@@ -109,7 +109,7 @@ def test_leftovers_of_failed_creations_and_runs_are_in_nobodys_way(settings: Set
     catalog = load_lake(settings)
     table = open_target(catalog, numbers())
     with monkeypatch.context() as patch:
-        patch.delitem(HARMLESS, "write.wap.enabled")  # as by code that did not know of it
+        patch.delitem(FORK_PROPERTIES, "write.wap.enabled")  # as by code that did not know of it
         base = write_fork_base(table, "token").location
     fill(register(base, table.io.properties))  # staged, and never published
     (folder(table) / "metadata" / "00007-torn.metadata.json").write_text('{"format-version')

@@ -24,7 +24,7 @@ from lakehouse_assets.commit.tokens import (
     is_forgotten,
     is_rolled_back,
     keeps_rows_since,
-    outdated,
+    prunable,
     token_property,
 )
 from lakehouse_assets.errors import PublishRefused, RolledBack
@@ -173,7 +173,7 @@ def test_a_mark_keeps_what_a_part_of_a_run_stands_for() -> None:
 
 def test_a_marked_token_ages_as_others_do(few: None) -> None:
     marked = {"lakehouse.run.marked": f"1@{run('old', -KEEP - MOMENT).created_ms}/rolled-back"}
-    assert outdated(kept(run("young", -KEEP), run("now"), **marked), run("new")) == ["lakehouse.run.marked"]
+    assert prunable(kept(run("young", -KEEP), run("now"), **marked), run("new")) == ["lakehouse.run.marked"]
 
 
 def test_a_property_that_cannot_be_read_is_reported() -> None:
@@ -196,25 +196,25 @@ def test_only_tokens_of_another_month_are_outdated(few: None) -> None:
     metadata = kept(
         run("old", -KEEP - MOMENT), run("young", -KEEP), run("now"), **{"lakehouse.run.spoilt": "soon", "owner": "1@1"}
     )
-    assert outdated(metadata, run("new")) == ["lakehouse.run.old", "lakehouse.run.spoilt"]
-    assert outdated(metadata, run("of before", -MOMENT)) == ["lakehouse.run.spoilt"]
+    assert prunable(metadata, run("new")) == ["lakehouse.run.old", "lakehouse.run.spoilt"]
+    assert prunable(metadata, run("of before", -MOMENT)) == ["lakehouse.run.spoilt"]
 
 
 def test_one_clock_that_is_ahead_prunes_nothing() -> None:
     ahead = timedelta(days=40)
     live = kept(run("live", -timedelta(days=1)), run("now"))
-    assert outdated(live, run("ahead", ahead)) == []
-    assert outdated(kept(run("live"), run("ahead", ahead)), run("new")) == []
+    assert prunable(live, run("ahead", ahead)) == []
+    assert prunable(kept(run("live"), run("ahead", ahead)), run("new")) == []
 
 
 def test_some_tokens_are_kept_whatever_the_clocks(few: None) -> None:
     of_before = [run("live"), run("older", -KEEP - MOMENT), run("oldest", -2 * KEEP)]
     ahead = [run("ahead", timedelta(days=40))]
-    assert outdated(kept(*of_before, *ahead), run("ahead too", timedelta(days=40))) == [
+    assert prunable(kept(*of_before, *ahead), run("ahead too", timedelta(days=40))) == [
         "lakehouse.run.older",
         "lakehouse.run.oldest",
     ]
-    assert outdated(kept(*of_before), run("new")) == ["lakehouse.run.oldest"]
+    assert prunable(kept(*of_before), run("new")) == ["lakehouse.run.oldest"]
 
 
 @pytest.mark.parametrize("clock", range(5))
@@ -224,7 +224,7 @@ def test_a_token_that_was_pruned_is_known_to_be_forgotten_whatever_the_clocks(fe
     tokens = [run(str(n), timedelta(days=dice.uniform(-100, 100))) for n in range(40)]
     metadata, pruned = kept(), 0
     for n, token in enumerate(tokens):
-        names = outdated(metadata, token)
+        names = prunable(metadata, token)
         properties = {name: value for name, value in metadata.properties.items() if name not in names}
         metadata = metadata.model_copy(update={"properties": properties | token_property(token, n)})
         gone = [t for t in tokens[: n + 1] if f"lakehouse.run.{t.text}" not in metadata.properties]

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lakehouse_assets.inbox.inbox import Covers, Inbox, Item, RunCovers, waiting_for
+from lakehouse_assets.inbox.inbox import Inbox, Item, RunInbox, RunMessages, waiting_for
 from tests.support.queue_model import Calls, MemoryObjects
 
 ITEM = Item("a.t", "1", 2, 5_000, 6_000)
 OTHERS: dict[str, Collection[str]] = {"other": ["1"]}
 
 
-def covering(inbox: Inbox, *keys: str) -> RunCovers:
-    covers = Covers("a.t", "r1", keys, waiting_for(inbox, "a.t", keys), None, 7_000)
-    return RunCovers(inbox, covers, OTHERS.get, lambda: 7.0)
+def covering(inbox: Inbox, *keys: str) -> RunInbox:
+    covers = RunMessages("a.t", "r1", keys, waiting_for(inbox, "a.t", keys), None, 7_000)
+    return RunInbox(inbox, covers, OTHERS.get, lambda: 7.0)
 
 
 def test_it_covers_what_waits_for_its_partitions_and_removes_only_that() -> None:

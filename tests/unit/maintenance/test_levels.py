@@ -13,7 +13,7 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Check, Finding, Severity
 from lakehouse_assets.health.health import TableHealth
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceLevel, Means, Result
+from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceContext, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import whole
@@ -36,7 +36,7 @@ class CommentLevel(MaintenanceLevel):
         if health.snapshots < (99 if force else 0):
             yield Candidate(health.identifier, self, "it has no comment", Gain(snapshots=1))
 
-    def carry_out(self, means: Means, action: Action) -> Result:
+    def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         with means.catalog.load_table(action.table).transaction() as change:
             change.set_properties({"comment": "made up"})
         return Result(Gain(snapshots=1), summary="commented")

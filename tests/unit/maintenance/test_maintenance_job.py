@@ -26,7 +26,7 @@ from lakehouse_assets.health.findings import Limit
 from lakehouse_assets.maintenance import levels
 from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.maintenance.level import Action, Means, Result
+from lakehouse_assets.maintenance.level import Action, MaintenanceContext, Result
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, TABLE_TAG, RunHistory
 from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, RESTORE
@@ -449,11 +449,11 @@ def test_what_turns_out_to_need_spark_goes_there_with_all_that_was_to_be_rewritt
         table.append(day_rows("2024-01-02", 10 + n))
     really, left = FragmentsLevel.carry_out, []
 
-    def late(level: FragmentsLevel, means: Means, action: Action) -> Result:
+    def late(level: FragmentsLevel, means: MaintenanceContext, action: Action) -> Result:
         commit_deletes(table.refresh(), equality_deletes(table, "n", [10], day))
         return really(level, means, action)
 
-    def by_spark(level: FragmentsLevel, means: Means, action: Action, token: RunToken) -> Result:
+    def by_spark(level: FragmentsLevel, means: MaintenanceContext, action: Action, token: RunToken) -> Result:
         left.append((token.text.partition(".")[2], len(action.partitions)))
         return Result()
 

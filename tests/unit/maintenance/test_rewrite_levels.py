@@ -64,13 +64,13 @@ def test_delete_files_that_were_applied_but_stay_are_no_gain(metadata: TableMeta
 
 def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata: TableMetadata) -> None:
     found = rewritten(metadata, report(Outcome.DROPPED, snapshot_id=None))
-    assert (found.gain, found.size, found.in_vain) == (Gain(), 1000, True)
+    assert (found.gain, found.size, found.nothing_landed) == (Gain(), 1000, True)
     assert found.dropped == ("day=2024-01-01: why",)
     assert found.faults == ()
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "in_vain"),
+    ("outcomes", "nothing_landed"),
     [
         ([], False),
         ([Outcome.LANDED, Outcome.FAILED, Outcome.DROPPED], False),
@@ -79,9 +79,9 @@ def test_what_did_not_land_was_rewritten_all_the_same_and_gains_nothing(metadata
     ],
 )
 def test_work_of_which_nothing_landed_was_in_vain(
-    metadata: TableMetadata, outcomes: list[Outcome], in_vain: bool
+    metadata: TableMetadata, outcomes: list[Outcome], nothing_landed: bool
 ) -> None:
-    assert rewritten(metadata, report(*outcomes)).in_vain is in_vain
+    assert rewritten(metadata, report(*outcomes)).nothing_landed is nothing_landed
 
 
 def test_what_changed_rows_is_a_fault_and_what_met_a_writer_is_none(metadata: TableMetadata) -> None:

@@ -14,7 +14,7 @@ from lakehouse_assets.queue.decide import AT_ONCE, DEPLOYED, PATIENCE, Decision,
 from lakehouse_assets.queue.messages import Routes
 from lakehouse_assets.queue.source import LARGEST
 from lakehouse_assets.queue.strikes import QueueMemory, Strikes
-from lakehouse_assets.queue.tick import FULL, Told
+from lakehouse_assets.queue.tick import FULL, TickResult
 from tests.support.queue_model import HOUR, START, TICK, Calls, Killed, World
 from tests.support.tables import numbers
 
@@ -59,7 +59,7 @@ def test_what_a_run_is_about_to_mend_is_not_given_up() -> None:
     parked = [Waiting("a.t", key, START, frozenset({key})) for key in ("1", "2")]
     memory = QueueMemory({one.wanted: Strikes(count=5, reason="no such file") for one in parked})
     decision = Decision(parked=tuple(parked), in_runs=(parked[0],), memory=memory)
-    assert Told(waiting=parked, decision=decision).failing() == {("a.t", "2"): "failed too often: no such file"}
+    assert TickResult(waiting=parked, decision=decision).failing() == {("a.t", "2"): "failed too often: no such file"}
 
 
 @pytest.mark.parametrize("character", ["é", "\x01"])

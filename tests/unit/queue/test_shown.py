@@ -13,7 +13,7 @@ from lakehouse_assets.queue.decide import Decision, Waiting
 from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.queue.sensor import numbers, sentence
 from lakehouse_assets.queue.strikes import Breaker, QueueMemory
-from lakehouse_assets.queue.tick import Told
+from lakehouse_assets.queue.tick import TickResult
 from tests.support.tables import numbers as numbers_table
 from tests.support.tables import whole
 
@@ -26,7 +26,7 @@ def waiting(*keys: str) -> tuple[Waiting, ...]:
 
 def said(held_by: tuple[str, ...]) -> str:
     decision = Decision((), (), waiting("1", "2"), held_by, QueueMemory())
-    return sentence(Told(waiting=waiting("1", "2", "3"), decision=decision), NOW)
+    return sentence(TickResult(waiting=waiting("1", "2", "3"), decision=decision), NOW)
 
 
 def test_what_waits_for_a_run_that_the_queue_has_not_asked_for_is_told_with_its_name() -> None:
@@ -38,7 +38,7 @@ def test_what_waits_for_a_run_that_the_queue_has_not_asked_for_is_told_with_its_
 
 def test_a_table_that_always_fails_is_told_with_its_last_run() -> None:
     memory = QueueMemory(breakers={"a.t": Breaker(5, NOW + 240, "r5"), "b.t": Breaker(9, NOW, "r9")})
-    told = sentence(Told(waiting=waiting("1", "2"), decision=Decision(memory=memory)), NOW)
+    told = sentence(TickResult(waiting=waiting("1", "2"), decision=Decision(memory=memory)), NOW)
     assert (
         "2 wait (a.t always fails, 5 times in a row, the last time in run r5: one partition is tried in 240 s)" in told
     )
@@ -55,6 +55,6 @@ def test_only_tables_that_declare_arrivals_have_the_check(settings: Settings) ->
 
 def test_the_tables_of_what_is_parked_are_named_as_not_all_have_the_check() -> None:
     decision = Decision((), waiting("1", "2"), (), (), QueueMemory())
-    shown = numbers(Told(waiting=waiting("1", "2"), decision=decision), NOW, 0.0)
+    shown = numbers(TickResult(waiting=waiting("1", "2"), decision=decision), NOW, 0.0)
     assert (shown["parked"], shown["parked_in"]) == (2, "a.t")
-    assert "parked_in" not in numbers(Told(), NOW, 0.0)
+    assert "parked_in" not in numbers(TickResult(), NOW, 0.0)

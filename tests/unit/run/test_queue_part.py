@@ -9,11 +9,11 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunks import Chunk
-from lakehouse_assets.inbox.inbox import Covered, Failed
+from lakehouse_assets.inbox.inbox import Failed, PartitionMessages
 from lakehouse_assets.run.plan import Plans
 from tests.support.tables import run_plan
 
-COVERED = {"1": Covered(("a", "b"), 3, 5_000)}
+COVERED = {"1": PartitionMessages(("a", "b"), 3, 5_000)}
 
 
 @pytest.fixture

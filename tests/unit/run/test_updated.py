@@ -14,7 +14,7 @@ from dagster._core.storage.event_log.base import AssetEventSummaryRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse_assets.run.updated import PublishedSinceRead, Reading, outdated, when_updated
+from lakehouse_assets.run.updated import PublishedSinceRead, Reading, behind_upstream, when_updated
 from tests.support.faults import from_failure, span
 
 UP, OTHER, DOWN = (dg.AssetKey(["demo", name]) for name in ("up", "other", "down"))
@@ -323,4 +323,4 @@ def test_what_is_looked_up_together_is_what_each_alone_would_be(published, read,
         and event.storage_id > readings.get(key, Reading(2 * never)).after
         and event.run_id not in readings.get(key, Reading(2 * never)).runs
     }
-    assert outdated(events, readings, Reading(2 * never), downstream) == expected
+    assert behind_upstream(events, readings, Reading(2 * never), downstream) == expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.errors import UnknownStorage
-from lakehouse_assets.storage.place import Place, StorageKind, folded, meanings, place_of
+from lakehouse_assets.storage.place import Place, StorageKind, aliases, case_folded, place_of
 
 KEYS = st.text(st.sampled_from("ab/%2F#?. \n;+é\u0301Ä"), min_size=1, max_size=12)
 COMPOSED, DECOMPOSED = "/wh/caf\u00e9", "/wh/cafe\u0301"
@@ -106,7 +106,7 @@ def test_a_child_lies_within() -> None:
 def test_what_pyiceberg_opens_by_a_location_is_one_of_its_meanings(location: str) -> None:
     _, _, path = PyArrowFileIO.parse_location(location)
     opened = file(path) if "lake" not in location else s3(path.removeprefix("lake/"))
-    assert {opened, place_of(location)} <= meanings(location)
+    assert {opened, place_of(location)} <= aliases(location)
     assert opened != place_of(location), "else this tests nothing"
 
 
@@ -114,18 +114,20 @@ def test_what_pyiceberg_opens_by_a_location_is_one_of_its_meanings(location: str
 @given(KEYS)
 def test_whatever_pyiceberg_opens_is_one_of_a_locations_meanings(key: str) -> None:
     _, netloc, path = PyArrowFileIO.parse_location(f"s3://lake/{key}")
-    assert s3(path.removeprefix("lake/")) in meanings(f"s3://lake/{key}"), netloc
+    assert s3(path.removeprefix("lake/")) in aliases(f"s3://lake/{key}"), netloc
 
 
 def test_parts_that_clients_drop_are_dropped_in_one_meaning() -> None:
-    assert meanings("s3://lake/a//b/./c") == {s3("a//b/./c"), s3("a/b/c")}
-    assert meanings("file:///wh//t/../u") == {file("/wh//t/../u"), file("/wh/u")}
-    assert meanings("s3://lake/a/b") == {s3("a/b")}
+    assert aliases("s3://lake/a//b/./c") == {s3("a//b/./c"), s3("a/b/c")}
+    assert aliases("file:///wh//t/../u") == {file("/wh//t/../u"), file("/wh/u")}
+    assert aliases("s3://lake/a/b") == {s3("a/b")}
 
 
 def test_names_of_one_case_or_normal_form_have_one_folded_name() -> None:
     for same in (["/wh/a", "/wh/A"], [COMPOSED, DECOMPOSED], ["/wh/\u212a", "/wh/k"], ["/wh/ß", "/wh/SS"]):
-        assert len({folded(file(name)) for name in same}) == 1
-    assert folded(file("/\u1f80")) == folded(file("/\u03b1\u0345\u0313")), "equal by Unicode, in another order"
-    assert folded(file("/wh/a")) != folded(file("/wh/b"))
-    assert folded(s3("x", "a")) != folded(s3("x", "A"))
+        assert len({case_folded(file(name)) for name in same}) == 1
+    assert case_folded(file("/\u1f80")) == case_folded(file("/\u03b1\u0345\u0313")), (
+        "equal by Unicode, in another order"
+    )
+    assert case_folded(file("/wh/a")) != case_folded(file("/wh/b"))
+    assert case_folded(s3("x", "a")) != case_folded(s3("x", "A"))
