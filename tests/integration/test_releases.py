@@ -196,7 +196,7 @@ def test_what_is_reported_between_two_looks_at_the_log_is_not_taken_for_what_was
     demo: ReleasedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo.write(2, RAW, BETWEEN)
-    outdated = Log.outdated
+    outdated = Log.stale_members
 
     def late(log: Log, *arguments: Any) -> Iterator[str]:
         demo.write(2, SUMS)
