@@ -22,7 +22,19 @@ NEXT = "then run it again: what was done is in the ledger, and the next run goes
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
 """The codes that S3 may have for a single object: one that is locked, denied by a policy, or archived."""
-REFUSED = "the storage refuses it: "
+
+
+class Refused(str):
+    """The reason of a file that stays because the storage refuses to remove it, for now."""
+
+    __slots__ = ()
+
+    @classmethod
+    def by(cls, said: str | None) -> Refused:
+        """said: the words or the code of the storage."""
+        return cls(f"the storage refuses it: {said}")
+
+
 PERMISSIONS = (
     "the collector needs s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject and s3:DeleteObject (of a "
     "versioned bucket also s3:GetObjectVersion and s3:DeleteObjectVersion) on the table's bucket and the staging prefix"
@@ -100,7 +112,7 @@ def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
 
 
 def _refused(error: Exception) -> str:
-    return f"{REFUSED}{error.strerror if isinstance(error, OSError) else error_code(error)}"
+    return Refused.by(error.strerror if isinstance(error, OSError) else error_code(error))
 
 
 def is_missing(error: Exception) -> bool:

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from lakehouse_assets.collect.bins import BACK, CHANGED, GONE, LOST, OTHER, THERE, held_at
 from lakehouse_assets.collect.ledger import Batch, Entry
-from lakehouse_assets.collect.report import REFUSED, is_changed, is_missing, is_of_one_file, stayed
+from lakehouse_assets.collect.report import Refused, is_changed, is_missing, is_of_one_file, stayed
 from lakehouse_assets.environment.aws import error_code
 from lakehouse_assets.storage.objects import LARGEST_COPY, LARGEST_DELETE, at_once, bare, delete_all, keys_below
 from lakehouse_assets.storage.place import Place
@@ -241,7 +241,7 @@ class VersionedBin(S3Bin):
         errors = self._delete(entries, [{"VersionId": entry.version} for entry in entries])
         # A version may have to stay for now, such as one that is locked.
         refused = {n: e for n, e in zip(going, errors, strict=True) if e and not is_missing(e)}
-        return kept | {n: f"{REFUSED}{error_code(error)}" for n, error in refused.items()}
+        return kept | {n: Refused.by(error_code(error)) for n, error in refused.items()}
 
 
 def compares(client: Any, folder: Place) -> bool:

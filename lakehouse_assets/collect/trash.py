@@ -26,7 +26,7 @@ from lakehouse_assets.collect.ledger import (
 )
 from lakehouse_assets.collect.listing import storage_now
 from lakehouse_assets.collect.needed import folder_without_links, without_links
-from lakehouse_assets.collect.report import REFUSED, Kept, refusals
+from lakehouse_assets.collect.report import Kept, Refused, refusals
 from lakehouse_assets.errors import StorageRefused
 from lakehouse_assets.storage.objects import objects_at, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
@@ -196,7 +196,7 @@ class Trash:
                     taken = recorded.taken()
                     stayed = self.bin_of(batch).destroy(batch, taken)
                     kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
-                    if not any(reason.startswith(REFUSED) for reason in stayed.values()):
+                    if not any(isinstance(reason, Refused) for reason in stayed.values()):
                         self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
                         gone += [batch.entries[n] for n in taken if n not in stayed]
                     # Else it is tried again at the next pass, and counted then.

@@ -23,7 +23,8 @@ from lakehouse_assets.health.look import HOUR, HealthReader, LookCursor, Seen, T
 from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.resource import Lakehouse
 
-UNREADABLE = "could not be read"
+UNREADABLE = "unreadable"
+"""The metadata of a verdict of a table that could not be read."""
 NEEDS = "needs"
 """The metadata of a verdict that says what is wrong: in the same words for the same findings, whatever the numbers."""
 HOURS_SINCE = "hours_since_"
@@ -71,17 +72,18 @@ def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
 
 def not_there() -> Verdicts:
     """Returns the verdicts of a declared table that no run has created yet."""
-    return _all_alike(True, "the table is not there yet: its first materialization creates it", "a first run")
+    return _all_alike(True, "the table is not there yet: its first materialization creates it", {NEEDS: "a first run"})
 
 
 def unreadable(error: Exception) -> Verdicts:
     """Returns the verdicts of a table that could not be read: unknown is a warning, neither green nor red."""
     name = type(error).__name__
-    return _all_alike(False, f"{UNREADABLE}: {name}: {error}", f"to be readable ({name})")
+    text, needs = f"could not be read: {name}: {error}", f"to be readable ({name})"
+    return _all_alike(False, text, {NEEDS: needs, UNREADABLE: True})
 
 
-def _all_alike(passed: bool, text: str, needs: str) -> Verdicts:
-    return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, {NEEDS: needs}))
+def _all_alike(passed: bool, text: str, metadata: Mapping[str, Any]) -> Verdicts:
+    return dict.fromkeys(Check, Verdict(passed, dg.AssetCheckSeverity.WARN, text, metadata))
 
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
@@ -183,7 +185,7 @@ class Said:
     @property
     def is_unknown(self) -> bool:
         """Whether the table could not be read."""
-        return (self.evaluation.description or "").startswith(UNREADABLE)
+        return UNREADABLE in self.evaluation.metadata
 
     def _agrees(self, found: dg.AssetCheckEvaluation) -> bool:
         """Tells whether both passed or not, are as grave, and have the same findings, whatever their numbers."""

@@ -128,7 +128,7 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
             rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
-        plan = shown_table(COLUMNS, rows)
+        plan = shown_table(COLUMNS, [row.cells for row in rows])
         context.add_output_metadata({"plan": plan, LOOKED_AT: len(chosen), FAILING: failing_tables(rows)})
 
     return job_of(plan, PlanConfig, PLAN, "Shows what the declarations would change on the lake. Changes nothing.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -25,7 +26,22 @@ from lakehouse_assets.run.outdated import Metadata, latest_made, stale_inputs
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
 FAILS = "fails, because of another difference"
-Row = tuple[str, str, str, str, str]
+
+
+class Row(NamedTuple):
+    """One difference, and whether the next run fails because of it."""
+
+    table: str
+    difference: str
+    declared: str
+    on_the_lake: str
+    next_run: str
+    fails: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The texts, by COLUMNS."""
+        return self.table, self.difference, self.declared, self.on_the_lake, self.next_run
 
 
 def all_differences(
@@ -40,7 +56,7 @@ def all_differences(
         try:
             found = _found(catalog, table)
         except Exception as error:  # each catalog has its own; one broken table must not hide the others
-            yield (table.identifier, "table", "can be read", f"{error}", "fails")
+            yield Row(table.identifier, "table", "can be read", f"{error}", "fails", fails=True)
             continue
         made = latest_made(instance, graph, table.key)
         tags = {partition: materialization.tags or {} for partition, materialization in made.items()}
@@ -48,18 +64,18 @@ def all_differences(
         try:
             yield from differences(table, found, made_by)
         except Exception as error:  # its manifests can't be read
-            yield (table.identifier, "table", "can be read", f"{error}", "fails")
+            yield Row(table.identifier, "table", "can be read", f"{error}", "fails", fails=True)
             continue
         try:
             if found is not None:
                 yield from _inputs_made_anew(instance, graph, table, made, metadata)
         except Exception as error:  # a broken input must not hide the other tables either
-            yield (table.identifier, "inputs", "can be read", f"{error}", "fails")
+            yield Row(table.identifier, "inputs", "can be read", f"{error}", "fails", fails=True)
 
 
 def failing_tables(rows: Iterable[Row]) -> list[str]:
-    """Returns the identifiers of the tables whose next run fails, by what the rows say of it, in order."""
-    return sorted({row[0] for row in rows if row[-1].startswith("fails")})
+    """Returns the identifiers of the tables whose next run fails, in order."""
+    return sorted({row.table for row in rows if row.fails})
 
 
 def metadata_of(catalog: Catalog) -> Metadata:
@@ -103,7 +119,7 @@ def _inputs_made_anew(
         by = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
         now = by if found.by else f"rolled back: snapshot {found.snapshot} is not in its history"
         told = "reads it anew, for the partitions that it makes" if table.write_mode.replaces else "reads it anew"
-        yield (table.identifier, f"input {found.input}{of}", "as it was read", now, told)
+        yield Row(table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 
 
 def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
@@ -114,12 +130,13 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
     raises where values that would be dropped are counted.
     """
     if found is None:
-        yield (table.identifier, "table", _summary(table), "not there", "creates it")
+        yield Row(table.identifier, "table", _summary(table), "not there", "creates it")
         return
     changes, is_old = decided(table, found), found.metadata.format_version != FORMAT_VERSION
     if is_old:
         told = f"fails: only tables of version {FORMAT_VERSION} are written; one of version 1 can be set to it"
-        yield (table.identifier, "format version", str(FORMAT_VERSION), str(found.metadata.format_version), told)
+        found_version = str(found.metadata.format_version)
+        yield Row(table.identifier, "format version", str(FORMAT_VERSION), found_version, told, fails=True)
     fails = is_old or any(verdict.action is PolicyAction.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)
     made_otherwise: dict[str, list[str | None]] = defaultdict(list)
@@ -131,7 +148,7 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
         named = f"{what} of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else what
         versions = ", ".join(sorted({made_by[key] for key in old}))
         told = "makes its partitions anew, and no others" if table.write_mode.replaces else "leaves their rows"
-        yield (table.identifier, named, table.code_version, versions, FAILS if fails else told)
+        yield Row(table.identifier, named, table.code_version, versions, FAILS if fails else told, fails)
 
 
 def _changed(made_by: str, now: str) -> str:
@@ -147,7 +164,7 @@ def _row(table: Table, verdict: PolicyVerdict, *, fails: bool) -> Row:
         PolicyAction.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
         PolicyAction.REFUSE: f"fails: {verdict.reason}",
     }
-    return (table.identifier, change.what, change.declared, change.found, next_run[verdict.action])
+    return Row(table.identifier, change.what, change.declared, change.found, next_run[verdict.action], fails)
 
 
 def _done(verdict: PolicyVerdict) -> str:
