@@ -1,4 +1,4 @@
-"""Rolling a table back: what it undoes, the commit, and what Dagster is told of the partitions."""
+"""Rolls a table back, and corrects Dagster's materializations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.releases.pointer import release
 from lakehouse_assets.run.outdated import BATCH, Partition, latest_made
+from lakehouse_assets.run.trace import parse_time, shown_time
 from lakehouse_assets.sources.row_source import Offsets
 
 RELEASE = "release:"
-"""What the name of a release begins with, as the place to roll back to: ``release:12``."""
+"""As in ``release:12``, a rollback target."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Rollback:
     """A table, and the snapshot that its main branch is set to."""
 
     metadata: TableMetadata
-    """The table as it is before."""
+    """The table before the rollback."""
     target: Snapshot
 
     @property
@@ -50,30 +51,29 @@ class Rollback:
 
     @property
     def restored(self) -> list[Snapshot]:
-        """The snapshots that return to main's history, newest first: those that an earlier rollback has undone."""
+        """The snapshots that return to main's history, newest first."""
         before = {snapshot.snapshot_id for snapshot in ancestors_of(self.metadata.current_snapshot(), self.metadata)}
         return [one for one in ancestors_of(self.target, self.metadata) if one.snapshot_id not in before]
 
     @property
     def elsewhere(self) -> set[int]:
-        """The ids of all snapshots that are not in main's history afterwards."""
+        """The ids of snapshots outside main's history after the rollback."""
         kept = {snapshot.snapshot_id for snapshot in ancestors_of(self.target, self.metadata)}
         return {snapshot.snapshot_id for snapshot in self.metadata.snapshots} - kept
 
     @property
     def after(self) -> TableMetadata:
-        """The metadata as the commit leaves it, as far as snapshots and main are concerned."""
+        """The metadata after the commit; only its snapshots and main are exact."""
         main = self.metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": self.target.snapshot_id})
         refs = {**self.metadata.refs, MAIN_BRANCH: main}
         return self.metadata.model_copy(update={"refs": refs, "current_snapshot_id": self.target.snapshot_id})
 
 
 def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) -> Snapshot:
-    """Finds the snapshot that a person names.
+    """Returns the snapshot that a person names. Raises RollbackRefused, NoSuchRelease and CatalogUnavailable.
 
-    table: its identifier. to: a snapshot's id; a time in ISO 8601 (UTC if it names no zone), for the snapshot that was
-    current then; or ``release:<number>``, for the one in that release of the table's domain. Raises RollbackRefused,
-    NoSuchRelease and CatalogUnavailable.
+    to: a snapshot's id; a time as parse_time() takes it, for the snapshot that was current then; or
+    ``release:<number>``.
     """
     if to.startswith(RELEASE) and (number := to.removeprefix(RELEASE)).isdecimal():
         members = release(table.partition(".")[0], number=int(number), catalog=catalog).members
@@ -98,12 +98,12 @@ def _once_mains(metadata: TableMetadata) -> set[int]:
 
 def _current_at(table: str, metadata: TableMetadata, to: str) -> int | None:
     try:
-        at = datetime.fromisoformat(to)
+        at = parse_time(to)
     except ValueError:
         forms = f"a snapshot's id, a time such as 2026-01-31T08:00, or {RELEASE}<number>"
         raise RollbackRefused(f"table {table}: {to!r} is not {forms}") from None
-    # The snapshot log is what engines' time travel reads: https://iceberg.apache.org/spec/#table-metadata-fields
-    at_ms = (at.replace(tzinfo=at.tzinfo or UTC)).timestamp() * 1000
+    # Engines read the snapshot log for time travel: https://iceberg.apache.org/spec/#table-metadata-fields
+    at_ms = at.timestamp() * 1000
     return next((one.snapshot_id for one in reversed(metadata.snapshot_log) if one.timestamp_ms <= at_ms), None)
 
 
@@ -115,15 +115,14 @@ def _known(metadata: TableMetadata) -> str:
 
 
 def time_text(epoch_ms: int) -> str:
-    """Writes a time in epoch milliseconds in a form that ``to`` takes."""
-    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    """Formats a time as `lakehouse trace` does, so that ``to`` takes it."""
+    return shown_time(datetime.fromtimestamp(epoch_ms / 1000, UTC))
 
 
 def source_problem(table: Table, after: TableMetadata) -> str | None:
-    """Says why the table's source could not fill again what a rollback takes away; None if it can.
+    """Says why the source can't provide the removed rows again, if so. Raises SourceUnreachable and SourceLost.
 
-    The position goes back with the rows. Rows that were purged from the source, or expired there, are then only in the
-    snapshots that are undone. Raises SourceUnreachable and SourceLost.
+    The position goes back with the rows; rows that the source has purged then exist only in the undone snapshots.
     """
     if table.source is None:
         return None
@@ -132,10 +131,10 @@ def source_problem(table: Table, after: TableMetadata) -> str | None:
 
 
 def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) -> None:
-    """Points main at a snapshot, in one commit that requires main at ``head``. Does nothing if it is there already.
+    """Sets main to a snapshot, in one commit that requires main at ``head``. Does nothing if main is there already.
 
-    Raises RollbackRefused if main is elsewhere, or the table or the snapshot is gone, MaintenanceContended if the
-    attempts run out.
+    Raises RollbackRefused if main is elsewhere, or the table or snapshot is gone, MaintenanceContended if the attempts
+    run out.
     """
     started = time.monotonic()
 
@@ -180,15 +179,14 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
 
 
 COLUMNS = ("snapshot", "committed", "by run", "operation", "rows added", "rows removed", "partitions")
-"""The columns of what snapshot_rows() yields."""
 ROLLED_BACK_TO = "rolled_back_to"
-"""The metadata that tells what a rollback has logged from what runs have made: main's snapshot then."""
+"""Metadata of the materializations that a rollback has logged."""
 CLOCKS_APART = 3600
-"""How many seconds the clock of a commit may be ahead of Dagster's: what is logged later names its snapshot."""
+"""Seconds that a commit's clock may be ahead of Dagster's."""
 
 
 def _snapshot(made: dg.AssetMaterialization) -> int:
-    """Returns the snapshot that a materialization names; 0, which is no snapshot's id, if it names none."""
+    """Returns the snapshot that a materialization names, or 0."""
     named = made.metadata.get("snapshot_id")
     text = str(named.value) if named else ""
     return int(text) if text.isdecimal() else 0
@@ -197,7 +195,7 @@ def _snapshot(made: dg.AssetMaterialization) -> int:
 def partitions_by_snapshot(
     instance: dg.DagsterInstance, table: Table, snapshots: Sequence[Snapshot]
 ) -> Mapping[int, Sequence[Partition]]:
-    """Returns the partitions that runs have made in each of these snapshots."""
+    """Returns the partitions that runs have made in each snapshot."""
     if not snapshots:
         return {}
     since = min(snapshot.timestamp_ms for snapshot in snapshots) / 1000 - CLOCKS_APART
@@ -211,7 +209,7 @@ def partitions_by_snapshot(
 def snapshot_rows(
     snapshots: Sequence[Snapshot], keys: Mapping[int, Sequence[Partition]], prefix: str = ""
 ) -> Iterator[Sequence[str]]:
-    """Yields a row for each snapshot: what it did, by which run, and to which partitions."""
+    """Yields a row for each snapshot: its operation, run and partitions."""
     for snapshot in snapshots:
         summary = snapshot.summary
         said = summary.additional_properties if summary else {}
@@ -230,13 +228,12 @@ def snapshot_rows(
 def events_after(
     instance: dg.DagsterInstance, table: Table, changed: Collection[Partition], elsewhere: Collection[int], target: int
 ) -> Iterator[dg.AssetMaterialization]:
-    """Yields what partitions hold after the rollback, if Dagster shows otherwise: what a run has made, else nothing.
+    """Yields materializations for the partitions whose undone contents Dagster still shows.
 
-    The tags are those of then, too: a partition counts as made of the inputs that it had, so that automation and
-    `lakehouse plan` see what is outdated. To downstream assets it is a new version.
+    Each repeats the run's that now applies, with its tags, so that automation and `lakehouse plan` see outdated inputs;
+    a partition without one is empty. Downstream, it is a new version.
 
-    changed: the partitions that are undone or return; others are looked at as well, since another client may have
-    rolled back before. elsewhere: the snapshots that are not in main's history then.
+    changed: the undone or restored partitions; others are checked too, as another client may have rolled back.
     """
     spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
     latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
@@ -262,7 +259,7 @@ def events_after(
 
 
 def _materializations(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterator[dg.AssetMaterialization]:
-    """Yields materializations, the newest first."""
+    """Newest first."""
     cursor, has_more = None, True
     while has_more:
         found = instance.fetch_materializations(wanted, limit=BATCH, cursor=cursor)

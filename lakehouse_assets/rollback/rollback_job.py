@@ -1,4 +1,4 @@
-"""The job ``lakehouse_rollback``: shows what a rollback undoes, rolls back, and tells Dagster what partitions hold."""
+"""The job ``lakehouse_rollback``: shows what a rollback undoes, performs it, and updates Dagster's partitions."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -18,15 +18,15 @@ from lakehouse_assets.run.resource import Lakehouse
 
 ROLLBACK = "lakehouse_rollback"
 UNDONE, HEAD, TARGET, TOLD = "undone", "head", "target", "partitions_changed"
-"""The metadata of the job's output: what is undone, main's snapshot before and after, which partitions hold others."""
+"""The metadata of the job's output."""
 BACK = "back: "
-"""What stands before the operation of a snapshot that returns."""
+"""Precedes the operation of a restored snapshot."""
 
 
 class RollbackConfig(dg.Config):
-    """Says which table goes back to what. Shows in the launchpad."""
+    """The table, and the snapshot to roll it back to. Shows in the launchpad."""
 
-    # They have defaults, as the launchpad fills in only fields that have one. The job refuses them.
+    # The launchpad fills in only fields that have a default. The job refuses these defaults.
     table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
     to: str = Field(
         "",
@@ -40,7 +40,7 @@ class RollbackConfig(dg.Config):
 
 
 def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables."""
+    """Returns the job for these tables."""
 
     @dg.op(name="rollback", out=dg.Out(dg.Nothing))
     def rollback(
@@ -60,7 +60,7 @@ def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
 def _rollback(
     context: dg.OpExecutionContext, config: RollbackConfig, table: Table, lakehouse: Lakehouse
 ) -> dict[str, Any]:
-    # Definitions need not load these.
+    # Keeps definitions fast to load.
     from lakehouse_assets.rollback.rollback import (
         COLUMNS,
         Rollback,
@@ -106,7 +106,7 @@ def _rollback(
 
 
 def _refuse_meanwhile(context: dg.OpExecutionContext, table: Table) -> None:
-    """Raises RollbackRefused while runs write the table: they would publish on what is about to be undone."""
+    """Raises RollbackRefused while runs write the table: they would publish on top of undone snapshots."""
     writing = flights(context.instance, [table], location_of(context.run)).get(table.identifier, [])
     if writing:
         names = ", ".join(flight.name for flight in writing)

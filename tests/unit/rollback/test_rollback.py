@@ -13,6 +13,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import NoSuchRelease, RollbackRefused
 from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of
+from lakehouse_assets.run.trace import shown_time
 from tests.support.histories import DAY, NOW, History
 
 NO_CATALOG = cast("Catalog", None)
@@ -27,6 +28,11 @@ def rollback(history: History, to: int) -> Rollback:
 
 def at(ago: float) -> str:
     return datetime.fromtimestamp((NOW - ago * DAY) / 1000, UTC).isoformat()
+
+
+def traced(ago: float) -> str:
+    """A time as `lakehouse trace` prints it."""
+    return shown_time(datetime.fromtimestamp((NOW - ago * DAY) / 1000, UTC))
 
 
 def test_a_rollback_undoes_what_lies_behind_its_target_and_one_forward_restores_it() -> None:
@@ -55,6 +61,7 @@ def test_a_snapshot_is_named_by_its_id_or_by_a_time() -> None:
 
     assert named(str(first)) == first
     assert [named(at(3)), named(at(2)), named(at(1)), named(at(0))] == [first, first, second, second]
+    assert [named(traced(3)), named(traced(1))] == [first, second]
     history.point(MAIN_BRANCH, first, ago=0.5)  # rolled back by somebody, then time travel finds that
     metadata = history.metadata
     assert [named(at(0.7)), named(at(0.2))] == [second, first]
