@@ -1,6 +1,6 @@
-"""Partitioned Dagster assets on Apache Iceberg tables, filled by PySpark workers: the names that a user's code imports.
+"""Partitioned Dagster assets on Apache Iceberg tables, filled by PySpark workers: the public names.
 
-Each name is loaded when it is first asked for; importing this package loads nothing.
+Importing this package loads nothing; each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ HOMES = {
     "when_current": "releases.current",
     "when_updated": "run.updated",
 }
-"""The public names, each with the module of this package that defines it. The same as above, for Python itself."""
+"""The public names and their modules in this package; the imports above repeat them for type checkers."""
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name. Raises SettingsError where PyIceberg can't be imported over its own configuration."""
+    """Loads a public name. Raises SettingsError if PyIceberg's own configuration keeps it from being imported."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,7 +1,4 @@
-"""Puts a code location together: the domains, maintenance, the queue, the resources and the executor.
-
-Nothing is computed, opened or started here.
-"""
+"""Builds a code location."""
 
 from __future__ import annotations
 
@@ -24,11 +21,10 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """Builds the definitions of a code location of these domains, for this environment.
+    """Builds the definitions of a code location for this environment.
 
-    resources: the Dagster resources of the domains' own assets, by key, beside ``lakehouse``, which all have; one of
-    that key replaces it.
-    Raises SettingsError for an environment, and DeclarationError for declarations, that can't work.
+    resources: Dagster resources for the domains' own assets, by key; a key ``lakehouse`` replaces the default one.
+    Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
     Example:
         >>> from lakehouse_assets import Domain, Table, code_location, column
@@ -48,7 +44,7 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
 def shared_definitions(
     domains: Sequence[Domain], settings: Settings, resources: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
-    """Returns what a code location of these domains has once: jobs, maintenance, the queue, the resources."""
+    """Returns what a code location has once."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
         maintenance(tables, settings, [domain.name for domain in domains]),

@@ -1,7 +1,4 @@
-"""Declares tables in YAML: Dagster's way of components. What an attribute means is what the class it stands for says.
-
-Nothing is declared here that Python can't: attributes are the fields of Table, and become one.
-"""
+"""Tables in YAML, as a Dagster component. Attributes are the fields of Table and mean the same."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ MAPPINGS: Mapping[str, Callable[[], dg.PartitionMapping]] = {
 
 
 class Attributes(BaseModel):
-    """The attributes of one object. Those that are not given keep the defaults of the class that it stands for."""
+    """One object's attributes; missing ones keep its class's defaults."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -51,14 +48,14 @@ class Attributes(BaseModel):
         raise NotImplementedError
 
     def given(self) -> dict[str, Any]:
-        """Returns the attributes that were given, by name, nested ones as the objects that they stand for."""
+        """Returns the given attributes by name, built."""
         return {name: _built(getattr(self, name)) for name in self.model_fields_set}
 
 
 def _told_by_type(schema: dict[str, Any]) -> None:
-    """Spells a choice by ``type`` so that validators name what is wrong with the one that was chosen.
+    """Spells a choice by ``type`` so that validators name what is wrong with the chosen one.
 
-    Of ``oneOf``, as pydantic has it, they say only that the value "is not valid under any of the given schemas".
+    For ``oneOf`` they only say that the value "is not valid under any of the given schemas".
     """
     if "discriminator" not in schema:
         return
@@ -72,7 +69,7 @@ def _told_by_type(schema: dict[str, Any]) -> None:
 
 
 BY_TYPE = Field(discriminator="type", json_schema_extra=_told_by_type)
-"""A choice between attributes, told by their ``type``."""
+"""A choice by ``type``."""
 
 
 def _key(text: Any) -> dg.AssetKey:
@@ -86,11 +83,11 @@ Key = Annotated[
     BeforeValidator(_key),
     WithJsonSchema({"type": "string", "examples": ["nyc/flights"]}),
 ]
-"""An asset's key, its parts with slashes between them."""
+"""With slashes between its parts."""
 
 
 class Dependency(Attributes):
-    """Names a dependency whose partitions are of another kind."""
+    """A dependency whose partitions are of another kind."""
 
     asset: Key
     """The asset."""
@@ -98,12 +95,12 @@ class Dependency(Attributes):
     """Which of its partitions each partition reads."""
 
     def build(self) -> dg.AssetDep:
-        """Returns Dagster's own."""
+        """Returns the dependency."""
         return dg.AssetDep(self.asset, partition_mapping=MAPPINGS[self.partition_mapping]())
 
 
 class Automation(Attributes):
-    """Says when a table is materialized by itself."""
+    """When Dagster materializes a table automatically."""
 
     when_updated: Sequence[Key]
     """The assets whose updates it follows."""
@@ -114,24 +111,21 @@ class Automation(Attributes):
 
 
 class Retries(Attributes):
-    """Says how often a failed run is tried again."""
+    """How often a failed run is retried."""
 
     max_retries: int
-    """How many further runs there are at most."""
+    """The most retries."""
     delay: float | None = None
-    """Seconds between two tries."""
+    """Seconds before a retry."""
 
     def build(self) -> dg.RetryPolicy:
-        """Returns Dagster's policy."""
+        """Returns the policy."""
         return dg.RetryPolicy(**self.given())
 
 
 @cache
 def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
-    """Makes the attributes of a dataclass: a field for each of its own, with its documentation.
-
-    kind: where several classes are possible, the value of ``type`` that means this one.
-    """
+    """Makes the attributes of a dataclass, with its documentation. kind: its ``type`` among several classes."""
     hints, docs = typing.get_type_hints(cls), field_docs(cls)
     made: dict[str, Any] = {"type": (Literal[kind], kind)} if kind else {}
     for field in dataclasses.fields(cls):
@@ -155,13 +149,12 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Takes the default out of an attribute's schema: None stands for one that YAML can't spell."""
+    """Drops the default: None stands for one that YAML can't spell."""
     schema.pop("default", None)
     _told_by_type(schema)
 
 
 def _attribute(hint: Any) -> Any:
-    """Returns the type of an attribute for a field's type: dataclasses become their attributes."""
     if dataclasses.is_dataclass(hint):
         return attributes_of(cast("type", hint))
     arguments = typing.get_args(hint)
@@ -192,9 +185,9 @@ class MonthlyPartitions(Attributes):
     start_date: str
     """The first month's first day, such as ``2026-01-01``."""
     end_date: str | None = None
-    """The day before which the last month ends; without it there is a partition for each month that is over."""
+    """The day before which the last month ends; without it, each month that is over has a partition."""
     timezone: str | None = None
-    """The time zone of the months, such as ``Europe/Berlin``; UTC if it is left out."""
+    """The time zone of the months, such as ``Europe/Berlin``; UTC by default."""
     minute_offset: int = 0
     """Minutes past the hour at which a month begins."""
     hour_offset: int = 0
@@ -203,20 +196,20 @@ class MonthlyPartitions(Attributes):
     """The day of the month on which a month begins."""
 
     def build(self) -> dg.MonthlyPartitionsDefinition:
-        """Returns Dagster's own."""
+        """Returns the definition."""
         return dg.MonthlyPartitionsDefinition(**{name: value for name, value in self.given().items() if name != "type"})
 
 
 class DynamicPartitions(Attributes):
-    """Dagster's DynamicPartitionsDefinition: keys are added while the location runs."""
+    """Dagster's DynamicPartitionsDefinition: keys are added at run time."""
 
     type: Literal["dynamic"]
     """The kind of partitions."""
     name: str
-    """The name under which Dagster keeps the keys."""
+    """The name under which Dagster stores the keys."""
 
     def build(self) -> dg.DynamicPartitionsDefinition:
-        """Returns Dagster's own."""
+        """Returns the definition."""
         return dg.DynamicPartitionsDefinition(name=self.name)
 
 
@@ -232,15 +225,15 @@ ONE_DIMENSION = (
 
 
 class MultiPartitions(Attributes):
-    """Dagster's MultiPartitionsDefinition: two dimensions, each with partitions of its own."""
+    """Dagster's MultiPartitionsDefinition: two dimensions, each with its own partitions."""
 
     type: Literal["multi"]
     """The kind of partitions."""
     partitions: Mapping[str, Annotated[ONE_DIMENSION, BY_TYPE]]
-    """The dimensions by their names, which are columns of the table."""
+    """The dimensions by name, each a column of the table."""
 
     def build(self) -> dg.MultiPartitionsDefinition:
-        """Returns Dagster's own."""
+        """Returns the definition."""
         return dg.MultiPartitionsDefinition({name: _built(of) for name, of in self.partitions.items()})
 
 
@@ -259,13 +252,13 @@ OF_TABLE: Mapping[str, Any] = {
     "retry_policy": Retries,
     "worker_timeout": timedelta,
 }
-"""The attributes of Table whose form in YAML is another one than the field's."""
+"""Attributes whose YAML form differs from the field's type."""
 TableAttributes = attributes_of(Table)
 
 
 def filled_in(context: dg.ResolutionContext, value: Any) -> Any:
-    """Returns attributes with the templates in their texts, such as ``{{ env.HOST }}``, filled in."""
-    if type(value) is str:  # not a member of an enum, which is one as well
+    """Fills in templates such as ``{{ env.HOST }}``."""
+    if type(value) is str:  # not a member of an enum, which is a str as well
         return context.resolve_value(value)
     if isinstance(value, BaseModel):
         return value.model_copy(update={n: filled_in(context, getattr(value, n)) for n in value.model_fields_set})
@@ -285,14 +278,14 @@ class DomainAttributes(dg.Model):
 
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""A folder's name that is a domain, a namespace and a package as well."""
+"""Also a domain's, a namespace's and a package's name."""
 
 
 class TablesScaffolder(dg.Scaffolder):
-    """Writes a component of one table: defs.yaml, and the steps beside it."""
+    """Writes a component of one table: defs.yaml and its steps."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes both files. Raises ValueError for a folder's name that is no domain's, and for Python."""
+        """Writes both files. Raises ValueError for Python, or if the folder's name can't be a domain's."""
         if request.scaffold_format != "yaml":
             raise ValueError("LakehouseTables is declared in YAML; in Python, call lakehouse_assets.code_location()")
         if not NAME.fullmatch(request.target_path.name):
@@ -308,7 +301,7 @@ class TablesScaffolder(dg.Scaffolder):
 class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
     """Declares a domain's Iceberg tables, each an asset that PySpark workers fill.
 
-    All components of this kind in a project are one code location: the first of them brings what their tables share.
+    All components of this kind in a project form one code location; the first one adds what they share.
 
     Example:
         >>> from lakehouse_assets import LakehouseTables
@@ -328,18 +321,18 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
 
     @classmethod
     def model(cls) -> type[BaseModel]:
-        """Returns a model of our own: Dagster's would take any text for each attribute, and name no unknown one."""
+        """Returns our own model: Dagster's accepts any text, and names no unknown attribute."""
         return DomainAttributes
 
     @cached_property
     def declared_domain(self) -> Domain:
-        """The domain that it declares, made once: each of a project's components asks all. Raises DeclarationError."""
+        """Built once for all components of a project. Raises DeclarationError."""
         return Domain(self.domain, tables=[*map(_built, self.tables)])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Returns the domain's definitions; the project's first component adds what all of this kind share.
+        """Returns the domain's definitions; the project's first component adds the shared ones.
 
-        Raises SettingsError and DeclarationError as code_location() does; whether a dep exists is Dagster's to say.
+        Raises as code_location(); Dagster checks whether deps exist.
         """
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
         domains = [component.declared_domain for component in together]
@@ -350,5 +343,5 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Returns what `dg list components` and the UI show of the kind."""
+        """Returns what `dg list components` and the UI show."""
         return dg.ComponentTypeSpec(description=(cls.__doc__ or "").partition("\n")[0], tags=["iceberg", "pyspark"])

@@ -1,4 +1,4 @@
-"""The code location of this repository: its domains, and the resources that it configures for their assets."""
+"""The code location of this repository."""
 
 import os
 
@@ -8,7 +8,7 @@ from lakehouse_assets.domains.trade.domain import DOMAIN as TRADE
 from resources.reports import reports_at_home
 
 DOMAINS = [NYC, TRADE]
-if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # as `make ui EVENTS=1` sets it: elsewhere its sources are not there
+if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # as `make ui EVENTS=1` sets it: elsewhere its sources are missing
     from lakehouse_assets.domains.live.domain import DOMAIN as LIVE
 
     DOMAINS.append(LIVE)

@@ -1,7 +1,4 @@
-"""The errors that people see: each names the table, what was expected, what was found and what to do next.
-
-They are handled elsewhere. A library's error is wrapped only where that adds such a text.
-"""
+"""The errors that people see: the table, the expectation, the finding and the remedy."""
 
 
 class LakehouseError(Exception):
@@ -9,100 +6,100 @@ class LakehouseError(Exception):
 
 
 class DeclarationError(LakehouseError, ValueError):
-    """Tables are declared in a way that can't work; raised when the code location loads."""
+    """Declarations can't work; raised when the code location loads."""
 
     def __init__(self, *problems: str) -> None:
-        """Joins the problems to one message. problems: a sentence each, with its table's name."""
+        """problems: sentences with their tables' names."""
         super().__init__("\n".join(["the declarations can't work:", *problems] if len(problems) > 1 else problems))
 
 
 class PublishRefused(LakehouseError):
-    """The staged work can't be published as it stands. Nothing was committed."""
+    """The staged work can't be published. Nothing was committed."""
 
 
 class BadRunTag(LakehouseError, ValueError):
-    """A tag of a run has a value that nothing stands for. Nothing was changed."""
+    """A run's tag has an unknown value. Nothing was changed."""
 
 
 class InputsMoved(PublishRefused):
-    """Inputs that workers can only read as they are have changed since the run pinned them. Staging again may help."""
+    """Inputs that workers can't read as of a snapshot changed after the run pinned them. Staging again may help."""
 
 
 class HeadMoved(PublishRefused):
-    """Others changed what the staged rows depend on in the table: they must be staged again, on the current table."""
+    """Other commits changed what the staged rows depend on: stage again on the current table."""
 
 
 class RolledBack(PublishRefused):
-    """The run's snapshot exists but is not an ancestor of main: it was rolled back. A person must decide."""
+    """The run's snapshot is no ancestor of main: it was rolled back. A person must decide."""
 
 
 class RollbackRefused(LakehouseError):
-    """A table can't be rolled back as asked; nothing was changed."""
+    """A table can't be rolled back as requested. Nothing was changed."""
 
 
 class PublishContended(LakehouseError):
-    """Every attempt to commit failed for temporary reasons: other commits, a locked or unreachable catalog."""
+    """Each attempt to commit failed temporarily."""
 
 
 class ReleaseRefused(LakehouseError):
-    """The tables can't be released together as they stand. Readers go on with the release before."""
+    """The tables can't be released together. Readers keep the previous release."""
 
 
 class NoSuchRelease(LakehouseError, LookupError):
-    """A reader asked for a release that is not kept, or for a table that it can't give any more."""
+    """A reader requested a release that is gone, or a table that it can't provide."""
 
 
 class HandOffRefused(LakehouseError):
-    """The table can't be handed off as it stands. Readers go on with the version before."""
+    """The table can't be handed off. Readers keep the previous version."""
 
 
 class HandOffUnfinished(LakehouseError):
-    """A hand-off stopped for reasons that may pass. What it wrote is kept: a re-execution from failure goes on."""
+    """A hand-off failed temporarily. A re-execution from failure continues it."""
 
 
 class MaintenanceRefused(LakehouseError):
-    """A table can't be maintained as it stands. Nothing was changed."""
+    """A table can't be maintained. Nothing was changed."""
 
 
 class MaintenanceContended(LakehouseError):
-    """Every attempt to commit what maintenance did failed for temporary reasons; the next run tries again."""
+    """Each attempt to commit maintenance failed temporarily; the next run tries again."""
 
 
 class UnknownStorage(LakehouseError, ValueError):
-    """A location lies in a kind of storage whose files can't be collected."""
+    """The collector does not support a location's storage."""
 
 
 class StorageRefused(LakehouseError):
-    """The storage did not do what the collector asked of it. What the collector had done by then is in the ledger."""
+    """The storage refused a request of the collector. The ledger has what was done before."""
 
 
 class UnknownPartitions(LakehouseError, ValueError):
-    """The table does not have the requested partition keys."""
+    """The table lacks the requested partition keys."""
 
 
 class ForeignVersion(LakehouseError):
-    """Something durable has a version that this code does not read, and ignoring it would do harm."""
+    """A durable record has a version that this code can't read and must not ignore."""
 
 
 class UnreadableMetadata(LakehouseError):
-    """A file of a table's metadata is torn or foreign."""
+    """A table's metadata file is torn or foreign."""
 
 
 class SourceLost(LakehouseError):
-    """Rows of a source that its table has not read are gone, or the source is another one. A person must decide."""
+    """A source lost rows that its table has not read, or was replaced. A person must decide."""
 
 
 class SourceUnreachable(LakehouseError):
-    """A source does not answer, or is not configured; later it may."""
+    """A source does not answer or is not configured; it may later."""
 
 
 class SourceRefused(LakehouseError):
-    """A rule of a source's database forbids what was to be written there. Nothing was written."""
+    """A source's database forbids a write. Nothing was written."""
 
 
 class BadValue(LakehouseError, ValueError):
-    """A value of a source can't be read as its column's type."""
+    """A source's value can't be read as its column's type."""
 
 
 class TooMuchHot(LakehouseError):
-    """A source holds more rows that are not moved than a reader would take."""
+    """A source has more unmoved rows than a reader accepts."""

@@ -1,25 +1,22 @@
-"""Writes partition keys as text, wherever a person reads them: messages, tags, the UI, a snapshot's summary.
-
-Nothing parses this text. What a key means is in declare/.
-"""
+"""Partition keys as text for people; nothing parses it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 WHOLE = ""
-"""The key of a table without partitions, where something is kept by partition key."""
+"""The key of a table without partitions."""
 
 
 def parts_of(keys: Sequence[str]) -> Sequence[str]:
-    """Returns the keys under which these partitions are kept: the keys themselves, WHOLE for a table without any."""
+    """Returns the keys, or WHOLE for a table without partitions."""
     return keys or (WHOLE,)
 
 
 def keys_text(keys: Sequence[str], *, listed: int = 1) -> str:
-    """Returns ``whole table`` for no key, ``2024-01-01``, or ``2024-01-01..2024-01-31 (31)``: first, last, how many.
+    """Returns ``whole table`` for no key, ``2024-01-01``, or ``2024-01-01..2024-01-31 (31)``: first, last, count.
 
-    listed: up to how many keys are written out one by one; more than 1 for keys that are no range.
+    listed: the most keys to write out.
     """
     if not any(keys):
         return "whole table"

@@ -1,4 +1,4 @@
-"""The text of a type, as declarations and messages have it, nested ones included: ``list<string>``."""
+"""Types as text in declarations and messages, such as ``list<string>``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
-# Ids are given when the schema is made; until then each field needs one that no other has.
+# The final ids are assigned with the schema; until then, each field needs a unique one.
 SOME_IDS = count(1_000_000)
 OF_SPARK = {
     "bigint": "long",
@@ -29,19 +29,17 @@ OF_SPARK = {
     "timestamp_ltz": "timestamptz",
     "array": "list<string>",
 }
-"""Types by the names that Spark and other databases have for them, and how Iceberg spells them."""
+"""Type names of Spark and other databases, with Iceberg's spelling."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
-"""Names that Iceberg's readers and writers take for their own columns (org.apache.iceberg.MetadataColumns). In capitals
-it does not see them, but Spark takes them for the same: a merge doubles rows."""
+"""Names that Iceberg reserves for metadata columns (org.apache.iceberg.MetadataColumns). It misses them in capitals,
+but Spark ignores case: a merge doubles rows."""
 
 
 def parse_type(text: str) -> IcebergType:
-    """Returns the type that a text such as ``long`` or ``struct<lat: double, lon: double>`` spells.
+    """Parses a type: ``long``, ``list<string>``, ``map<string, double>``, ``struct<lat: double, lon: double>``.
 
-    Other nested types are spelt ``list<string>`` and ``map<string, double>``. What is in a nested type is optional.
-
-    Raises ValueError for a text that spells no type.
+    What is in a nested type is optional. Raises ValueError for a text that is no type.
     """
     outer, _, inner = text.strip().partition("<")
     if not inner:
@@ -65,7 +63,7 @@ def parse_type(text: str) -> IcebergType:
 
 
 def type_text(type_: IcebergType) -> str:
-    """Returns the text of a type, as parse_type() reads it: without field ids."""
+    """Returns the text that parse_type() reads: without field ids."""
     match type_:
         case ListType():
             return f"list<{type_text(type_.element_type)}>"
@@ -89,7 +87,7 @@ def _primitive(text: str) -> IcebergType:
 
 
 def _did_you_mean(text: str) -> str:
-    """Says how Iceberg spells a type that has another name elsewhere, as the end of a sentence; empty if not known."""
+    """Returns Iceberg's spelling of a foreign type's name, as the end of a sentence; empty if unknown."""
     meant = OF_SPARK.get(re.split(r"[<(]", text.strip().lower())[0].strip())
     return f"; did you mean {meant}?" if meant else ""
 
@@ -102,7 +100,7 @@ def _member(text: str) -> NestedField:
 
 
 def _split(text: str) -> list[str]:
-    """Splits a text at the commas that are in no brackets."""
+    """Splits a text at the commas outside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "<(") - (letter in ">)")

@@ -1,4 +1,1 @@
-"""The command line that the Makefile calls: set-up, running a domain, serving the UI.
-
-All that it does with assets can be done in the Dagster UI as well.
-"""
+"""The command line: set-up, running a domain, serving the UI."""

@@ -1,4 +1,4 @@
-"""Entry point: parses the command and turns expected errors into a line or two and an exit status.
+"""Parses and runs a command; prints expected errors in a line or two.
 
 Dagster takes seconds to import, so it is imported after all checks.
 """
@@ -26,14 +26,14 @@ from lakehouse_assets.errors import LakehouseError
 
 INTERRUPTED = 130
 REPORTS = ("columns", "doctor", "plan", "source", "trace")
-"""The commands that are for what they print."""
+"""Commands whose purpose is their output."""
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status: 0, 1 for an error that a person can fix, 130 when interrupted.
+    """Runs one command. Returns 0, 1 for an error that a person can fix, or 130 if interrupted.
 
-    Output that can't be written ends nothing. It is an error only of a command that does nothing but print.
+    Unwritable output interrupts nothing; it is an error only of a command in REPORTS.
     """
     use_unfailing_streams()
     chosen = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
@@ -82,7 +82,7 @@ def _perform(chosen: argparse.Namespace) -> int:
 
             return show_plan(settings, chosen.tables)
         if chosen.command == "trace":
-            gc.disable()  # a quarter of this short life would go into collecting what loading code leaves
+            gc.disable()  # a quarter of this short life would go into collecting the garbage of imports
             from lakehouse_assets.cli.commands import trace  # imports Dagster
 
             return trace(settings, chosen.asset, chosen.partition, chosen.at)

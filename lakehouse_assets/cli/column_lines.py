@@ -1,4 +1,4 @@
-"""Writes the ``column(…)`` lines of a declaration, and the call that reads it, for a file; or the lines for a table."""
+"""Writes the ``column(…)`` lines and the reader's call for a file, or the lines for a table."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from lakehouse_assets.type_text import type_text
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
 KEY_IN_NAME = re.compile(r"\d{4}-\d{2}(-\d{2}([-T]\d{2}:?\d{2})?)?")
-"""What of a file's path is taken for its partition key: a month, a day or an hour."""
+"""The partition key in a file's path: a month, a day or an hour."""
 LINE_LENGTH = 100
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds, and how it is read."""
+    """A file's columns and how to read it."""
 
     reader: str
     """``read_csv``, ``read_json`` or ``read_parquet``."""
     columns: Mapping[str, str]
     """Column → Iceberg type."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The reader's options that differ from its defaults, but for ``files``."""
+    """Options that differ from the reader's defaults, except ``files``."""
     remarks: Sequence[str] = ()
-    """What the file alone does not tell, a sentence each."""
+    """Sentences on what the file does not tell."""
     folder: str = ""
     """The folder's name below the drop zone."""
     files: str = ""
-    """The pattern of the files' names, if it is not the reader's default."""
+    """The pattern of file names, unless it is the default."""
     required: Sequence[str] = ()
-    """The columns that hold no nulls, by what the file itself declares."""
+    """The columns that the file declares non-null."""
     name: str = ""
-    """By which the file is asked for if its name holds no partition key."""
+    """The name to request, without a key in the file's name."""
 
     @property
     def text(self) -> str:
-        """The lines of the declaration and the call."""
+        """The declaration's lines and the call."""
         required = dict.fromkeys(self.required, ", required=True")
         lines = [
             f"column({_quoted(name)}, {_quoted(type_)}{required.get(name, '')}),"
@@ -81,9 +81,9 @@ class Found:
 
 
 def lines_for(source: str) -> str:
-    """Returns a line for each column of a file and the call that reads it, or the lines for a table of the catalog.
+    """Returns the lines for a file or for a table of the catalog.
 
-    source: the file's path, or the table as namespace.table. Raises LakehouseError and SettingsError.
+    source: a path or namespace.table. Raises LakehouseError and SettingsError.
     """
     if Path(source).is_file():
         return look_at(Path(source)).text
@@ -94,9 +94,9 @@ def lines_for(source: str) -> str:
 
 
 def look_at(path: Path) -> Found:
-    """Returns what a CSV, JSON or Parquet file holds, plain or compressed, and how it is read.
+    """Returns the columns of a CSV, JSON or Parquet file, plain or compressed, and how to read it.
 
-    Raises LakehouseError for a file that can't be read, or that has a type which no table can have, and OSError.
+    Raises LakehouseError for a file that is unreadable or has an unsupported type, and OSError.
     """
     path = path.absolute()
     with path.open("rb") as file:
@@ -127,7 +127,7 @@ def look_at(path: Path) -> Found:
 
 
 def lines_for_table(identifier: str, settings: Settings) -> str:
-    """Returns a line for each column of a table in the catalog ``lake``. Raises LakehouseError where there is none."""
+    """Returns the lines for a table of the catalog ``lake``. Raises LakehouseError if there is none."""
     try:
         columns = load_lake(settings).load_table(identifier).schema().fields
     except (NoSuchTableError, NoSuchNamespaceError, ValueError) as error:
@@ -153,7 +153,6 @@ def _renamed(reader: str, columns: Sequence[tuple[str, str]], path: Path, plain:
 
 
 def _place(path: Path, plain: str, default: str) -> dict[str, str]:
-    """Returns the folder, pattern and name by which a file is asked for. default: how the reader's pattern ends."""
     folder, last = path.absolute().parent, plain
     if found := [*KEY_IN_NAME.finditer(last)]:
         begin, end = found[-1].span()
@@ -172,7 +171,6 @@ def _quoted(text: str) -> str:
 
 
 def _literal(value: object) -> str:
-    """Returns a value as it is written in code."""
     match value:
         case str():
             return _quoted(value)

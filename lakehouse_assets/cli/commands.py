@@ -1,4 +1,4 @@
-"""Commands that show or do one thing: `plan`, `maintain`, `rollback`, `source`, `trace`."""
+"""Commands: `plan`, `maintain`, `rollback`, `source`, `trace`, `warm`. They expect that home.prepare was called."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ from lakehouse_assets.run.what_if import metadata_of
 from lakehouse_assets.sources.postgres_session import READING, connected
 
 WIDEST = 10
-"""The most columns that are shown side by side."""
+"""Columns side by side, at most."""
 
 
 def show_plan(settings: Settings, tables: Sequence[str]) -> int:
-    """Shows what the declarations would change on the lake. Returns 0, or 1 if the job failed or a next run would.
+    """Shows what declarations would change on the lake. Returns 0, or 1 if the job failed or a next run would.
 
-    tables: identifiers; all declared tables where there are none. Expects that home.prepare was called. Raises
-    KeyboardInterrupt when a signal ended the run.
+    tables: empty for all. Raises KeyboardInterrupt if a signal ended the run.
     """
     failing: list[str] = []
 
@@ -61,12 +60,11 @@ def show_plan(settings: Settings, tables: Sequence[str]) -> int:
 
 
 def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
-    """Shows which maintenance is worth doing and, if asked to, does it. config: fields of MaintenanceConfig.
+    """Shows worthwhile maintenance and, if requested, does it. config: fields of MaintenanceConfig.
 
-    Returns 0, or 1 if the job failed or would have to wait for others. Expects that home.prepare was called. Raises
-    KeyboardInterrupt when a signal ended the run.
+    Returns 0, or 1 if the job failed or would have to wait. Raises KeyboardInterrupt if a signal ended the run.
     """
-    whole = {**config, "patient": False}  # who asks by hand does not mean later
+    whole = {**config, "patient": False}  # who runs it by hand does not mean later
     with opened(settings) as (instance, _):
         if problem := full_pool(instance):
             print(f"error: {problem}", file=sys.stderr)
@@ -75,9 +73,9 @@ def maintain(settings: Settings, config: Mapping[str, Any]) -> int:
 
 
 def warm_rows(settings: Settings, table: str, where: str) -> int:
-    """Puts rows of a table back into its source. Returns 0, or 1 if the job failed.
+    """Puts rows back into a table's source. Returns 0, or 1 if the job failed.
 
-    table: its identifier. where: a condition over its columns. Expects that home.prepare was called.
+    where: a condition over its columns.
     """
 
     def told(result: dg.JobExecutionResult) -> Iterable[str]:
@@ -97,10 +95,9 @@ def run_job(
     log: str,
     told: Callable[[dg.JobExecutionResult], Iterable[str]],
 ) -> int:
-    """Runs a job and prints what is told of its result. Returns the exit status: 0, or 1 if the job failed.
+    """Runs a job and prints what ``told`` makes of its result. Returns 0, or 1 if the job failed.
 
-    log: the name of the file below the home that gets the process's output meanwhile. Raises KeyboardInterrupt when a
-    signal ended the run.
+    log: for this process's output, below the home. Raises KeyboardInterrupt if a signal ended the run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with output_to(settings.home / log) as terminal:
@@ -116,22 +113,20 @@ def run_job(
 
 
 def full_pool(instance: dg.DagsterInstance) -> str:
-    """Says why this run would wait, and what a person can do; empty if there is a free slot.
+    """Returns why this run would wait, and a remedy; empty if a slot is free.
 
-    It would wait without a word and with a busy processor: Dagster's in-process executor asks for a slot of a pool over
-    and over.
+    It would wait silently and keep a processor busy: Dagster's in-process executor polls the pool.
     """
     info = instance.event_log_storage.get_concurrency_info(POOL)
     if not info.slot_count:
         return f"the pool {POOL} has no slots: give it one in the UI (Deployment, Concurrency)"
     holders = info.active_run_ids | info.assigned_run_ids
-    if len(holders) < info.slot_count:  # a run that maintains tables has one op, and so one slot
+    if len(holders) < info.slot_count:  # a maintenance run has one op, and so one slot
         return ""
     return f"the run {', '.join(sorted(holders))} maintains tables: wait for its end, or terminate it in the UI"
 
 
 def _told(result: dg.JobExecutionResult, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what the run has shown, and what a person may do next."""
     values = shown_values(result)
     tables = (values.get(name) for name in (maintenance_run.PLAN, maintenance_run.MEASURED))
     has_plan, measured = (bool(getattr(table, "records", ())) for table in tables)
@@ -151,13 +146,13 @@ def _looked_at(result: dg.JobExecutionResult) -> str:
 
 
 def shown_tables(result: dg.JobExecutionResult) -> list[str]:
-    """Returns the shown tables that have rows, as text."""
+    """Returns the tables with rows, as text."""
     shown = shown_values(result).values()
     return [_text(value) for value in shown if isinstance(value, dg.TableMetadataValue) and value.records]
 
 
 def shown_values(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns all metadata that the job's op has shown, by name, including what its failure has shown."""
+    """Returns the metadata of the job's op by name, including its failure's."""
     outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
     failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
     outputs += [failure.metadata for failure in failures if failure]
@@ -165,7 +160,6 @@ def shown_values(result: dg.JobExecutionResult) -> dict[str, dg.MetadataValue[An
 
 
 def _text(table: dg.TableMetadataValue) -> str:
-    """Writes a line for each record, or a block where lines would be too long to read."""
     names = [column.name for column in table.schema.columns]
     rows = [[str(record.data[name]) for name in names] for record in table.records]
     if len(names) <= WIDEST:
@@ -176,10 +170,9 @@ def _text(table: dg.TableMetadataValue) -> str:
 
 
 def rollback(settings: Settings, table: str, to: str, *, confirmed: bool) -> int:
-    """Shows what a rollback undoes, asks, and rolls back. Returns 0, or 1 if it was refused, failed or was not wanted.
+    """Shows what a rollback undoes, asks, and rolls back. Returns 0, or 1 if refused, failed or unwanted.
 
-    table: its identifier. to: as the job takes it. confirmed: whether nobody needs to be asked. Expects that
-    home.prepare was called.
+    to: as the job takes it. confirmed: skips the question.
     """
     found: dict[str, str] = {}
 
@@ -201,7 +194,7 @@ def rollback(settings: Settings, table: str, to: str, *, confirmed: bool) -> int
         if not (confirmed or _is_wanted()):
             print("nothing was changed", file=sys.stderr)
             return 1
-        # The snapshot itself: a time could mean another one by now.
+        # The snapshot itself: by now, a time could mean another one.
         chosen = {**config, "to": found[TARGET], "head": found[HEAD], "dry_run": False}
         return run_job(settings, instance, ROLLBACK, chosen, "rollback.log", lambda result: _done(table, result))
 
@@ -220,10 +213,7 @@ def _is_wanted() -> bool:
 
 
 def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
-    """Prints the SQL, or executes it. Returns 0. Expects that home.prepare was called.
-
-    name: of the table in PostgreSQL. Raises LakehouseError for a name that no table has as its source.
-    """
+    """Prints or executes the SQL. Raises LakehouseError for a name that is no table's source."""
     with output_to(settings.home / "source.log") as terminal, opened(settings):
         graph = Pipeline().graph
         key = dg.AssetKey(["postgres", name])
@@ -240,10 +230,10 @@ def source_sql(settings: Settings, name: str, *, apply: bool) -> int:
 
 
 def trace(settings: Settings, name: str, partition: str | None, at: str | None) -> int:
-    """Prints the tree. Returns 0, or 1 where nothing was materialized then. Expects that home.prepare was called.
+    """Prints the tree. Returns 0, or 1 if nothing was materialized then.
 
-    name: of the asset, with dots or slashes. at: a time in ISO 8601, UTC where it names no zone; None for now. Raises
-    LakehouseError for an asset, a partition or a time that there is not.
+    name: with dots or slashes. at: ISO 8601, UTC without a zone. Raises LakehouseError for an unknown asset, partition
+    or time.
     """
     when, key = _time(at), dg.AssetKey(name.replace("/", ".").split("."))
     with output_to(settings.home / "trace.log") as terminal, opened(settings) as (instance, _):
@@ -262,8 +252,6 @@ def trace(settings: Settings, name: str, partition: str | None, at: str | None) 
 
 
 def _metadata(settings: Settings, problems: list[str]) -> Metadata:
-    """Returns what gives the metadata of assets' tables: none once the catalog can't be asked, which is told."""
-
     @cache
     def lake() -> Metadata:
         return metadata_of(load_lake(settings))

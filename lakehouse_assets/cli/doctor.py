@@ -1,7 +1,4 @@
-"""Tries what a run needs, harmlessly, with this process's environment, and names what is missing: `lakehouse doctor`.
-
-Whether the settings fit together is checked before; what a run then does is not tried.
-"""
+"""`lakehouse doctor`: probes what a run needs, harmlessly."""
 
 from __future__ import annotations
 
@@ -31,36 +28,35 @@ from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 
 DENIED = ("AccessDenied", "Unauthorized", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch")
-# A name that nothing has: what is answered tells whether the question was allowed.
+# A name that nothing has: the answer tells whether the request was allowed.
 NOBODY = "lakehouse-doctor"
-# S3 asks for the permission first, then compares the content with its checksum, and keeps nothing that differs.
+# S3 checks permissions before the checksum, and keeps nothing with a wrong one.
 WRONG_CHECKSUM = "1B2M2Y8AsgTpgAmY7PhCfg=="
-# SQS asks for the permission first, then refuses this character.
+# SQS checks permissions before it refuses this character.
 UNSENDABLE = "\x01"
-# The last revision that a family can have, which none has.
+# The last possible revision of a family, which none has.
 NO_REVISION = 2_147_483_647
-# Bytes. A choice: Spark spills what does not fit into memory, and fails late where the disk is full.
+# Bytes. A choice: Spark spills to disk, and fails late on a full one.
 LEAST_FREE = 2**30
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One thing that a run needs, and how it is tried."""
+    """One thing that a run needs."""
 
     what: str
-    """What is needed, such as ``read s3://lake/landing``."""
+    """Such as ``read s3://lake/landing``."""
     needs: str
-    """The permission or the way that is missing where the try fails."""
+    """The missing permission or connection, if it fails."""
     attempt: Callable[[], Any]
-    """Tries it. Raises where it is not possible."""
     expected: tuple[str, ...] = ()
-    """Codes of errors that only an allowed call meets."""
+    """Codes of errors that only an allowed call gets."""
 
 
 def doctor(settings: Settings, tables: Sequence[str]) -> int:
-    """Prints what was tried and what is missing. Returns 0 if nothing is, else 1.
+    """Prints all outcomes. Returns 0 if nothing is missing, else 1.
 
-    tables: identifiers that the catalog is asked for; they need not exist. Without any, it lists its namespaces.
+    tables: to look up in the catalog; they need not exist. Without any, it lists namespaces.
     """
     rows = [(redacted(probe.what), redacted(outcome(probe))) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
@@ -71,7 +67,7 @@ def doctor(settings: Settings, tables: Sequence[str]) -> int:
 
 
 def outcome(probe: Probe) -> str:
-    """Returns ``ok``, or one sentence that says what is missing."""
+    """Returns ``ok``, or a sentence on what is missing."""
     try:
         probe.attempt()
     except Exception as error:
@@ -91,7 +87,7 @@ def outcome(probe: Probe) -> str:
 
 
 def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
-    """Returns what runs need with these settings. tables: as for doctor()."""
+    """Yields what runs need with these settings."""
     if not all(compute.remote for compute in settings.computes.values()):
         yield from _of_machine(settings)
     for identifier in tables:
@@ -108,7 +104,6 @@ def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
 
 
 def _of_machine(settings: Settings) -> Iterator[Probe]:
-    """Returns what workers need of this machine."""
     yield Probe(f"Java {JAVA_MINIMUM} or later", "", java_home)
     yield Probe("Spark's jars", "", partial(jars, settings))
 
@@ -152,7 +147,7 @@ def _storage(settings: Settings) -> Iterator[Probe]:
     yield Probe(f"write, read and delete below {settings.staging}", actions, keep)
     codes = [c.code for c in settings.computes.values() if isinstance(c, (Emr, EmrServerless, EmrEks))]
     places = [place for place in [properties.get("warehouse", ""), *codes] if place.startswith("s3://")]
-    s3: Any = s3_client(properties, attempts=2) if places else None  # where there are none, boto3 may not be installed
+    s3: Any = s3_client(properties, attempts=2) if places else None  # else boto3 may not be installed
     for place in places:
         bucket, prefix = bucket_and_key(place)
         wrong = {"Bucket": bucket, "Key": f"{prefix}/{name}", "Body": b"no", "ContentMD5": WRONG_CHECKSUM}
@@ -207,7 +202,7 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 
 
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
-    """Returns what the job lakehouse_redrive needs; taking what arrives is the sensor's business."""
+    """Yields what the job lakehouse_redrive needs."""
     sqs = client("sqs", attempts=2)
     receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
     name = queue.dead_letters.rpartition("/")[2]

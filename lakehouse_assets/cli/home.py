@@ -1,4 +1,4 @@
-"""Checks and prepares what running and serving need: a writable home, Java, Spark's jars.
+"""Checks and prepares a writable home, Java and Spark's jars.
 
 Imports no Dagster, which takes seconds, so that problems are reported at once.
 """
@@ -24,10 +24,9 @@ EVENT_BATCH = "1000"
 
 
 def prepare(settings: Settings) -> None:
-    """Prepares the home and what workers need, and points the environment of this process and its children to it.
+    """Prepares the home, and points this process's environment to it.
 
-    Raises SettingsError when the home or a database in it can't be written, SetupError when Java or Spark's jars are
-    missing.
+    Raises SettingsError if the home or a database in it is not writable, SetupError without Java or Spark's jars.
     """
     make_writable(settings.home, settings)
     check_databases(settings.home)
@@ -45,7 +44,7 @@ def prepare(settings: Settings) -> None:
 
 
 def make_writable(folder: Path, settings: Settings) -> None:
-    """Creates a folder of the home, if it isn't there. Raises SettingsError when it can't be written."""
+    """Creates a missing folder. Raises SettingsError if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -59,7 +58,7 @@ def make_writable(folder: Path, settings: Settings) -> None:
 
 def _link(source: Path, link: Path) -> None:
     if link.is_symlink() and link.readlink() == source:
-        return  # not written again, because another process may be reading it
+        return  # not written again: another process may be reading it
     if link.is_symlink():
         link.unlink()  # it points into a library that has moved
     if not link.exists():  # the user's own file stays

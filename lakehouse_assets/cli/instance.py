@@ -1,7 +1,4 @@
-"""Opens the Dagster instance, sets the limits of its pools and cleans up after dead runs.
-
-The instance's configuration is in dagster.yaml.
-"""
+"""Opens the Dagster instance, limits its pools and cleans up after dead runs."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from lakehouse_assets.maintenance.job import bound_pool
 
 @contextmanager
 def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]:
-    """Opens the instance; yields it and the ids of the dead runs that were reaped.
+    """Opens the instance; yields it and the ids of reaped dead runs.
 
-    Processes of one home open it one after the other: SQLite files that two create at once can't be opened any more
-    ("Version table 'alembic_version' has more than one head").
+    Processes of one home open it in turn: SQLite files that two create at once can't be opened any more ("Version table
+    'alembic_version' has more than one head").
     """
     with ExitStack() as stack:
         with (settings.home / "dagster" / ".opening").open("w") as lock:
@@ -36,9 +33,9 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reaps dead runs, sets the limits of pools that have none and, when no run is active, empties the scratch folder.
+    """Reaps dead runs, limits pools without a limit, empties the scratch folder if no run is active.
 
-    Returns the ids of the reaped runs.
+    Returns the ids of reaped runs.
     """
     reaped = reap(instance)
     bound_pool(instance, POOL, settings.max_workers)
@@ -51,5 +48,5 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
 
 
 def set_worker_limit(instance: dg.DagsterInstance, settings: Settings) -> None:
-    """Sets the limit of the workers' pool to LAKEHOUSE_MAX_WORKERS, whatever it was; called before workers can run."""
+    """Limits the workers' pool to LAKEHOUSE_MAX_WORKERS, before workers can run."""
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)

@@ -1,6 +1,6 @@
-"""Keeps a command until its parent ends, however that dies, and then ends all that the command started.
+"""Runs a command until its parent ends, even if killed, then ends all that the command started.
 
-It runs in a process of its own, ``python -m lakehouse_assets.cli.keeper``, which imports nothing but this.
+It is a separate process that imports nothing else.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-# `dagster dev` waits up to 60 s for each of its services, longer than a person who pressed Ctrl-C wants to wait.
+# `dagster dev` waits up to 60 s for each of its services, longer than a person wants to wait after Ctrl-C.
 GRACE_SECONDS = 15.0
 LOOK_SECONDS = 0.2
 
 
 def kept(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    """Starts a keeper with the command in a session of its own.
+    """Starts a keeper with the command in a new session.
 
-    The keeper ends the command, and then itself with the command's exit status, when its standard input closes: when
-    the caller closes it, or dies. lock: a descriptor of a locked file. Keeper and command inherit it, so that the file
-    stays locked as long as one of them runs.
+    Once its standard input closes, because the caller closes it or dies, it ends the command and exits with its status.
+    Both inherit lock, a locked file's descriptor: it stays locked while one of them runs.
     """
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(lock), *command],
@@ -41,7 +40,7 @@ def keep(command: Sequence[str], lock: int) -> int:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        process_group=0,  # all its processes can be ended with it
+        process_group=0,  # so that all its processes can be ended with it
         pass_fds=[lock],
     )
     with suppress(KeyboardInterrupt):
@@ -54,7 +53,7 @@ def keep(command: Sequence[str], lock: int) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process as Ctrl-C does, then its process group, because code servers outlive their parents."""
+    """Ends the process as Ctrl-C does, then its process group: code servers outlive their parents."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):
@@ -64,7 +63,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # active runs cancel their workers
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline:
-            process.poll()  # collects the leader, because a zombie would keep the group alive
+            process.poll()  # collects the leader: a zombie would keep the group alive
             os.killpg(process.pid, 0)
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)

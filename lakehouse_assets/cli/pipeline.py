@@ -1,4 +1,4 @@
-"""Finds a code location's assets, and runs them in this process so that the UI shows each run like one of its own.
+"""Runs a code location's assets in this process so that the UI shows normal runs.
 
 The only file of `lakehouse run` that uses Dagster's private API.
 """
@@ -30,27 +30,26 @@ from lakehouse_assets.run.in_flight import FIRST, LAST
 
 @dataclass(frozen=True)
 class Selection:
-    """Holds what one run materializes: one asset, or several that only run together, with their partitions."""
+    """The assets of one run (several if they only run together) and their partitions."""
 
     assets: tuple[dg.AssetKey, ...]
     partitions: tuple[str, ...] | None
-    """The partition keys, in order; None without partitions."""
+    """In order; None without partitions."""
 
     @property
     def name(self) -> str:
-        """The assets' keys, each with dots, such as ``nyc.flights``; joined by commas."""
+        """The assets' keys with dots, such as ``nyc.flights``, joined by commas."""
         return ", ".join(".".join(key.path) for key in self.assets)
 
     @property
     def count(self) -> int | None:
-        """The number of partitions; None without partitions."""
+        """The number of partitions, or None."""
         return None if self.partitions is None else len(self.partitions)
 
     def within(self, span: str) -> Selection:
-        """Returns the part of it that a span of partitions names: all of it if it has no partitions.
+        """Returns the part of the selection in a span of partitions; all of it without partitions.
 
-        span: a partition key, or ``first...last``, as `dg launch` takes them. Raises LakehouseError for a key that the
-        assets don't have.
+        span: a key or ``first...last``, as for `dg launch`. Raises LakehouseError for an unknown key.
         """
         if self.partitions is None:
             return self
@@ -66,7 +65,7 @@ class Selection:
 
 
 class Pipeline:
-    """The code location of the project that this process works in."""
+    """The current project's code location."""
 
     def __init__(self) -> None:
         locations = PyProjectFileTarget(FILE).create_origins()
@@ -74,22 +73,22 @@ class Pipeline:
             raise LakehouseError(f"{FILE} names {len(locations)} code locations; this command works on one")
         (self._location,) = locations
         target = self._location.loadable_target_origin
-        try:  # as the UI's code server loads it, from whatever it finds there
+        try:  # as the UI's code server loads it
             loaded = LoadedRepositories(target, None, DEFAULT_DAGSTER_ENTRY_POINT, None)
-        except Exception as error:  # whatever a person's own modules raise
+        except Exception as error:  # whatever a project's modules raise
             raise LakehouseError(_cause(error, str(target.module_name or target.autoload_defs_module_name))) from error
         ((self._name, self._repository),) = loaded.reconstructables_by_name.items()
         self._graph: AssetGraph = loaded.definitions_by_name[self._name].asset_graph
 
     @property
     def graph(self) -> AssetGraph:
-        """The assets, and what each depends on."""
+        """Assets and dependencies."""
         return self._graph
 
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
-        """Returns the selections of one domain in topological order, without those that have no partition yet.
+        """Returns a domain's selections in topological order, without those that have no partition yet.
 
-        Raises LakehouseError for an unknown domain, naming those that exist.
+        Raises LakehouseError for an unknown domain, naming the others.
         """
         keys = self._keys_of(domain)
         seen: set[dg.AssetKey] = set()
@@ -107,7 +106,7 @@ class Pipeline:
         return selections
 
     def only_domain(self) -> str:
-        """Returns the one domain of the code location. Raises LakehouseError where it has several, naming them."""
+        """Raises LakehouseError if there are several, naming them."""
         domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
         if len(domains) != 1:
             raise LakehouseError(
@@ -116,13 +115,13 @@ class Pipeline:
         return domains[0]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
-        """Returns the names of assets of other domains that assets of this one depend on, in order."""
+        """Returns other domains' assets that this domain depends on."""
         keys = self._keys_of(domain)
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
 
     def execute(self, instance: dg.DagsterInstance, selection: Selection) -> dg.JobExecutionResult:
-        """Materializes a selection in one run. Does not raise when the run fails."""
+        """Materializes a selection in one run. Does not raise if the run fails."""
         tags = {}
         if selection.partitions:
             tags[FIRST] = selection.partitions[0]
@@ -137,7 +136,7 @@ class Pipeline:
         tags: Mapping[str, str] | None = None,
         assets: frozenset[dg.AssetKey] | None = None,
     ) -> dg.JobExecutionResult:
-        """Runs a job. config: its run config. assets: only these of the job. Does not raise when the run fails."""
+        """Runs a job. assets: a selection. Does not raise if the run fails."""
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         origin = RemoteRepositoryOrigin(self._location, self._name)
@@ -163,7 +162,7 @@ class Pipeline:
 
 
 def _cause(error: BaseException, module: str) -> str:
-    """Says what was raised first, and where in the project, without the errors and frames that others put around it."""
+    """Returns the first error and its place in the project."""
     inner: BaseException | None = error
     while inner:
         error = inner
@@ -178,13 +177,13 @@ def _cause(error: BaseException, module: str) -> str:
 
 
 def was_interrupted(result: dg.JobExecutionResult) -> bool:
-    """Says whether a signal to this process ended the run. Dagster reports that as a failed step and does not raise."""
+    """Whether a signal to this process ended the run: Dagster reports a failed step instead of raising."""
     errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     return any(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
 def failure_reason(result: dg.JobExecutionResult) -> str:
-    """Returns the message of the error that was raised in the asset, without the errors that Dagster wraps it in."""
+    """Returns the asset's error message, without Dagster's wrappers."""
     steps = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     if steps and steps[0].user_failure_data and steps[0].user_failure_data.description:
         return steps[0].user_failure_data.description
@@ -196,7 +195,7 @@ def failure_reason(result: dg.JobExecutionResult) -> str:
 
 
 def shown_charts(result: dg.JobExecutionResult) -> list[str]:
-    """Returns the files that the run's assets have reported as their ``chart``."""
+    """Returns the files reported as ``chart``."""
     events = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
     found = (event.materialization.metadata.get("chart") for event in events)
     return [chart.path for chart in found if isinstance(chart, dg.PathMetadataValue) and chart.path]

@@ -1,4 +1,4 @@
-"""A project: where its code location is, and how a new one is made."""
+"""Finds and makes projects."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FILE = "pyproject.toml"
 
 
 def enter_project() -> None:
-    """Makes the project's folder this process's working directory, and a place that Python imports from.
+    """Makes the project's folder the working directory, and importable.
 
-    Dagster looks there for the code location, and LAKEHOUSE_HOME is there by default. Raises LakehouseError where
-    neither the working directory nor a folder above is a project.
+    Dagster finds the code location there, and LAKEHOUSE_HOME is there by default. Raises LakehouseError outside of
+    projects.
     """
     here = Path.cwd()
     folder = project_of(here)
@@ -37,12 +37,12 @@ def enter_project() -> None:
 
 
 def project_of(place: Path) -> Path | None:
-    """Returns the nearest folder, the place or one above it, that is a project. Raises as enter_project() does."""
+    """Returns the project of a folder: itself or one above it. Raises as enter_project() does."""
     return next((folder for folder in (place, *place.parents) if _is_project(folder)), None)
 
 
 def _is_project(folder: Path) -> bool:
-    """Tells whether a folder has a pyproject.toml in which Dagster finds a code location."""
+    """Whether the folder's pyproject.toml names a code location for Dagster."""
     if not (folder / FILE).is_file():
         return False
     try:
@@ -86,10 +86,10 @@ defs = code_location(Domain("{package}", tables=tables_of(tables)))
 
 
 def make_project(name: str, parent: Path) -> str:
-    """Writes the project into a new folder of that name, and returns what to type next.
+    """Writes a new project's folder, and returns what to type next.
 
-    The Python package, the domain and the Iceberg namespace have the name as well, with ``_`` for ``-``. Raises
-    LakehouseError for a name that can't be one, or that is taken, and inside of a project; OSError.
+    The Python package, the domain and the Iceberg namespace have the same name, with ``_`` for ``-``. Raises
+    LakehouseError for an invalid or taken name, or inside a project; OSError.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise LakehouseError(

@@ -1,7 +1,4 @@
-"""Runs all assets of a domain in topological order, one run for each, and shows a person what the tables hold then.
-
-What a table is and how it is filled is decided by the assets; the last table is read from the catalog.
-"""
+"""Runs all assets of a domain in topological order, one run each."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added
 
 
 def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], began: float) -> str:
-    """Returns a text table with a line for each of ``assets``: (name, number of partitions or None, seconds).
+    """Returns a text table of assets: (name, number of partitions or None, seconds).
 
-    An asset that is not an Iceberg table has neither rows, files nor snapshots. began: when, in seconds since 1970.
+    An asset that is no Iceberg table has neither rows, files nor snapshots. began: seconds since 1970.
     """
     catalog, lines = with_retries(lambda: load_lake(settings)), []
     for name, partitions, seconds in assets:
@@ -50,10 +47,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 
 
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """Returns the health of tables, in one line; names of what is no table are passed over.
-
-    It says what could not be read, and never raises: the tables are filled already.
-    """
+    """Returns the tables' health in one line; reports errors instead of raising, as the tables are filled."""
     try:
         lakehouse = Lakehouse(settings)
         catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()
@@ -75,12 +69,11 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
 
 
 def run(settings: Settings, domain: str | None = None, names: Sequence[str] = (), partitions: str | None = None) -> int:
-    """Materializes all assets of the domain. Returns 0, or 1 after the first that failed: the rest is not run then.
+    """Materializes a domain's assets. Returns 0, or 1 after the first failure: the rest is not run.
 
-    domain: its name; None where the code location has only one. names: where there are any, only these assets, such as
-    ``nyc.flights``. partitions: a key, or a range ``first...last``, of those that have partitions; None for all.
-    Expects that home.prepare was called.
-    Raises LakehouseError for an unknown domain, asset or partition, KeyboardInterrupt when a signal ended a run.
+    domain: None if there is only one. names: only these assets, such as ``nyc.flights``. partitions: a key or
+    ``first...last``. Expects that home.prepare was called. Raises LakehouseError for an unknown domain, asset or
+    partition, KeyboardInterrupt if a signal ended a run.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:

@@ -1,7 +1,4 @@
-"""Shows how far the pipeline is: on a terminal by one line that changes, elsewhere by a new line now and then.
-
-Knows nothing of Dagster.
-"""
+"""Shows progress: on a terminal by a line that changes, elsewhere by a new line now and then."""
 
 from __future__ import annotations
 
@@ -22,17 +19,17 @@ from lakehouse_assets.run.progress import Progress
 NUMBER = re.compile(r"[\d.,]*")
 REFRESH_SECONDS = 0.5
 QUIET_SECONDS = 3.0
-"""The shortest time between two lines where there is no terminal."""
+"""The shortest time between two lines without a terminal."""
 ALIVE_SECONDS = 15.0
-"""The longest time without a line where there is no terminal, even when nothing has changed."""
+"""The longest time between two lines without a terminal, even if nothing changes."""
 
 
 @contextmanager
 def output_to(log: Path) -> Iterator[TextIO]:
-    """Sends the output of this process and its children to ``log``; yields a stream to the former output.
+    """Sends this process's and its children's output to ``log``; yields the former output.
 
-    The log begins anew, unless another process is writing it: then both write to it, each whole lines.
-    Redirects file descriptors, not ``sys.stdout``, because Dagster's capture of compute logs redirects them too.
+    Truncates the log unless another process is writing it: then both write whole lines. Redirects file descriptors, as
+    Dagster's capture of compute logs does.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -58,7 +55,7 @@ def output_to(log: Path) -> Iterator[TextIO]:
 
 
 def _flush_or_drop(stream: TextIO) -> None:
-    """Flushes, or drops what is buffered when the log's disk is full: it must not appear on the terminal later."""
+    """If the log's disk is full, drops what is buffered: it must not reach the terminal later."""
     try:
         stream.flush()
     except OSError:
@@ -68,7 +65,7 @@ def _flush_or_drop(stream: TextIO) -> None:
 
 
 class Line:
-    """The progress of one table, as a context manager: after it the line does not change any more."""
+    """A table's progress, as a context manager; on exit, the line is final."""
 
     def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
         self._terminal = terminal
@@ -94,7 +91,7 @@ class Line:
             self._terminal.write("\r\x1b[K")
 
     def update(self, state: Progress) -> None:
-        """Takes a report. Without a terminal, a change is printed as a new line, but not too often."""
+        """Shows the progress; without a terminal, as a new line, but not too often."""
         self._state = state
         if not self._live:
             self._show()
@@ -128,12 +125,12 @@ class Line:
 
 
 def duration(seconds: float) -> str:
-    """Writes a time as minutes and seconds, ``1:05``."""
+    """Writes minutes and seconds, ``1:05``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a text table. Columns of numbers are aligned to the right, the others to the left."""
+    """Returns a text table; columns of numbers are right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     columns = [column for _, *column in zip(header, *rows, strict=True)]
     align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in columns]

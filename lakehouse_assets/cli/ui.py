@@ -1,4 +1,4 @@
-"""`lakehouse ui`: the web server, the daemon, their ports."""
+"""`lakehouse ui`: the web server and the daemon."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTENING = "0A"
 
 
 def check_port(port: int) -> None:
-    """Raises SetupError when the port of the loopback address can't be used, naming the process that listens there."""
+    """Raises SetupError if the loopback port can't be used, naming the process that listens there."""
     with socket.socket() as probe:
         # As the server does: a port in TIME_WAIT can be used.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,7 +41,7 @@ def check_port(port: int) -> None:
 
 
 def listener(port: int) -> int | None:
-    """Returns the id of the process that listens on the port; None if there is none, or another user's."""
+    """Returns the process that listens on the port; None if there is none, or another user's."""
     sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
     for folder in Path("/proc").iterdir() if sockets else ():
         if folder.name.isdecimal():
@@ -52,7 +52,6 @@ def listener(port: int) -> int | None:
 
 
 def _listening(table: Path, port: int) -> list[str]:
-    """Returns the inodes of the sockets that listen on the port, of one of the system's tables."""
     with suppress(FileNotFoundError):  # without IPv6 there is no tcp6
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
         return [row[9] for row in rows if row[3] == LISTENING and int(row[1].rpartition(":")[2], 16) == port]
@@ -67,15 +66,15 @@ def _command(pid: int) -> str:
 
 
 REAP_SECONDS = 5.0
-# The code location is loaded before the webserver listens: half a minute, more where the disk is slow.
+# The code location is loaded before the webserver listens: half a minute, more on a slow disk.
 ASK_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 
 
 def serve(settings: Settings, port: int) -> int:
-    """Runs `dagster dev` on ``port`` of the loopback address until it or this process ends. Returns the exit status.
+    """Runs `dagster dev` on loopback until it or this process ends. Returns the exit status.
 
-    Raises SetupError when the port is taken or this home has a UI already, and what home.prepare raises.
+    Raises SetupError if the port is taken or this home already has a UI, and as home.prepare.
     """
     check_port(port)
     prepare(settings)
@@ -104,7 +103,7 @@ def serve(settings: Settings, port: int) -> int:
 def _lock(settings: Settings) -> IO[str]:
     """Locks this home's UI: a second one would run a second daemon. Raises SetupError if there is one.
 
-    All that the UI starts keeps the lock; the daemon has a lock of its own besides, whoever started it.
+    All processes of the UI keep the lock; the daemon also has its own.
     """
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
@@ -121,7 +120,7 @@ def _lock(settings: Settings) -> IO[str]:
 
 
 def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
-    """Reaps dead runs until the UI ends by itself. Returns its exit status, which is never 0."""
+    """Reaps dead runs until the UI ends by itself. Returns its exit status, never 0."""
     answered, next_reap = False, 0.0
     while keeper.poll() is None:
         if not answered and (answered := _answers(port, keeper.pid)):
@@ -132,13 +131,13 @@ def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(REAP_SECONDS if answered else ASK_SECONDS)
     print("error: the UI or its daemon ended by itself; its last messages are above", file=sys.stderr)
-    return keeper.returncode or 1  # `dagster dev` exits with 0 where one of its services was killed
+    return keeper.returncode or 1  # `dagster dev` exits with 0 if one of its services was killed
 
 
 def _answers(port: int, session: int) -> bool:
-    """Says whether this session's webserver answers; another server may have taken the port in the meantime.
+    """Whether this session's webserver answers; another one may have taken the port.
 
-    HTTPConnection ignores the environment's proxies.
+    HTTPConnection ignores proxies in the environment.
     """
     pid = listener(port)
     with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:

@@ -1,4 +1,4 @@
-"""Where collected files wait: in bins beside the table. On a disk, files are renamed."""
+"""The bins that hold collected files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from lakehouse_assets.storage.objects import (
 from lakehouse_assets.storage.place import Place
 
 BACK = "restored"
-"""The file was brought back."""
 THERE = "there already"
-"""The same file was there already."""
 GONE = "it is not there any more"
 CHANGED = "it is not the file that was listed"
 OTHER = "another file is there by now, which is not overwritten; move it away to get this one back"
@@ -31,57 +29,43 @@ LOST = "the trash does not have it"
 
 
 class Bin(Protocol):
-    """Takes files of one storage and gives them back.
-
-    All methods are safe to repeat after the process was killed at any point, and raise what their storage raises.
-    """
+    """Takes files and gives them back. All methods can be repeated after a kill at any point."""
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
-        """Returns each entry as the ledger needs it to bring the file back, or the reason why it can't be taken."""
+        """Returns each entry with ``held`` and ``version``, or the reason why it can't be taken."""
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        """Moves the batch's files into the trash.
-
-        Returns the ordinals of those that stay where they are, with the reason.
-        """
+        """Moves files into the trash. Returns the reasons of files that stay, by ordinal."""
 
     def is_held(self, entry: Entry) -> bool:
-        """Tells whether the trash has the file and the table does not have it."""
+        """Whether the trash has the file and the table does not."""
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Brings files back to where they were.
-
-        Returns for each BACK or THERE, or the reason why it can't come back.
-        """
+        """Moves files back. Returns for each BACK, THERE, or a reason."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Deletes for good what the trash has of a batch.
+        """Deletes a batch for good. Returns as take().
 
-        taken: the ordinals of the files that are known to be taken. Returns the ordinals of those that had to stay,
-        with the reason.
+        taken: the files known to be in the trash.
         """
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:
-    """Returns the entries, each with a place of its own in that folder of the trash."""
+    """Gives each entry a distinct location in that folder."""
     return [replace(entry, held=f"{folder}/{n:05d}") for n, entry in enumerate(entries)]
 
 
 @dataclass(frozen=True)
 class LocalBin:
-    """The bin of a file system: files are renamed, so that their bytes, inodes and times stay what they are.
-
-    Nothing is copied, so it must be the table's own file system.
-    """
+    """Renames files, so that their bytes, inodes and times stay the same."""
 
     folder: str
-    """The folder of the trash, an absolute path."""
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:
-        """Returns the bin for a table's files.
+        """Returns the bin for a table.
 
-        Raises OSError (EXDEV) where they are on another file system than the folder.
+        Raises OSError (EXDEV) if the table is on another file system than the trash.
         """
         make_folder(folder)
         if os.path.exists(table.key) and os.stat(table.key).st_dev != os.stat(folder).st_dev:
@@ -89,11 +73,11 @@ class LocalBin:
         return cls(folder)
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
-        """Returns each entry with a path of its own in the batch's folder; no file is looked at yet."""
+        """Returns entries with paths in the batch's folder."""
         return held_at(entries, f"{self.folder}/{batch_id}")
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        """Renames each file that is still what was listed into the batch's folder; returns why the others stay."""
+        """Renames each unchanged file."""
         folder = os.path.join(self.folder, batch.id)
         make_folder(folder)
         told = [_take(entry) for entry in batch.entries]
@@ -101,18 +85,18 @@ class LocalBin:
         return stayed(told)
 
     def is_held(self, entry: Entry) -> bool:
-        """Tells whether a file is at the entry's path in the trash, and the listed one is not in the table."""
+        """Whether only the trash has the file."""
         return os.path.lexists(entry.held) and not _is_same(entry, entry.location)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Moves files back, into new folders where theirs are gone; a file of the same bytes counts as there."""
+        """Moves files back; a file with the same bytes counts as THERE."""
         told = [_give_back(entry) for entry in entries]
         for folder in {os.path.dirname(e.location) for e, t in zip(entries, told, strict=True) if t == BACK}:
             sync(folder)
         return told
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Removes the batch's folder with all that is in it; no file has to stay."""
+        """Removes the batch's folder."""
         folder = os.path.join(self.folder, batch.id)
         if os.path.lexists(folder):
             shutil.rmtree(folder)
@@ -132,12 +116,11 @@ def _take(entry: Entry) -> str | PermissionError | None:
         return error
     if _is_same(entry, entry.held):
         return None
-    _move(entry.held, entry.location)  # written anew between the comparison and the rename
+    _move(entry.held, entry.location)  # rewritten between the comparison and the rename
     return CHANGED
 
 
 def _is_same(entry: Entry, path: str) -> bool:
-    """Tells whether the file that was listed is at that path."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -164,14 +147,11 @@ def _give_back(entry: Entry) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Renames a file like os.rename, but raises FileExistsError where the target exists.
-
-    That is atomic only where hard links can be made; elsewhere a file that comes in the same moment is overwritten.
-    """
+    """Raises FileExistsError if the target exists. Atomic only if the file system has hard links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
-        # EPERM: a file of another user (fs.protected_hardlinks), or a file system without hard links, as EOPNOTSUPP.
+        # EPERM: another user's file (fs.protected_hardlinks), or, like EOPNOTSUPP, a file system without hard links.
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         if os.path.lexists(target):

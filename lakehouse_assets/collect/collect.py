@@ -1,4 +1,4 @@
-"""Runs one pass of the collector over one table: list, read, judge, mark, and move to the trash what is due."""
+"""Runs one pass of the collector over one table."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
 from lakehouse_assets.storage.place import Place, crc_owner
 
 SHARE = 0.2
-"""The largest part of a table's bytes that goes by itself; more goes only if a person allows it."""
+"""The largest share of a table's bytes that is moved without a person's permission."""
 BATCH = 1000
-"""Files between two looks at the table's metadata: as many as one record of the trash's ledger holds."""
+"""Files between two reads of the table's metadata, and in one record of the ledger."""
 DEFAULTS = Periods()
 MODIFIED = 6
-"""The index of a file's last modification in a row of ``unneeded``."""
+"""The index of ``modified_ms`` in a row of ``unneeded``."""
 
 
 def collect(
@@ -38,15 +38,14 @@ def collect(
     allow_large: bool = False,
     periods: Periods = DEFAULTS,
 ) -> Report:
-    """Collects one table's files that nobody needs.
+    """Collects the unneeded files of one table.
 
-    run: the id of the Dagster run, for the ledger. dry_run: nothing is marked, moved or deleted. allow_large: files are
-    moved even if more than SHARE of the table's bytes is due.
+    run: the Dagster run's id, for the ledger. allow_large: move files even if more than SHARE of the table's bytes is
+    due.
 
-    The report's problems say why nothing could be judged, or why nothing was moved. Raises StorageRefused, OSError and
-    what catalogs raise where they can't be asked: what was moved by then is in the ledger, and the next pass goes on
-    from there. Whatever ends the pass early once the table is loaded is noted for the check ``storage``, unless this is
-    a dry run.
+    The report's problems say why no file was judged or moved. Raises StorageRefused, OSError and the catalog's errors;
+    the ledger has all moved files, and the next pass continues. Errors after the table is loaded are noted for the
+    check ``storage``, except in a dry run.
     """
     report = Report(identifier, dry_run)
     try:
@@ -60,11 +59,11 @@ def collect(
         report.problems += error.problems
     except (UnreadableMetadata, UnknownStorage) as error:
         report.problems.append(f"table {identifier}: {error}")
-    except Exception as error:  # catalogs and storages have errors of their own
+    except Exception as error:  # any error of catalogs and storages
         report.problems.append(
             f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
         )
-        with suppress(Exception):  # the storage of notes may be what failed
+        with suppress(Exception):  # the storage of notes may have failed
             _note(site, table.metadata.table_uuid, report)
         raise
     _note(site, table.metadata.table_uuid, report)
@@ -84,7 +83,6 @@ class UnneededFile(NamedTuple):
 
     file: Listed
     due: bool
-    """Whether it goes now."""
     first_seen_ms: int
     why: str
     token: str | None
@@ -97,20 +95,16 @@ class UnneededFile(NamedTuple):
 
 @dataclass
 class _Pass:
-    """The state of one pass over one table."""
-
     seen: TableListing
     report: Report
     run_id: str
     allow_large: bool
     unneeded: Spool = field(default_factory=Spool)
-    """A row for each file that may go."""
     tokens: set[str] = field(default_factory=set)
-    """The tokens of the runs that the unneeded files belonged to."""
     due_of_table: Tally = field(default_factory=Tally)
-    """The due files in the table's folders: all but receipts."""
+    """Without receipts."""
     gone: set[bytes] = field(default_factory=set)
-    """Digests of the places whose files the trash has, or may have."""
+    """Digests of places whose files are, or may be, in the trash."""
 
     def run(self) -> None:
         with closing(self.seen.files), closing(self.unneeded):
@@ -118,7 +112,7 @@ class _Pass:
             self.seen.read_all()
             self._judge()
             if not self.report.dry_run:
-                # Steps that a file which can't be taken can't make fail come before the trash.
+                # Before the trash, so that a file that can't be taken does not prevent these steps.
                 self.seen.note_owner()
                 self._purge()
                 self._mark()
@@ -141,11 +135,10 @@ class _Pass:
 
     def _unneeded(self, file: Listed, judgement: Judgement, mark: Mark | None) -> None:
         seen, token = self.seen, judgement.token
-        # A mark from the future is of a storage whose clock was set back.
+        # A mark is in the future if the storage's clock was set back.
         since_ms = min(mark.first_seen_ms, seen.now_ms) if mark else seen.now_ms
         is_receipt = judgement.why is WhyUnneeded.RECEIPT
-        # Receipts go first; the run's other files follow when the run was looked at once more, as it may be resumed in
-        # between.
+        # Receipts go first; the run's other files wait for the next look, as it may be resumed in between.
         waits = not is_receipt and token in seen.leavings.receipts
         due = mark is not None and is_over(seen.periods.grace, mark.first_seen_ms, seen.now_ms) and not waits
         why = f"{judgement.why} {token}, which is {seen.knowledge.states[token]}" if token else judgement.why.value
@@ -168,15 +161,15 @@ class _Pass:
         )
 
     def _mark(self) -> None:
-        """Marks all files but those that are about to go.
+        """Marks all files except those about to be moved.
 
-        When a person brings one of those back, it must not go again at the next pass, however this pass ends.
+        If a person restores one of those, the next pass must not move it again.
         """
         self._write_marks(lambda candidate: self.report.is_large or not candidate.due)
 
     def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
-        first: list[int] = []  # the times of the files that were modified first, negated: a heap finds the smallest
+        first: list[int] = []  # times of the oldest files, negated: a heap finds the smallest
         for row in self.unneeded:
             if len(first) < MOST:
                 heappush(first, -row[MODIFIED])
@@ -192,7 +185,7 @@ class _Pass:
         try:
             self._trash_due()
         finally:
-            if len(self.gone) < self.report.due.files:  # what stayed goes at the next pass
+            if len(self.gone) < self.report.due.files:  # the other files go at the next pass
                 self._write_marks(lambda candidate: not candidate.due or digest(candidate.file.place) not in self.gone)
 
     def _trash_due(self) -> None:
@@ -216,7 +209,7 @@ class _Pass:
         self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
     def _may_still_go(self, candidate: UnneededFile, resumed: set[str]) -> bool:
-        """Tells whether nobody came to need the file since the table was read."""
+        """Whether the file is still unneeded."""
         place = candidate.file.place
         is_live = place in self.seen.live or crc_owner(place) in self.seen.live
         if is_live or candidate.token in resumed:

@@ -1,7 +1,4 @@
-"""Which files may go: those unmarked for long enough that nobody needs.
-
-Losing the marks costs the time of a grace only, so broken marks count as none.
-"""
+"""Decides which files may go. Broken marks count as none: files then only wait for another grace period."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from lakehouse_assets.wire.work import Durable
 
 
 class Keep(StrEnum):
-    """The reason why a file stays."""
+    """Why a file stays."""
 
     LIVE = "live"
     HELD = "held by a run that may still need it"
@@ -42,7 +39,7 @@ class Keep(StrEnum):
 
 
 class WhyUnneeded(StrEnum):
-    """The reason why a file may go."""
+    """Why a file may go."""
 
     UNNAMED = "no snapshot and no run names it"
     STAGED = "staged by a run"
@@ -51,14 +48,11 @@ class WhyUnneeded(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """The answer for one file."""
+    """The verdict on one file."""
 
     keep: Keep | None
-    """Why the file stays; None if it may go."""
     why: WhyUnneeded = WhyUnneeded.UNNAMED
-    """Why it may go."""
     token: str | None = None
-    """The run that the file belonged to, if any."""
 
 
 LIVE = Judgement(Keep.LIVE)
@@ -66,24 +60,18 @@ LIVE = Judgement(Keep.LIVE)
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Everything that decides about a table's files, as it was read after they were listed."""
+    """Everything that decides about a table's files."""
 
     live: PlaceSet
-    """Places that snapshots, the metadata log, statistics and other tables name."""
     staged: StagedFiles
     foreign: PlaceSet
-    """Places that metadata files name which lie in the table's folders and not in the catalog, where somebody may still
-    need them."""
+    """Places named by metadata that the catalog lacks; somebody may still need them."""
     states: Mapping[str, RunState]
-    """The state of every token that has files."""
     now_ms: int
     periods: Periods
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
-        """Decides whether a file in the table's folders may go.
-
-        marked: the token in the file's mark, from when the run's receipts were still there.
-        """
+        """Judges a file in the table's folders. marked: the token in its mark."""
         place, owner = file.place, crc_owner(file.place)
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
@@ -96,50 +84,48 @@ class Knowledge:
             return Judgement(Keep.TWIN)
         if base := token_of_base(owner):
             return self._of_run(base, WhyUnneeded.FORK)
-        if any(map(self.foreign.has, keys)):  # also what runs had staged for the other table, and it had published
+        if any(map(self.foreign.has, keys)):  # also files that runs staged and the other table published
             return Judgement(Keep.FOREIGN)
         if token := self.staged.free.get(keys[0]) or marked:
             return self._of_run(token, WhyUnneeded.STAGED)
         return Judgement(None if is_over(self.periods.unnamed, file.modified_ms, self.now_ms) else Keep.YOUNG)
 
     def judge_receipt(self, token: str) -> Judgement:
-        """Decides whether a file in a run's folder of receipts may go."""
+        """Judges a receipt of a run."""
         return self._of_run(token, WhyUnneeded.RECEIPT)
 
     def _of_run(self, token: str, why: WhyUnneeded) -> Judgement:
-        # A token that nobody asked about has no state.
+        # A token that was not looked up has no state.
         return Judgement(Keep.HELD if self.states.get(token, RunState.ALIVE) in HELD else None, why, token)
 
 
 MOST = 250_000
-"""The number of marks that one pass keeps, of the files that were modified first; each takes 150 bytes of memory."""
+"""The most marks of one pass, for the files modified first; each takes 150 bytes of memory."""
 DIGEST_BYTES = 16
 
 
 class Mark(NamedTuple):
-    """Remembers of a file that nobody needs since when, and whose it is."""
+    """When a file was first seen unneeded, and its run."""
 
     first_seen_ms: int
-    """The time when it was first seen without need, by the storage's clock."""
     token: str | None = None
-    """The run that named the file while the run's receipts were there."""
 
 
 @dataclass(frozen=True)
 class MarkedFiles:
-    """The files that have one mark."""
+    """The files that share one mark."""
 
     mark: Mark
     files: str
-    """A digest of each file, in hexadecimal digits, one behind the other."""
+    """Concatenated digests in hexadecimal."""
 
 
 @dataclass(frozen=True)
 class MarksOfTable(Durable):
-    """The marks of one table, as they are written down."""
+    """The serialized marks of one table."""
 
     newest_ms: tuple[tuple[str, int], ...]
-    """The time when the last file of a run was written, by token."""
+    """The time of each run's last file."""
     groups: tuple[MarkedFiles, ...]
 
 
@@ -148,25 +134,24 @@ class Marks:
     """The marks of an earlier pass."""
 
     newest_ms: Mapping[str, int] = field(default_factory=dict)
-    """The time when the last file of a run was written, by token."""
     by_digest: Mapping[bytes, Mark] = field(default_factory=dict)
 
     def of(self, file: Listed) -> Mark | None:
-        """Returns the file's mark; None if it was not marked, or is another file by now."""
+        """Returns the mark of an unchanged file."""
         return self.by_digest.get(_digest(file))
 
 
 @dataclass(frozen=True)
 class MarkStore:
-    """The place of a table's marks."""
+    """Reads and writes a table's marks."""
 
     io: FileIO
     location: str
 
     def read(self) -> Marks:
-        """Reads the marks; there are none where the file is missing, torn or another version's.
+        """Returns no marks if the file is missing, torn or of another version.
 
-        Raises OSError where the storage can't be read: without marks, everything would wait for another grace.
+        Raises OSError if the storage can't be read: without marks, every file would wait for another grace period.
         """
         found = read_json(self.io, self.location, MarksOfTable.from_json)
         if found is None:
@@ -190,6 +175,5 @@ def _split(digests: str) -> Iterator[bytes]:
 
 
 def _digest(file: Listed) -> bytes:
-    """Returns a hash of a file's place, and of what must be the same when it is seen again."""
     like = f"\0{file.size}\0{file.modified_ms}\0{file.etag}".encode()
     return blake2b(file.place.raw + like, digest_size=DIGEST_BYTES).digest()

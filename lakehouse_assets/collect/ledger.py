@@ -1,7 +1,4 @@
-"""Records each file that was taken from a table: why, since when, by which run, where it is, how long it can come back.
-
-This is written before anything moves.
-"""
+"""Records each file taken from a table before it moves."""
 
 from __future__ import annotations
 
@@ -26,44 +23,41 @@ class Owner:
 
     identifier: str
     uuid: str
-    """The UUID in its metadata: another table may get the name later."""
+    """Another table may get the name later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a batch, as it was listed."""
+    """One file of a batch."""
 
     location: str
-    """The file's location in the table."""
     size: int
     modified_ms: int
     etag: str
     why: str
     since_ms: int
-    """The time when it was first seen without need."""
     held: str = ""
-    """Its location in the trash; in a versioned bucket the same as in the table; "" as long as it has none."""
+    """Its location in the trash; in a versioned bucket the same as ``location``."""
     version: str | None = None
-    """The version that the trash has; None unless the bucket is versioned."""
 
     @classmethod
     def of(cls, file: Listed, why: str, since_ms: int) -> Entry:
-        """Returns the entry of a file that is not in the trash yet. why, since_ms: as the entry has them."""
+        """Returns the entry of a file that is not in the trash yet."""
         return cls(*file.row, why, since_ms)
 
     @property
     def place(self) -> Place:
-        """The place that ``location`` means. Raises UnknownStorage."""
+        """Raises UnknownStorage."""
         return place_of(self.location)
 
     @property
     def held_place(self) -> Place:
-        """The place that ``held`` means. Raises UnknownStorage while ``held`` is not filled in."""
+        """Raises UnknownStorage if ``held`` is empty."""
         return place_of(self.held)
 
 
 class Record(Durable):
-    """The base of the ledger's records: what another build wrote besides is no reason to give a file up."""
+    """Ignores unknown fields, so that other versions' records stay readable."""
 
     __pydantic_config__ = {"extra": "ignore"}  # noqa: RUF012 (as pydantic reads it)
 
@@ -79,100 +73,91 @@ class Batch(Record):
     owner: Owner
     run: str
     at: datetime
-    """The time when they were taken, by the storage's clock."""
     until: datetime
-    """The time until which they can be brought back, by the storage's clock."""
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
 class Taken(Record):
-    """Says that all files of a batch were taken but those kept."""
+    """A batch was taken, except some files."""
 
     kept: dict[int, tuple[str, str]]
-    """The location of each file that stayed, and the reason, by its ordinal."""
+    """Location and reason, by ordinal."""
 
 
 @dataclass(frozen=True)
 class Restored(Record):
-    """Says that files of a batch came back."""
+    """Files of a batch were restored."""
 
     restored: tuple[int, ...]
-    """Their ordinals."""
 
 
 @dataclass(frozen=True)
 class Purged(Record):
-    """Says that the trash has nothing of a batch any more."""
+    """A batch was deleted from the trash."""
 
     at: datetime
     kept: dict[int, str]
-    """The files that could not be deleted, by ordinal, with the reason."""
+    """Reasons, by ordinal."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A batch and what became of it."""
+    """A batch and its later records."""
 
     batch: Batch
     kept: frozenset[int] = frozenset()
-    """The ordinals of the files that stayed where they were, as far as the run could say."""
+    """Files that stayed, according to the run."""
     restored: frozenset[int] = frozenset()
-    """The ordinals of the files that came back."""
     is_purged: bool = False
 
     def held(self) -> list[int]:
-        """Returns the ordinals of the files that may be in the trash.
+        """Returns the ordinals of files that may be in the trash.
 
-        Files recorded as kept are among them and are checked again: a run that was killed, or that looked while another
-        one was at work, may have recorded them wrongly, and that is not enough to give a file up.
+        Includes ``kept``: a run that was killed, or overlapped with another, may have recorded it wrongly.
         """
         return [] if self.is_purged else [n for n in range(len(self.batch.entries)) if n not in self.restored]
 
     def taken(self) -> list[int]:
-        """Returns the ordinals of the files that are in the trash by all that is recorded."""
+        """Returns the ordinals of files that are surely in the trash."""
         return [n for n in self.held() if n not in self.kept]
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one table.
-
-    It has a folder for each batch, and in it an object for each thing that happened to the batch.
-    """
+    """The ledger of one table: a folder for each batch, with an object for each event."""
 
     objects: Objects
 
     def begin(self, batch: Batch) -> None:
-        """Writes durably what is about to be taken: the first line describes the batch, each further one a file."""
+        """Durably writes which files are about to be taken."""
         head = batch.to_fields()
         lines = [head, *head.pop("entries")]
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def record(self, batch: Batch, name: str, record: Record) -> None:
-        """Records what became of a batch. name: TAKEN, PURGED, or RESTORED with a text that makes it unique."""
+        """Records an event. name: TAKEN, PURGED, or RESTORED with a unique suffix."""
         self.objects.write(f"{batch.id}/{name}", json.dumps(record.to_fields(), indent=1).encode())
 
     def forget(self, batch: Batch) -> None:
-        """Removes the records of a batch, long after it was purged."""
+        """Deletes a batch's records."""
         self.objects.delete(batch.id)
 
     def read(self) -> list[Recorded]:
-        """Returns all batches, the oldest first. Raises ForeignVersion, and what the storage raises."""
+        """Returns all batches, oldest first. Raises ForeignVersion and the storage's errors."""
         return at_once(lambda found: self._read(*found), self._begun())
 
     def last(self) -> Batch | None:
-        """Returns the newest batch; None if there is none. Raises as read()."""
+        """Returns the newest batch. Raises as read()."""
         begun = self._begun()
         return self._parsed(f"{begun[-1][0]}/{INTENT}", Batch) if begun else None
 
     def unfinished(self) -> list[Recorded]:
-        """Returns the batches of runs that ended before they could say what they took."""
+        """Returns the batches whose runs ended before they recorded what they took."""
         begun = [(folder, files) for folder, files in self._begun() if TAKEN not in files]
         return at_once(lambda found: self._read(*found), begun)
 
     def _begun(self) -> list[tuple[str, list[str]]]:
-        """Returns the folders of the batches, the oldest first, each with the names of its objects."""
         names: dict[str, list[str]] = {}
         for name in self.objects.names():
             folder, _, file = name.partition("/")
@@ -192,7 +177,7 @@ class Ledger:
     def _parsed(self, name: str, model: type[R]) -> R:
         text = self.objects.read(name).decode()
         try:
-            # pydantic's own parser of JSON takes no text that is no UTF-8, as names of local files may be.
+            # pydantic's JSON parser refuses text that is not UTF-8; names of local files may not be.
             head, *entries = map(json.loads, text.splitlines() if name.endswith(INTENT) else [text])
             return model.from_json({**head, "entries": entries} if entries else head)
         except (ValueError, TypeError) as error:

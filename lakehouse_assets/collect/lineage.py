@@ -1,7 +1,4 @@
-"""Decides whose a metadata file is that the catalog does not name: the table's past, a fork, another catalog's.
-
-Such files in the table's folders are read here, and what they need is kept where somebody may need it.
-"""
+"""Finds the origin of metadata files that the catalog does not name."""
 
 from __future__ import annotations
 
@@ -25,51 +22,43 @@ from lakehouse_assets.commit.fork import is_fork
 from lakehouse_assets.errors import UnreadableMetadata
 
 METADATA = (".metadata.json", ".metadata.json.gz")
-"""The ends of the names of metadata files."""
 NO_UUID = UUID(int=0)
-"""The UUID of a table of format version 1 that has none."""
 GZIP = b"\x1f\x8b"
 
 
 class MetadataOrigin(StrEnum):
-    """Says what a metadata file is that the catalog does not name."""
+    """The origin of a metadata file."""
 
     OTHER_TABLE = "of another table"
     FORK = "of a run's fork"
     PAST = "of the table's past"
     SIDE = "of one commit beside the table's own"
-    """The commit failed, is just being made, or is the first of another catalog: all leave the same file."""
+    """A failed or unfinished commit, or another catalog's first: all three leave the same file."""
     OTHER_CATALOG = "of another catalog, for which the table went on"
 
 
 @dataclass(frozen=True)
 class LineageFacts:
-    """Holds what a metadata file says of its place in a table's history."""
+    """A metadata file's account of its history."""
 
     uuid: UUID
     updated_ms: int
-    """The time when it was written, by its writer's clock."""
     log: tuple[MetadataLogEntry, ...] = ()
-    """The metadata files before it, the oldest first, as far as it remembers them."""
+    """Oldest first."""
     is_fork: bool = False
-    """Whether the file is a fork's."""
 
 
 @dataclass
 class Lineage:
-    """The commits that led to the metadata file that the catalog names."""
+    """The commits that led to the current metadata file."""
 
     uuid: UUID
     oldest_ms: int
-    """The time when the first of them that is known was written."""
     _files: PlaceSet = field(default_factory=PlaceSet)
 
     @classmethod
     def read(cls, table: Table) -> Lineage:
-        """Reads a table's line, as far back as metadata files are there that know it: each remembers some before it.
-
-        Raises OSError where the storage can't be read, UnknownStorage.
-        """
+        """Follows the metadata logs back to the oldest file that still exists. Raises UnknownStorage and OSError."""
         metadata = table.metadata
         line = cls(metadata.table_uuid, metadata.last_updated_ms)
         line.add(table.metadata_location, metadata.last_updated_ms)
@@ -83,21 +72,21 @@ class Lineage:
         return line
 
     def add(self, location: str, updated_ms: int) -> None:
-        """Adds a metadata file to the line. Raises UnknownStorage."""
+        """Adds a metadata file. Raises UnknownStorage."""
         self._files.add(location)
         self.oldest_ms = min(self.oldest_ms, updated_ms)
 
     def has(self, location: str) -> bool:
-        """Tells whether the file is known to be on the line. Raises UnknownStorage."""
+        """Whether the line is known to have the file. Raises UnknownStorage."""
         return any(place in self._files for place in all_aliases(location))
 
     def standing(self, facts: LineageFacts, *, is_settled: bool) -> MetadataOrigin:
-        """Decides what a metadata file is that is not on the line itself. Raises UnknownStorage.
+        """Decides the origin of a metadata file that is not on the line. Raises UnknownStorage.
 
-        is_settled: whether a person has decided since it was written that no other catalog has the table.
+        is_settled: a person has since confirmed that no other catalog has the table.
 
-        Whoever commits twice on top of what the line lacks has the table in another catalog. A file that is older than
-        all that is known of the line may be of the table's past: its successors, which would tell, are gone.
+        Two commits on top of a file that the line lacks prove another catalog. A file older than the known line may be
+        of the table's past.
         """
         if facts.uuid != self.uuid:
             return MetadataOrigin.OTHER_TABLE
@@ -111,17 +100,14 @@ class Lineage:
 
 
 Taken = list[tuple[str, LineageFacts]]
-"""The metadata files by which another catalog has the table."""
 
 
 def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> tuple[PlaceSet, Taken]:
-    """Looks at the metadata files in the table's folders that nobody names.
+    """Reads the metadata files in the table's folders that nobody names. Raises UnknownStorage and OSError.
 
-    Returns those that somebody may still need, with what they name, and those by which another catalog has the table.
+    Returns the places that somebody may still need, and another catalog's metadata files. Skips unreadable files.
 
-    reader: one that has read what the table names; that is not read again. settled_ms: by the storage's clock, what was
-    written until then is no other catalog's. Whatever can't be read names nothing that anybody could have back. Raises
-    OSError where the storage can't be read, UnknownStorage.
+    settled_ms: files until then are no other catalog's.
     """
     kept, taken = PlaceSet(), Taken()
     others = reader.beside(kept.add)
@@ -142,7 +128,7 @@ def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_
 
 
 def read_facts(io: FileIO, location: str) -> LineageFacts | None:
-    """Reads what a metadata file says of its history; None where it is gone, torn or no metadata. Raises OSError."""
+    """Reads a metadata file's history; None if it is gone, torn or not metadata. Raises OSError."""
     try:
         with io.new_input(location).open() as stream:
             data = stream.read()
@@ -155,11 +141,7 @@ def read_facts(io: FileIO, location: str) -> LineageFacts | None:
 
 
 def _read_named(reader: Reader, location: str) -> None:
-    """Finds what the file needs for its rows.
-
-    The metadata log does not count: each failed commit would keep a hundred earlier files, by which the line would be
-    known so far back that the next one kept this one, without end.
-    """
+    """Skips the metadata log: with it, each failed commit would keep the one before, without end."""
     try:
         metadata = FromInputFile.table_metadata(reader.io.new_input(location))
         reader.read(location, metadata.model_copy(update={"metadata_log": []}))

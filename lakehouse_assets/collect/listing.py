@@ -1,8 +1,4 @@
-"""Lists the files in storage as a stream, with their size, age and identity, and reads the storage's own clock.
-
-A listing is whole or raises; as it is long, it goes to disk on its way through a pass. Whether a file is needed is no
-question here.
-"""
+"""Lists the files in storage, and reads the storage's clock."""
 
 from __future__ import annotations
 
@@ -20,25 +16,22 @@ from lakehouse_assets.storage.place import Place, StorageKind, place_of
 
 CLOCK = "collect/clock"
 IN_MEMORY = 16 * 2**20
-"""The bytes of a spool beyond which it goes to disk."""
+"""A larger spool goes to disk."""
 ROWS = 500
-"""The number of rows of a spool that are written together."""
 PAGE = 1000
-"""Objects in one answer: the most that S3 gives
-(https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html)."""
+"""The most objects in one answer of S3 (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as the storage described it."""
+    """A file as the storage describes it."""
 
     place: Place
     size: int
-    """The size in bytes."""
     modified_ms: int
-    """Milliseconds since the epoch by the storage's clock; S3 knows whole seconds."""
+    """S3 has whole seconds only."""
     etag: str
-    """A text that changes with the file: S3's etag without quotes, a local file's inode and exact time."""
+    """S3's etag without quotes, or a local file's inode and exact time."""
 
     @property
     def row(self) -> tuple[str, int, int, str]:
@@ -53,7 +46,7 @@ class Listed:
 
 @dataclass
 class Spool:
-    """Rows of numbers and texts, read once all are added; a pass writes and reads each file several times."""
+    """Rows that can be read repeatedly, once all are added."""
 
     _file: tempfile.SpooledTemporaryFile[bytes] = field(
         default_factory=lambda: tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 (see close())
@@ -61,7 +54,7 @@ class Spool:
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, *row: Any) -> None:
-        """Adds a row; ROWS of them are written together."""
+        """Adds a row."""
         self._rows.append(row)
         if len(self._rows) == ROWS:
             self._write()
@@ -79,22 +72,21 @@ class Spool:
         self._rows.clear()
 
     def close(self) -> None:
-        """Closes the temporary file of the rows, which frees its memory or disk."""
+        """Frees the rows' memory or disk space."""
         self._file.close()
 
 
 def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
-    """Lists every file below the root, in no order, with one page at a time in memory.
+    """Yields every file below the root; neither follows nor lists links.
 
-    properties: PyIceberg's, of the FileIO. Links are neither followed nor listed. A root that does not exist has no
-    files. Raises StorageRefused where any part of it can't be listed: what came before is then no listing.
+    Raises StorageRefused if a part can't be listed; the files before it are then no valid listing.
     """
     with refusals(f"table at {root.location}", "be listed", root):
         yield from _list_local(root) if root.kind is StorageKind.FILE else _list_s3(raw_client(properties), root)
 
 
 def local_listed(place: Place, status: os.stat_result) -> Listed:
-    """Returns a local file as its status describes it."""
+    """Describes a local file by its status."""
     modified = status.st_mtime_ns
     return Listed(place, status.st_size, modified // 1_000_000, f"{status.st_ino:x}-{modified:x}")
 
@@ -104,7 +96,7 @@ def _list_local(root: Place) -> Iterator[Listed]:
     while folders:
         try:
             found = os.scandir(folders.pop())
-        except FileNotFoundError:  # never there, or removed meanwhile with what was in it
+        except FileNotFoundError:  # never existed, or was removed meanwhile
             continue
         with found:
             for entry in found:
@@ -123,11 +115,7 @@ def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
 
 
 def storage_now(properties: Mapping[str, str], staging: str) -> int:
-    """Returns the storage's time, in milliseconds since the epoch.
-
-    It is the time of modification that a file gets which is written now below the staging prefix. Raises
-    StorageRefused.
-    """
+    """Returns the modification time of a file written now below the staging prefix. Raises StorageRefused."""
     probe = place_of(staging).child(CLOCK)
     with refusals("LAKEHOUSE_STAGING", "be written", probe):
         if probe.kind is StorageKind.S3:

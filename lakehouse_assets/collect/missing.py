@@ -1,4 +1,4 @@
-"""Live files that are missing from storage, and how they are dropped from the metadata."""
+"""Finds live files that are missing from storage, and drops them from the metadata."""
 
 from __future__ import annotations
 
@@ -33,35 +33,32 @@ from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
 from lakehouse_assets.storage.place import aliases, place_of
 
 EXAMPLES = 10
-"""The number of partitions that a message names."""
 RUN_ID = "lakehouse.run-id"
 RESTORE, DROP_MISSING = "lakehouse_restore", "lakehouse_drop_missing"
-"""The jobs that bring files back, and that drop missing ones from the metadata."""
 
 
 @dataclass
 class Unseen:
-    """The live files of a table's current snapshot that a listing has not shown so far."""
+    """The live files that a listing has not shown so far."""
 
     table: Table
     _entries: dict[bytes, ManifestEntry] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table) -> Unseen:
-        """Begins with all of them. Raises as read_manifests()."""
+        """Starts with all live files. Raises as read_manifests()."""
         read = Entries(without_metrics=True).read(table.io, live_manifests(table))
         found = (entry for entries in read for entry in entries)
         return cls(table, {digest(without_links(place_of(e.data_file.file_path))): e for e in found})
 
     def saw(self, of_place: bytes) -> None:
-        """Takes out the file at the place with this digest, which was listed."""
+        """Removes a listed file."""
         self._entries.pop(of_place, None)
 
     def problem(self, trashes: Callable[[], Iterable[Trash]]) -> str | None:
-        """Says which files are missing, by partition and run, and what to do; None where all are there.
+        """Describes the missing files with a cure; None if no file is missing. Raises OSError and StorageRefused.
 
-        Each file that was not listed is opened: it may have been written since, or lie outside of the folders.
-        trashes: finds where files may have gone. Raises OSError and StorageRefused.
+        Opens files that were not listed: they may be newer than the listing, or lie outside the folders.
         """
         by_path = {entry.data_file.file_path: entry for entry in self._entries.values()}
         gone = missing_files(self.table.io, [entry.data_file for entry in by_path.values()])
@@ -80,13 +77,13 @@ class Unseen:
 
 
 def in_trash(trashes: Iterable[Trash], locations: Iterable[str]) -> set[str]:
-    """Returns those of the locations whose files can be brought back. Raises StorageRefused and UnknownStorage."""
+    """Returns the locations that can be restored. Raises StorageRefused and UnknownStorage."""
     held = {place for trash in trashes for place in trash.held()}
     return {location for location in locations if without_links(place_of(location)) in held}
 
 
 def named(table: Table, entries: Iterable[ManifestEntry]) -> str:
-    """Names files by partition, each with the runs that wrote them: those of the first EXAMPLES partitions."""
+    """Names files by partition and run, for the first EXAMPLES partitions."""
     partitions: dict[str, list[ManifestEntry]] = defaultdict(list)
     name_of = partition_name(table.metadata)
     for entry in entries:
@@ -97,7 +94,7 @@ def named(table: Table, entries: Iterable[ManifestEntry]) -> str:
 
 
 def partition_name(metadata: TableMetadata) -> Callable[[ManifestEntry], str]:
-    """Returns a function that names the partition of a file."""
+    """Returns a function that names a file's partition."""
     path_of = partition_paths(metadata)
     return lambda entry: path_of(partition_of(entry)) or "the whole table"
 
@@ -110,26 +107,25 @@ def _named(metadata: TableMetadata, partition: str, entries: list[ManifestEntry]
 
 
 def run_of(metadata: TableMetadata, entry: ManifestEntry) -> str:
-    """Names the run that wrote a file; the snapshot, where that does not say or has expired."""
+    """Names the run that wrote a file; the snapshot if the run is unknown."""
     snapshot = metadata.snapshot_by_id(entry.snapshot_id) if entry.snapshot_id is not None else None
     run = snapshot.summary[RUN_ID] if snapshot and snapshot.summary else None
     return f"run {run}" if run else f"snapshot {entry.snapshot_id}"
 
 
 DROPPED = "lakehouse.missing-files-dropped"
-"""The entry of the snapshot's summary that names what was dropped."""
+"""The snapshot property that names the dropped files."""
 
 
 @dataclass
 class DropMissing(Publishable):
-    """The change. publish() asks the storage once more for each file, at each attempt; only what is missing goes."""
+    """Drops missing files. Each attempt asks the storage again."""
 
     uuid: UUID
-    """The table's."""
     missing: Sequence[ManifestEntry] = ()
-    """The data files and delete files that the first look has missed."""
+    """Missing at the first look."""
     dropped: Sequence[ManifestEntry] = ()
-    """The files that the latest attempt drops."""
+    """By the latest attempt."""
     operation = Operation.DELETE
     consequence = "Nothing was dropped"
     after_contention = "Run the job again: it looks which files are still missing"
@@ -139,8 +135,8 @@ class DropMissing(Publishable):
     def look(cls, table: Table) -> Self:
         """Asks the storage for every live file of the table.
 
-        Raises StorageRefused if it can't tell of a file, MaintenanceRefused for a file that may be there under another
-        meaning of its name, and as read_manifests().
+        Raises StorageRefused if the storage gives no answer, MaintenanceRefused if a file may exist under another
+        reading of its name, and as read_manifests().
         """
         change, name = cls(table.metadata.table_uuid), ".".join(table.name())
         read = change._entries.read(table.io, live_manifests(table))
@@ -161,14 +157,14 @@ class DropMissing(Publishable):
         return change
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns what the first look has missed; nothing if the table is another one by now."""
+        """Returns the missing files; none if the table was replaced."""
         return [entry.data_file for entry in self.missing] if now.table_uuid == self.uuid else ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans to remove the missing files that are live.
 
-        Raises NothingLeft if there are none, PublishRefused if a missing delete file is needed, or the table is another
-        one.
+        Raises NothingLeft if there are none, PublishRefused if a missing delete file is needed or the table was
+        replaced.
         """
         refuse_other_versions(table)
         name = ".".join(table.name())
@@ -189,7 +185,6 @@ class DropMissing(Publishable):
         return plan
 
     def _without(self, table: Table, gone: Collection[str]) -> ManifestPlan:
-        """Plans the table without these files. Only manifests that list one of them are read with all metrics."""
         plan, paths, listed = ManifestPlan(), frozenset(gone), live_manifests(table)
 
         def goes(entry: ManifestEntry) -> bool:
@@ -203,7 +198,6 @@ class DropMissing(Publishable):
         return plan
 
     def _needed_deletes(self, table: Table, removed: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-        """Returns the delete files among the removed that may apply to a data file that stays."""
         deletes = [entry for entry in removed if not is_data(entry)]
         if not deletes:
             return []
@@ -215,5 +209,5 @@ class DropMissing(Publishable):
 
 
 def is_data(entry: ManifestEntry) -> bool:
-    """Tells data files from delete files."""
+    """Whether the entry is a data file."""
     return entry.data_file.content is DataFileContent.DATA

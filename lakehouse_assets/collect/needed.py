@@ -1,7 +1,4 @@
-"""What may not be collected: what metadata names, and what runs hold.
-
-A file has as many paths as links lead to it: sets of places know it by all of them.
-"""
+"""Finds the files that metadata names or runs hold."""
 
 from __future__ import annotations
 
@@ -36,14 +33,13 @@ from lakehouse_assets.errors import UnreadableMetadata
 from lakehouse_assets.storage.place import Place, StorageKind, aliases, case_folded, crc_owner
 
 DIGEST_BYTES = 16
-"""The bytes of a digest. Of 10^9 places, two have one digest with a probability of 10^-21; then one more file would be
-kept, and none taken."""
-# Tables of Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
+"""10^9 places collide with a probability of 10^-21; a collision only keeps one more file."""
+# Hadoop catalogs, and readers without a catalog, find the current metadata by this file.
 HINT = "version-hint.text"
 
 
 def without_links(place: Place) -> Place:
-    """Returns the file's place with no links in the path to its folder; objects of S3 have none."""
+    """Resolves links in the path of a local file, but not the file itself."""
     if place.kind is not StorageKind.FILE or "\0" in place.key:
         return place
     folder, _, name = place.key.rpartition("/")
@@ -51,7 +47,7 @@ def without_links(place: Place) -> Place:
 
 
 def folder_without_links(folder: Place) -> Place:
-    """Returns the folder's place with no links in its path, whether the folder exists or not."""
+    """Resolves links in the folder's path."""
     return Place(folder.kind, folder.bucket, _real(folder.key)) if folder.kind is StorageKind.FILE else folder
 
 
@@ -61,25 +57,25 @@ def _real(folder: str) -> str:
 
 
 def all_aliases(location: str) -> frozenset[Place]:
-    """Returns all places that some client takes the location for, and the same without links. Raises UnknownStorage."""
+    """Returns all places that some client may read the location as, also without links. Raises UnknownStorage."""
     found = aliases(location)
     return found | frozenset(map(without_links, found))
 
 
 def digest(place: Place) -> bytes:
-    """Returns a hash that stands for a place, the same in every process."""
+    """Returns a hash that is the same in every process."""
     return blake2b(place.raw, digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass
 class PlaceSet:
-    """A set of places that takes about 100 bytes for each."""
+    """A set of places, with about 100 bytes for each."""
 
     _exact: set[bytes] = field(default_factory=set)
     _names: set[bytes] = field(default_factory=set)
 
     def add(self, location: str) -> None:
-        """Adds all places that some client takes the location for. Raises UnknownStorage."""
+        """Adds all aliases of a location. Raises UnknownStorage."""
         for place in all_aliases(location):
             self._exact.add(digest(place))
             if (name := case_folded(place)) != place:
@@ -89,11 +85,11 @@ class PlaceSet:
         return digest(place) in self._exact
 
     def has(self, of_place: bytes) -> bool:
-        """Tells whether the place with this digest is in the set: a pass asks many sets for each place."""
+        """Whether the set has this digest."""
         return of_place in self._exact
 
     def has_twin(self, place: Place) -> bool:
-        """Tells whether another place in the set differs only by case or by Unicode normalisation."""
+        """Whether another place in the set differs only by case or Unicode normalisation."""
         name = case_folded(place)
         if name == place and not self._names:
             return False
@@ -103,19 +99,16 @@ class PlaceSet:
 
 @dataclass
 class Reader:
-    """Finds what metadata names. Manifests and their lists never change, so each is read once."""
+    """Finds the locations that metadata names. Reads each manifest and manifest list once."""
 
     io: FileIO
     found: Callable[[str], None]
-    """Called with every location, with some more than once."""
     _known: set[str] = field(default_factory=set)
 
     def read(self, location: str, metadata: TableMetadata) -> None:
-        """Finds what the metadata file at ``location`` names.
+        """Finds the locations that a metadata file names, for all its snapshots. Raises UnknownStorage and OSError.
 
-        Its snapshots are those of every ref and of history, as far as they are kept; the metadata log and statistics
-        are a part of it. Raises UnreadableMetadata where a file is missing, torn or foreign: what it named is not known
-        then, so nothing of the table may be judged. Raises OSError where the storage can't be read, and UnknownStorage.
+        Raises UnreadableMetadata if a file is missing, torn or foreign: then no file of the table may be judged.
         """
         try:
             for name in chain(_named_by(location, metadata), self._manifests(metadata)):
@@ -127,7 +120,7 @@ class Reader:
             ) from error
 
     def beside(self, found: Callable[[str], None]) -> Reader:
-        """Returns a reader that reads nothing again that this one has read."""
+        """Returns a reader that skips everything this one has read."""
         return Reader(self.io, found, set(self._known))
 
     def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
@@ -147,7 +140,6 @@ class Reader:
 
 
 def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
-    """Finds what the metadata file itself names, without reading manifests."""
     yield location
     yield f"{location.rpartition('/')[0]}/{HINT}"
     yield mark_location(metadata.location)
@@ -157,15 +149,12 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
 
 
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
-"""The name of a fork base has its run's token."""
 PIN = re.compile("/" + COPY.replace(".", r"\.").format(table=r"(?P<table>[^/]+)", snapshot=r"(?P<snapshot>\d+)") + "$")
-"""The name of a pinned input's copy has its table and the snapshot."""
 METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
-"""A text in JSON that ends as the names of metadata files do."""
 
 
 class RunState(StrEnum):
-    """The state of a run token. The first two hold the run's files, the others don't."""
+    """ALIVE and RESUMABLE hold the run's files."""
 
     ALIVE = "alive"
     RESUMABLE = "resumable"
@@ -178,52 +167,44 @@ HELD = (RunState.ALIVE, RunState.RESUMABLE)
 
 @dataclass(frozen=True)
 class Chain:
-    """The run at the head of a chain and all runs that resumed it, as Dagster knows them."""
+    """A run and all runs that resumed it."""
 
     created_ms: int
-    """The time when the head was created, by the clock of Dagster's storage."""
+    """By the clock of Dagster's storage."""
     unfinished: bool
-    """Whether any run of the chain is not finished."""
     succeeded: bool
-    """Whether any run of the chain has succeeded."""
 
 
 @dataclass(frozen=True)
 class Periods:
-    """The periods for which the collector waits."""
+    """The collector's waiting times."""
 
     grace: timedelta = timedelta(days=3)
-    """The time between the first sight of a file that nobody needs and its move to the trash."""
+    """From the first sight of an unneeded file to its move to the trash."""
     unnamed: timedelta = LONGEST_WORKER + RESUMABLE
-    """The age below which a file that no run names is kept: a worker may still report it, or a writer that is no part
-    of this code location may still commit it. It is the longest worker's time and the time in which its run may be
-    resumed."""
+    """The minimum age of a file that no run names: a worker may still report it, or another writer commit it."""
     unknown: timedelta = KEEP
-    """The age beyond which a run that Dagster does not know is dead."""
+    """The age at which a run that Dagster does not know is dead."""
     resumable: timedelta = RESUMABLE + timedelta(days=1)
-    """The time in which a run may be resumed, and a day more: the clock of Dagster's storage may differ from the
-    storage's."""
+    """A day longer, as the clocks of Dagster's storage and the files' storage may differ."""
 
 
 def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
-    """Tells whether a time is at least a period ago."""
+    """Whether the period has passed."""
     return now_ms - since_ms >= period / timedelta(milliseconds=1)
 
 
 def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
-    """Returns, for each token whose run Dagster knows, the state of the run and of those that resumed it.
-
-    This takes two queries, however many tokens there are: the runs, then the resumed runs since the oldest of them.
-    """
+    """Returns the chains of the runs that Dagster knows."""
     heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
     if not heads:
         return {}
-    # Dagster's filter takes what was created later than a time.
+    # Dagster's filter excludes runs created at exactly this time.
     since = min(record.create_timestamp for record in heads)
     resumed = instance.get_run_records(dg.RunsFilter(tags={RESUME_RETRY_TAG: "true"}, created_after=since))
     members = {record.dagster_run.run_id: [record.dagster_run] for record in heads}
     head_of = {token: token for token in members}
-    for record in sorted(resumed, key=lambda record: record.storage_id):  # parents come before those that resume them
+    for record in sorted(resumed, key=lambda record: record.storage_id):  # parents first
         run = record.dagster_run
         head = head_of.get(run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG, ""))  # Python's API sets no tags
         if head is not None and run.run_id not in members:
@@ -240,10 +221,9 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
 
 
 def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> RunState:
-    """Returns the state of a token.
+    """Returns the state of a token. newest_ms: the time of the run's last file, by the storage's clock.
 
-    chain: None where Dagster does not know the run: it is another instance's, or was deleted. newest_ms: when the last
-    of the run's files was written, by the storage's clock, as now_ms.
+    chain: None if the run is another Dagster instance's, or was deleted.
     """
     if chain is None:
         return RunState.DEAD if is_over(periods.unknown, newest_ms, now_ms) else RunState.ALIVE
@@ -256,19 +236,15 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
 
 @dataclass
 class RunFiles:
-    """The files that the runs of one table left in storage, as they were listed."""
+    """The files that runs of one table left."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
-    """The files in the run's folder, by token."""
     bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
-    """The fork bases in the table's folder, and their checksums, by token."""
+    """Fork bases and checksums, by token."""
 
     @classmethod
     def of(cls, folder: Place, listed: Iterable[Listed]) -> RunFiles:
-        """Sorts the files in the folder of a table's receipts by their run.
-
-        folder: ``<staging>/<identifier>``; in it is a folder for each token.
-        """
+        """Sorts the files in ``<staging>/<identifier>`` by run."""
         found = cls()
         for file in listed:
             token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
@@ -277,13 +253,13 @@ class RunFiles:
         return found
 
     def note(self, file: Listed) -> None:
-        """Keeps the file if it is a fork base, or the checksum of one."""
+        """Adds a fork base or its checksum."""
         if token := token_of_base(crc_owner(file.place)):
             self.bases[token].append(file)
 
     @property
     def newest_ms(self) -> dict[str, int]:
-        """The time when the last file was written that belongs to a run by its path, by token."""
+        """The time of each run's last file."""
         return {
             token: max(file.modified_ms for file in [*self.receipts.get(token, ()), *self.bases.get(token, ())])
             for token in {**self.receipts, **self.bases}
@@ -296,10 +272,9 @@ def pinned_snapshots(
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]],
     now_ms: int,
 ) -> set[int]:
-    """Returns the snapshots of a table that runs which are alive, or may be resumed, have pinned to read them.
+    """Returns the snapshots of a table that alive or resumable runs have pinned.
 
-    leavings: of the tables whose steps read this one. chains_of: what Dagster knows of runs. now_ms: by the storage's
-    clock.
+    leavings: of the tables that read this one.
     """
     pins: dict[str, set[int]] = defaultdict(set)
     newest: dict[str, int] = {}
@@ -319,37 +294,33 @@ class StagedFiles:
     """The files that runs name."""
 
     held: PlaceSet = field(default_factory=PlaceSet)
-    """The files of runs that may still need them."""
+    """Of alive and resumable runs."""
     free: dict[bytes, str] = field(default_factory=dict)
-    """The token of a file whose run is finished or dead, by the digest of the file's place."""
+    """Tokens of finished and dead runs, by a place's digest."""
 
     def set_free(self, token: str, location: str) -> None:
-        """Remembers that a finished or dead run names the location."""
+        """Adds a location of a finished or dead run."""
         for place in all_aliases(location):
             self.free[digest(place)] = token
 
 
 def token_of_base(place: Place) -> str | None:
-    """Returns the token in the name of a fork base; None for any other file."""
+    """Returns the token if the file is a fork base."""
     found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
     return found["token"] if found else None
 
 
 def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapping[str, RunState]) -> StagedFiles:
-    """Reads which files the runs name.
+    """Reads the files named by receipts' forks and by held fork bases. Raises OSError.
 
-    These are the forks in their receipts, the fork bases of runs that may still need them, and all manifests and files
-    of these.
-
-    What can't be read is left out, as no run can use it either: its files go by their age. io: of the table. Raises
-    OSError where the storage can't be read.
+    Skips unreadable metadata, as no run can use it either: its files go by their age.
     """
     found = StagedFiles()
     for token in {**leavings.receipts, **leavings.bases}:
         held = states[token] in HELD
         reader = Reader(io, found.held.add if held else partial(found.set_free, token))
         forks = {fork for receipt in leavings.receipts.get(token, ()) for fork in _forks(staging_io, receipt)}
-        # A fork base of a rewrite names the head snapshot, which its worker reads; no receipt says so until it is done.
+        # A rewrite's worker reads the head snapshot that its fork base names; no receipt names it until the end.
         forks |= {crc_owner(base.place).location for base in leavings.bases.get(token, ())} if held else set()
         for fork in sorted(forks):
             try:
@@ -361,9 +332,8 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapp
 
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
-    """Returns the metadata files that a receipt names, of whatever kind of work it is."""
     if PIN.search(receipt.place.key):
-        return set()  # of what it names, the table keeps the pinned snapshot; the rest is nobody's business
+        return set()  # the table itself keeps the pinned snapshot; the other files are not needed
     try:
         with io.new_input(receipt.place.location).open() as stream:
             return {json.loads(text) for text in METADATA_TEXT.findall(stream.read().decode())}

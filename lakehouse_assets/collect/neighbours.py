@@ -1,7 +1,6 @@
-"""Looks at all tables of the catalog: which lie in each other's way, and which name files outside their own folders.
+"""Finds tables of the catalog that share a folder, or name files outside their own folders (``add_files``).
 
-Where tables share a folder, nobody can tell which of them owns a file. A table may also name files outside its folder
-(``add_files``). Tables that nobody declared count as well: their files are just as live.
+If tables share a folder, nobody can tell who owns a file.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ from lakehouse_assets.collect.needed import Reader, folder_without_links, withou
 from lakehouse_assets.storage.place import Place, aliases, is_elsewhere
 
 FRESH_SECONDS = 300.0
-"""The seconds for which one look serves all tables that are collected. A file that another table begins to name within
-this time may still go if nobody needed it for the whole grace, as it may while its own table is collected."""
+"""A file that another table starts to name within this time may still go."""
 TRIES = 2
-"""The number of times that a table is tried: its error may have passed once all others were looked at."""
+"""A table's error may have passed after all others were read."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,13 @@ class Located:
     identifier: str
     uuid: str
     roots: tuple[Place, ...]
-    """The folders that its files are written to, without links; none of them lies within another."""
+    """Without links; no folder lies within another."""
 
     @classmethod
     def of(cls, identifier: str, table: Table, *, skip_elsewhere: bool = False) -> Located:
-        """Returns the folders of a loaded table. Raises UnknownStorage.
+        """Returns a table's folders. Raises UnknownStorage.
 
-        skip_elsewhere: leave out folders in storages that no collected table can lie in.
+        skip_elsewhere: omit folders in storages where no collected table can be.
         """
         named = [
             table.location(),
@@ -57,7 +55,7 @@ class Located:
         return cls(identifier, str(table.metadata.table_uuid), _outermost(paths))
 
     def holds(self, place: Place) -> bool:
-        """Tells whether the place is one of the table's folders or lies in one."""
+        """Whether the place is, or lies in, one of the table's folders."""
         return any(place.is_within(root) for root in self.roots)
 
 
@@ -76,16 +74,14 @@ class Locations:
     """All tables of the catalog."""
 
     tables: Sequence[Located]
-    """The tables that could be loaded."""
     unknown: Mapping[str, str]
-    """The reason why nobody knows which files a table needs, or where it lies, by the table's identifier."""
+    """Reasons, by identifier."""
 
     def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
-        """Returns the reasons why no file of the table can be judged, each with what to do; empty if there is none.
+        """Returns the reasons why no file of the table can be judged.
 
-        table: as it is now, whatever is known of it here. staging: the prefix of what is no table's. unshared:
-        LAKEHOUSE_UNSHARED. A table that can't be read may name any file: it keeps every other table from being
-        collected, but for those that lie below LAKEHOUSE_UNSHARED.
+        An unreadable table may name any file, so it blocks all tables except those below LAKEHOUSE_UNSHARED
+        (``unshared``).
         """
         folder = folder_without_links(unshared) if unshared else None
         found = []
@@ -109,7 +105,6 @@ def _unknown(name: str, why: str) -> str:
 
 
 def _problem(one: Located, other: Located) -> str | None:
-    """Returns how two tables are in each other's way; None if they are not."""
     if one.uuid == other.uuid:
         return f"{one.identifier} and {other.identifier} are one table, {one.uuid}, registered twice"
     for inner, outer in permutations((one, other)):
@@ -122,27 +117,26 @@ def _problem(one: Located, other: Located) -> str | None:
 
 @dataclass
 class Neighbours:
-    """Every table of the catalog, read anew once a look is too old; a manifest is read once only."""
+    """Reads every table of the catalog, and each manifest once."""
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """The locations that a table names and that lie in none of its own folders, by the table's UUID."""
+    """Locations that a table names outside its folders, by UUID."""
     _readers: dict[Located, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
-        """Loads every table and reads what it names, unless that was done a moment ago.
+        """Loads every table and reads what it names; returns the last result for FRESH_SECONDS.
 
-        If the last look is less than FRESH_SECONDS old, the same object is returned. A table that can't be read is in
-        the result's ``unknown``, as are the tables of a namespace that can't be listed: ``namespace.*``. Raises what
-        the catalog raises where its namespaces can't be listed.
+        Unreadable tables are in ``unknown``, as is ``namespace.*`` if a namespace can't be listed. Raises the catalog's
+        errors if it can't list its namespaces.
         """
         if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
             self._last = time.monotonic(), self._look()
         return self._last[1]
 
     def named_by_others(self, uuid: str) -> set[str]:
-        """Returns the locations that each other table names outside its own folders."""
+        """Returns the locations that other tables name outside their folders."""
         return {location for other, found in self.outside.items() if other != uuid for location in found}
 
     def _look(self) -> Locations:
@@ -154,14 +148,13 @@ class Neighbours:
             for identifier in left:
                 try:
                     self._look_at(identifier, tables)
-                except Exception as error:  # catalogs and storages have errors of their own, of one table or of all
+                except Exception as error:  # any error of catalogs and storages
                     unknown[identifier] = f"{type(error).__name__}: {error}"
             left = list(unknown)
         unknown |= unlisted
         return Locations(list(tables.values()), {".".join(name): why for name, why in unknown.items()})
 
     def _identifiers(self) -> tuple[list[Identifier], dict[Identifier, str]]:
-        """Returns the identifier of every table, in nested namespaces as well; and why namespaces can't be listed."""
         left, seen = list(self.catalog.list_namespaces()), set[Identifier]()
         found: list[Identifier] = []
         unlisted: dict[Identifier, str] = {}
@@ -175,23 +168,22 @@ class Neighbours:
             except Exception as error:  # a role may have no right to list the databases of others
                 unlisted[*namespace, "*"] = f"{type(error).__name__}: {error}"
                 continue
-            with suppress(NoSuchNamespaceError, BadRequestError):  # of a catalog without nested namespaces
+            with suppress(NoSuchNamespaceError, BadRequestError):  # a catalog without nested namespaces
                 left += self.catalog.list_namespaces(namespace)
         return found, unlisted
 
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
-        """Notes where the table lies, then reads its manifests: they may be what can't be read."""
+        """Notes the folders first, as the manifests may be unreadable."""
         if table := self._load(identifier):
             tables[identifier] = Located.of(".".join(identifier), table, skip_elsewhere=True)
             self._read(table, tables[identifier])
 
     def _load(self, identifier: Identifier) -> Table | None:
-        """Loads a table; None if it was dropped since it was listed, or is no Iceberg table."""
         try:
             return self.catalog.load_table(identifier)
         except NoSuchIcebergTableError:
             return None
-        except NoSuchTableError:  # what REST servers also answer for a metadata file that is missing
+        except NoSuchTableError:  # REST servers also answer this if a metadata file is missing
             with suppress(NoSuchNamespaceError):
                 if identifier in self.catalog.list_tables(identifier[:-1]):
                     raise

@@ -1,4 +1,4 @@
-"""What a collection reports, and why it refuses a table."""
+"""Reports of collections, and why storage refuses them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lakehouse_assets.wire.work import Durable
 NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
-"""The codes that S3 may have for a single object: one that is locked, denied by a policy, or archived."""
+"""Codes for a locked, denied or archived object."""
 
 
 class Refused(str):
-    """The reason of a file that stays because the storage refuses to remove it, for now."""
+    """Why the storage refuses to remove a file, for now."""
 
     __slots__ = ()
 
     @classmethod
     def by(cls, said: str | None) -> Refused:
-        """said: the words or the code of the storage."""
+        """said: the storage's words or code."""
         return cls(f"the storage refuses it: {said}")
 
 
@@ -58,14 +58,13 @@ class Kept:
 
     place: Place
     reason: str
-    """A sentence for a person."""
 
 
 @contextmanager
 def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
     """Turns errors of the file system and of S3 into StorageRefused.
 
-    subject: whose place it is, as in "table nyc.flights". verb: what was about to be done to it, as in "be listed".
+    subject, verb: "table nyc.flights", "be listed".
     """
     try:
         yield
@@ -79,7 +78,6 @@ def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str | None:
-    """Returns what to do about the error; None if it is no storage's."""
     if isinstance(error, OSError):
         return ADVICE.get(error.errno or 0, "see to that storage")
     if "botocore" not in sys.modules:
@@ -95,15 +93,14 @@ def _advice(error: Exception) -> str | None:
 
 
 def is_of_one_file(error: Exception) -> bool:
-    """Tells whether the error may be about this file only, so that others can go on."""
+    """Whether the error may be about this file only."""
     return isinstance(error, PermissionError) or error_code(error) in OF_ONE_OBJECT
 
 
 def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
-    """Returns the files of a batch that stay, by ordinal, with the reason.
+    """Returns the reasons of files that stay, by ordinal.
 
-    told: for each file None, why it stays, or an error with is_of_one_file(). Raises the first error where all files
-    have the same one: then it is about no single file.
+    told: for each file None, a reason, or an error with is_of_one_file(). Raises the first error if all are the same.
     """
     reasons = [_refused(why) if isinstance(why, Exception) else why for why in told]
     if told and isinstance(told[0], Exception) and len(set(reasons)) == 1:
@@ -116,19 +113,17 @@ def _refused(error: Exception) -> str:
 
 
 def is_missing(error: Exception) -> bool:
-    """Tells whether S3 says that the object or its version is not there."""
+    """Whether the object or version does not exist."""
     return error_code(error) in ("NoSuchKey", "404", "NotFound", "NoSuchVersion")
 
 
 def is_changed(error: Exception) -> bool:
-    """Tells whether S3 says that the object is not the one that was meant, or is there already."""
+    """Whether the object differs from the expected one, or exists already."""
     return error_code(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 
 
 EXAMPLES = 20
-"""The number of due files that a report names, each with the reason."""
 LOOK = "look"
-"""The name of what a pass leaves for the health of its table (notes())."""
 
 
 @dataclass
@@ -137,10 +132,9 @@ class Tally:
 
     files: int = 0
     size: int = 0
-    """The sum of their sizes, in bytes."""
 
     def add(self, size: int) -> None:
-        """Counts one more file. size: its bytes."""
+        """Counts one file."""
         self.files += 1
         self.size += size
 
@@ -155,61 +149,50 @@ class Report:
     identifier: str
     dry_run: bool
     judged_ms: int | None = None
-    """The time for which the files were judged, by the storage's clock; None if none was judged."""
+    """None if no file was judged."""
     listed: Tally = field(default_factory=Tally)
-    """The files in the table's folders; receipts don't count."""
+    """Without receipts."""
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    """The files that stay, by the reason."""
+    """By reason."""
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    """The files that may go, by the reason, receipts included; only the first of them are marked where there are very
-    many."""
+    """By reason, with receipts."""
     due: Tally = field(default_factory=Tally)
-    """The unneeded files that were marked long enough."""
+    """Unneeded files, marked long enough."""
     examples: list[tuple[str, int, str]] = field(default_factory=list)
-    """The first of the due files: the location, the size in bytes, and why it is due, a sentence for a person."""
+    """Location, bytes and reason."""
     trashed: Tally = field(default_factory=Tally)
-    """The files that this pass moved to the trash."""
     purged: Tally = field(default_factory=Tally)
-    """The files that are gone for good after their time in the trash."""
+    """Deleted from the trash."""
     refused: list[Kept] = field(default_factory=list)
-    """The due files that were not moved to the trash, and those that were not deleted from it, each with the reason."""
+    """Due files that could not be moved or deleted."""
     problems: list[str] = field(default_factory=list)
-    """What a person has to see to: texts that name the table, what was found, and what to do next."""
     is_large: bool = False
-    """Whether so much is due that a person has to allow it before anything is moved."""
+    """Whether a person must allow the move."""
 
     @property
     def unreachable(self) -> Tally:
-        """All files that nobody needs."""
+        """All unneeded files."""
         return sum(self.unneeded.values(), Tally())
 
 
 def notes(staging: str, uuid: UUID, name: str) -> str:
-    """Returns the location at which the collector keeps something about a table. staging: LAKEHOUSE_STAGING."""
+    """Returns the location of the collector's notes about a table."""
     return f"{staging}/collect/{uuid}/{name}"
 
 
 @dataclass(frozen=True)
 class LastLook(Durable):
-    """The result of the last passes, for the check ``storage``.
-
-    ``problems`` are the last pass's. The rest is of the last pass that could judge the table's files; 0 and None where
-    there was none.
-    """
+    """The results of the last pass that could judge files; ``problems`` are the last pass's."""
 
     at_ms: int | None = None
-    """The time of that pass, by the storage's clock."""
     files: int = 0
-    """The number of files that nobody needs and that are still there."""
+    """Unneeded files."""
     size: int = 0
-    """Their size in bytes."""
     due: int = 0
-    """The number of those that were marked long enough."""
     problems: tuple[str, ...] = ()
-    """Messages for a person."""
 
     def after(self, report: Report) -> LastLook:
-        """Returns what is to be kept once there was one more pass."""
+        """Returns the result after one more pass."""
         problems = tuple(report.problems)
         if report.judged_ms is None:
             return replace(self, problems=problems)
@@ -219,8 +202,5 @@ class LastLook(Durable):
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
-        """Reads what the last passes left; None where there was no pass, or the file is torn or another version's.
-
-        Raises OSError.
-        """
+        """Returns None if the file is missing, torn or of another version. Raises OSError."""
         return read_json(io, location, cls.from_json)

@@ -1,4 +1,4 @@
-"""What one look sees of the folder of a table: its place, its files, its neighbours."""
+"""One look at a table's folders: its files, runs, metadata and neighbours."""
 
 from __future__ import annotations
 
@@ -41,34 +41,30 @@ from lakehouse_assets.storage.objects import folders_in, objects_at
 from lakehouse_assets.storage.place import Place, place_of
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
-"""Returns what Dagster knows of the runs with these tokens (leases.chains)."""
 
 
 @dataclass
 class Site:
-    """One catalog and its staging prefix, for as many tables as are collected in one go."""
+    """One catalog and its staging prefix."""
 
     catalog: Catalog
     staging: str
-    """LAKEHOUSE_STAGING."""
     chains: Chains
     unshared: str | None = None
-    """LAKEHOUSE_UNSHARED."""
     neighbours: Neighbours = field(init=False)
     _newest: dict[str, Batch] = field(default_factory=dict)
-    """The last batch of each ledger below the staging prefix that has one, by the table's UUID."""
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.catalog)
 
     @property
     def staging_place(self) -> Place:
-        """The place of LAKEHOUSE_STAGING. Raises UnknownStorage."""
+        """Raises UnknownStorage."""
         return place_of(self.staging)
 
     @property
     def staging_io(self) -> FileIO:
-        """A FileIO for the staging prefix, made anew with the catalog's properties."""
+        """A new FileIO for the staging prefix."""
         return load_file_io(dict(self.catalog.properties), self.staging)
 
     def receipts_of(self, identifier: str) -> Place:
@@ -76,15 +72,15 @@ class Site:
         return self.staging_place.child(identifier)
 
     def notes(self, uuid: UUID, name: str) -> str:
-        """Returns the location at which the collector keeps something about a table."""
+        """Returns the location of the collector's notes about a table."""
         return notes(self.staging, uuid, name)
 
     def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
-        """Lists the files below a table's folder, with what the catalog vends for it. Raises as list_files()."""
+        """Lists a table's folder, with vended credentials. Raises as list_files()."""
         return list_files(self._properties(table), root)
 
     def list_receipts(self, identifier: str) -> Iterator[Listed]:
-        """Lists the files in the folders of a table's runs. Raises as list_files()."""
+        """Lists a table's receipts. Raises as list_files()."""
         return list_files(self.catalog.properties, self.receipts_of(identifier))
 
     def now_ms(self) -> int:
@@ -92,19 +88,19 @@ class Site:
         return storage_now(self.catalog.properties, self.staging)
 
     def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
-        """Leaves a mark of its owner in the table's folder. Raises StorageRefused, UnknownStorage."""
+        """Writes an owner's mark into the table's folder. Raises StorageRefused and UnknownStorage."""
         with refusals(f"table {identifier}", "be marked as this catalog's", place_of(table.location())):
             write_mark(table, mark)
 
     def trash(self, table: Table, identifier: str, root: Place) -> Trash:
-        """Returns the trash for files below the root. Raises as Trash.for_location()."""
+        """Returns the trash for a folder. Raises as Trash.for_location()."""
         owner = Owner(identifier, str(table.metadata.table_uuid))
         return Trash.for_location(self._properties(table), self.staging, owner, root)
 
     def trashes(self, identifier: str, table: Table | None) -> list[Trash]:
-        """Returns all trashes that have something of the table, also of one that was dropped and had that identifier.
+        """Returns the trashes of all tables, also dropped ones, with this identifier.
 
-        table: the one that the catalog has by that identifier, if any. Raises as Trash.for_location().
+        Raises as Trash.for_location().
         """
         own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
         properties = self._properties(table) if table else self.catalog.properties
@@ -115,12 +111,11 @@ class Site:
         return [*own, *(Trash.for_location(properties, self.staging, *place) for place in places)]
 
     def _newest_batches(self) -> Iterator[Batch]:
-        """Gives the last batch of each ledger: a table has the name that it had then, and lay where its files did."""
         folder = self.staging_place.child("collect")
         for uuid in folders_in(self.catalog.properties, folder):
             if uuid not in self._newest:
                 ledger = Ledger(objects_at(self.catalog.properties, folder.child(f"{uuid}/ledger")))
-                with suppress(ForeignVersion):  # told where that table itself is collected
+                with suppress(ForeignVersion):  # reported when that table itself is collected
                     if batch := ledger.last():
                         self._newest[uuid] = batch
             if uuid in self._newest:
@@ -134,7 +129,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotJudged(MaintenanceRefused):
-    """No file of the table can be judged; ``problems`` say why, each with what to do next."""
+    """No file of the table can be judged."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -143,7 +138,7 @@ class NotJudged(MaintenanceRefused):
 
 @dataclass
 class TableListing:
-    """A table's folders, listed, and what is known of the files in them."""
+    """A table's listed files, and what is known about them."""
 
     site: Site
     identifier: str
@@ -151,35 +146,27 @@ class TableListing:
     table: Table
     where: Located
     now_ms: int
-    """The time before the listing, by the storage's clock."""
+    """Before the listing."""
     files: Spool = field(default_factory=Spool)
-    """The files in the table's folders."""
     leavings: RunFiles = field(default_factory=RunFiles)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
-    """The places that the table's metadata names, and those that other tables name outside their own folders."""
+    """Named by the table, or by other tables outside their folders."""
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
-    """The time when the last file of a run was written, by token."""
     is_marked: bool = False
-    """Whether a mark of the table's owner was listed: some storage answers "denied" for a file that is not there."""
+    """Tracked because some storages answer "denied" for a missing mark."""
     mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
     _looked: Locations | None = None
 
     @classmethod
     def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> TableListing:
-        """Begins a pass over a table as it is by now, by the storage's clock.
-
-        Raises UnknownStorage, and as Site.now_ms().
-        """
+        """Starts a pass over a table. Raises UnknownStorage, and as Site.now_ms()."""
         return cls(site, identifier, periods, table, Located.of(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
-        """Lists the table's files and receipts, before anything else is read.
-
-        Whatever is written from now on is not judged. Raises as Site.list_table().
-        """
+        """Lists all files and receipts first: files written later are not judged. Raises as Site.list_table()."""
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = RunFiles.of(folder, self.site.list_receipts(self.identifier))
@@ -191,10 +178,10 @@ class TableListing:
                 report.listed.add(file.size)
 
     def read_all(self) -> None:
-        """Reads the marks, the runs and what they staged, and then the table's metadata.
+        """Reads the marks, the runs and their staged files, then the table's metadata.
 
-        Runs come before metadata: what a run publishes in between is live by then. Raises NotJudged,
-        UnreadableMetadata, OSError and whatever Dagster's storage and the catalog raise.
+        Runs come first: files that a run publishes in between are then live. Raises NotJudged, UnreadableMetadata,
+        OSError, and the errors of Dagster's storage and the catalog.
         """
         self.marks = self.mark_store.read()
         self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
@@ -212,17 +199,16 @@ class TableListing:
         self.knowledge = Knowledge(self.live, staged, kept, states, self.now_ms, self.periods)
 
     def states(self, tokens: Collection[str]) -> dict[str, RunState]:
-        """Returns the states of runs by now; all of them have files."""
+        """Returns the current states of runs that have files."""
         chains = self.site.chains(tokens)
         return {
             token: state_of(chains.get(token), self.newest_ms[token], self.now_ms, self.periods) for token in tokens
         }
 
     def read_again(self) -> None:
-        """Reads what the table names now, and what other tables name once the last look at them is too old.
+        """Reads the table's metadata again, and other tables if the last look is too old.
 
-        Raises NotJudged where the table is not in the catalog any more, another one took its place, or one came to lie
-        there.
+        Raises NotJudged if the table left the catalog, was replaced, or shares its folders with another one.
         """
         table = load(self.site, self.identifier)
         where = Located.of(self.identifier, table)
@@ -238,9 +224,9 @@ class TableListing:
         self._read_neighbours()
 
     def note_owner(self) -> None:
-        """Leaves a mark in the table's folder that this catalog has it, where there is none.
+        """Marks the table's folder as this catalog's, if it has no mark.
 
-        Table buckets take no file of a name that Iceberg does not know: there lineage alone tells of another owner.
+        Table buckets refuse files with names unknown to Iceberg; there, only lineage reveals another owner.
         """
         if self.mark is None:
             try:
@@ -254,7 +240,7 @@ class TableListing:
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
     def judged(self) -> Iterator[tuple[Listed, Judgement, Mark | None]]:
-        """Gives every listed file with its judgement and its mark, receipts too."""
+        """Yields every listed file and receipt."""
         for file in starmap(Listed.of, self.files):
             mark = self.marks.of(file)
             yield file, self.knowledge.judge(file, mark.token if mark else None), mark
@@ -276,7 +262,6 @@ class TableListing:
             self.live.add(location)
 
     def _unnamed_metadata(self, staged: StagedFiles) -> Iterator[Listed]:
-        """Gives the metadata files that neither the catalog nor a run names."""
         for location, *more in self.files:
             if location.endswith(METADATA):
                 file = Listed.of(location, *more)
@@ -297,7 +282,7 @@ class TableListing:
 
 
 def load(site: Site, identifier: str) -> Table:
-    """Returns the table as it is now. Raises NotJudged where it is not in the catalog, and what the catalog raises."""
+    """Loads a table. Raises NotJudged if it is not in the catalog, and the catalog's errors."""
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:

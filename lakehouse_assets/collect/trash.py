@@ -1,4 +1,4 @@
-"""The one door out of the lake: what is due moves to its table's trash, comes back, or goes for good after its time."""
+"""The trash of a table: takes, restores and purges files."""
 
 from __future__ import annotations
 
@@ -32,40 +32,36 @@ from lakehouse_assets.storage.objects import objects_at, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 
 RETENTION = timedelta(days=7)
-"""The time for which a file can be brought back."""
 LEDGER_LIFE = timedelta(days=90)
-"""The time for which the ledger still tells of files that can't be brought back any more."""
+"""How long the ledger remembers files that can't be restored any more."""
 TABLE_BUCKET = "--table-s3"
-"""The end of the names of buckets in which S3 Tables keeps tables
-(https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
+"""The suffix of S3 Tables' buckets (https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
 UNFINISHED = "the run ended before it was taken"
 
 
 @dataclass(frozen=True)
 class TrashReport:
-    """The result of putting files into the trash, or of deleting them from it for good."""
+    """The result of put() or purge()."""
 
     files: int
-    """The number of files that went."""
     size: int
-    """Their size in bytes."""
     kept: tuple[Kept, ...]
-    """The files that should have gone and did not, each with the reason."""
+    """The files that should have gone."""
     until_ms: int = 0
-    """The time until which the files can be brought back, by the storage's clock; 0 where they are gone for good."""
+    """The end of retention; 0 after purge()."""
 
 
 @dataclass(frozen=True)
 class TrashSelection:
-    """Selects what to bring back of a table: every file, or the files that meet all conditions."""
+    """Selects the files that meet all conditions."""
 
     run: str | None = None
-    """The run that put them into the trash; None for any."""
+    """The run that trashed them; None for any."""
     places: frozenset[Place] = frozenset()
-    """Files, or folders with all that was below them; empty for any."""
+    """Files or folders; empty for any."""
 
     def has(self, batch: Batch, entry: Entry) -> bool:
-        """Tells whether the file is meant."""
+        """Whether the file is selected."""
         if self.run not in (None, batch.run):
             return False
         file = without_links(entry.place)
@@ -74,16 +70,13 @@ class TrashSelection:
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """The result of bringing files back."""
+    """The result of restore()."""
 
     restored: int
-    """The number of files that were brought back."""
     size: int
-    """Their size in bytes."""
     there: int
-    """The number of files that were there already, unchanged."""
+    """Files that were there already, unchanged."""
     lost: tuple[Kept, ...]
-    """The files that can't come back, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +87,16 @@ class Trash:
     place: Place
     ledger: Ledger
     bin: Bin
-    """Takes files there now."""
     bin_of: Callable[[Batch], Bin]
-    """Finds the bin by which the files of a batch were taken."""
     properties: Mapping[str, str]
-    """PyIceberg's properties, as in for_location()."""
     staging: str
-    """The staging prefix."""
 
     @classmethod
     def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
-        """Returns the trash for files below the place, by what its storage offers.
+        """Returns the trash for files below the place.
 
-        properties: PyIceberg's, of a FileIO that may read and write both the table and the staging prefix. Raises
-        StorageRefused where the storage has no way to take a file and give it back.
+        properties: of a FileIO with access to both the table and the staging prefix. Raises StorageRefused if the
+        storage can't take files and give them back.
         """
         folder = place_of(staging).child(f"collect/{owner.uuid}")
         with refusals(f"table {owner.identifier}", "be collected", place):
@@ -116,11 +105,10 @@ class Trash:
         return cls(owner, place, ledger, now, of, properties, staging)
 
     def put(self, files: Sequence[Entry], run: str) -> TrashReport:
-        """Moves the files to the trash that are still what was listed. run: the one that does it, for the ledger.
+        """Moves unchanged files to the trash. run: the Dagster run's id.
 
-        This is done in the order that loses nothing: it writes down what is to be taken, takes it, and writes what was.
-        Raises StorageRefused when the storage fails; what is in the trash by then is in the ledger. Raises ValueError
-        for a file that does not lie at the trash's place.
+        Records the intent, takes the files, then records the result. Raises StorageRefused if the storage fails,
+        ValueError for a file outside the trash's place.
         """
         for file in files:
             if not file.place.is_within(self.place):
@@ -146,26 +134,23 @@ class Trash:
         return stayed
 
     def held(self) -> set[Place]:
-        """Returns the places of all files that can be brought back, without links. Raises StorageRefused."""
+        """Returns the places of restorable files, without links. Raises StorageRefused."""
         with self._refusals("be looked for in the trash"):
             recorded = self.ledger.read()
         return {without_links(one.batch.entries[n].place) for one in recorded for n in one.held()}
 
     def restore(self, selection: TrashSelection) -> RestoreReport:
-        """Brings files back to where they were; what is there by now is never overwritten.
-
-        Raises StorageRefused; what is back by then stays.
-        """
+        """Moves files back; never overwrites a file. Raises StorageRefused; restored files stay."""
         count: Counter[str] = Counter()
         lost: list[Kept] = []
         with self._refusals("be restored"):
             self._settle()
-            for recorded in reversed(self.ledger.read()):  # of two files of one name, the newer one comes back
+            for recorded in reversed(self.ledger.read()):  # the newer of two files with one name comes back
                 for n, told in self._give_back(recorded, selection).items():
                     entry = recorded.batch.entries[n]
                     if told == BACK:
                         count.update(restored=1, size=entry.size)
-                    elif n not in recorded.kept:  # of a file that was never taken there is nothing to tell
+                    elif n not in recorded.kept:  # a file that was never taken needs no report
                         count.update(there=told == THERE)
                         lost += [Kept(entry.place, told)] if told != THERE else []
         return RestoreReport(count["restored"], count["size"], count["there"], tuple(lost))
@@ -179,10 +164,9 @@ class Trash:
         return told
 
     def purge(self, now_ms: int) -> TrashReport:
-        """Deletes for good what can't be brought back any more, and forgets what nobody will ask for.
+        """Deletes files after their retention, and old records. Raises StorageRefused.
 
-        Only what the trash has is deleted, and only what the ledger says that it took. now_ms: by storage_now(). Raises
-        StorageRefused; what is gone by then is gone.
+        Deletes only files that the ledger records as taken.
         """
         gone: list[Entry] = []
         kept: list[Kept] = []
@@ -199,14 +183,14 @@ class Trash:
                     if not any(isinstance(reason, Refused) for reason in stayed.values()):
                         self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
                         gone += [batch.entries[n] for n in taken if n not in stayed]
-                    # Else it is tried again at the next pass, and counted then.
+                    # Otherwise the next pass tries again, and counts it.
         return TrashReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
 
     def _settle(self) -> None:
-        """Finds out by looking, and writes down, what a run took that ended before it could say.
+        """Checks and records what a run took that ended without a record.
 
-        Nothing is moved: what such a run had decided may be wrong by now. The run may be at work still: its own record,
-        when it comes, replaces this one.
+        Moves no file, as such a run's decisions may be outdated. If the run is still working, its own record replaces
+        this one.
         """
         for recorded in self.ledger.unfinished():
             batch = recorded.batch
@@ -231,11 +215,7 @@ def _ms(moment: datetime) -> int:
 
 
 def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, Callable[[Batch], Bin]]:
-    """Returns the bin by which files are taken at the place now, and a function that finds the bin of an earlier batch.
-
-    folder: of the trash. table: its identifier. Raises StorageRefused where there is no way to take a file and give it
-    back, and what the storage raises.
-    """
+    """Returns the place's bin, and a function for earlier batches. Raises StorageRefused."""
     if folder.is_within(place):
         raise StorageRefused(
             f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
@@ -256,7 +236,7 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
         return VersionedBin(client, is_conditional) if versions else PlainBin(client, is_conditional, folder)
 
     def of(batch: Batch) -> Bin:
-        # One ledger may tell of files of two storages: receipts lie where LAKEHOUSE_STAGING is.
+        # A ledger may have files of two storages: receipts lie in LAKEHOUSE_STAGING.
         first = batch.entries[0]
         return LocalBin(folder.key) if first.place.kind is StorageKind.FILE else s3(versions=bool(first.version))
 

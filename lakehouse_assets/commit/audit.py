@@ -1,7 +1,6 @@
-"""Audits staged rows before anyone can see them, by file statistics and receipts.
+"""Audits staged rows before a commit, by file statistics and receipts.
 
-Catalogs are not asked and nothing is committed here. Data is read only of columns whose statistics are missing, and of
-text columns with a U+FFFD in a bound.
+Reads data only of columns without statistics, and of text columns with U+FFFD in a bound.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
     from lakehouse_assets.declare.table import Table
 
-# A finding lists as many examples as a person reads; its counts are complete.
+# A finding lists this many examples; its counts are complete.
 EXAMPLES = 5
 
 
 LAKE = "lake"
-"""The rule that workers commit nothing to the table."""
+"""Workers commit nothing to the table."""
 TEXT = "text"
-"""The rule that no bound of a file is made of text that is not UTF-8."""
+"""No file bound comes from text that is not UTF-8."""
 
 
 class Rule(StrEnum):
@@ -45,13 +44,11 @@ class Rule(StrEnum):
     REQUIRED = "required"
     """Required columns hold no nulls."""
     UNIQUE = "unique"
-    """The columns declared ``unique`` are unique within each Iceberg partition."""
     EMPTY = "empty"
-    """Each partition has rows, unless the table is declared with ``allow_empty``."""
+    """Each partition has rows, unless the table declares ``allow_empty``."""
     CHECKS = "checks"
-    """No row fails one of the table's ``checks``."""
     CHANGED = "changed"
-    """A merge updates and deletes no larger share of the table's rows than it is declared with."""
+    """A merge changes at most the declared share of the table's rows."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +56,12 @@ class AuditFinding:
     """One broken rule."""
 
     rule: str
-    """A Rule, or ``lake`` or ``text``, which every run keeps."""
+    """A Rule, or ``lake`` or ``text``, which apply to every run."""
     message: str
     evidence: Mapping[str, Any]
-    """JSON values: counts, examples, partition keys, chunks."""
+    """JSON values."""
     bad: tuple[str, ...] = ()
-    """The partition keys that it shows to be bad; "" for a table without partitions."""
+    """The partition keys known to be bad; "" for a table without partitions."""
 
 
 def audit(
@@ -74,12 +71,8 @@ def audit(
     rules: Collection[Rule],
     at_most_changed: float | None = None,
 ) -> list[AuditFinding]:
-    """Returns everything in what a run staged that breaks these rules, or those of every run.
-
-    The list is empty if the run may be published.
-    region: all partitions of the run. chunks: one for each receipt. rules, at_most_changed: as in WriteStrategy.
-    """
-    # The rules are in the order in which they are reported. Generators: those that are not wanted are not checked.
+    """Returns a finding for each broken rule; none if the run may be published."""
+    # In the order of the report. Generators: a rule that is not wanted costs nothing.
     by_rule = {
         Rule.PARTITIONS: chain(_rows_outside(table, region, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
@@ -98,11 +91,9 @@ def own_commits(
 ) -> list[AuditFinding]:
     """Finds commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
-    Spark writes its application's id into each snapshot; the ids in the forks are those of this run's workers.
-    metadata: the table's, after everything was staged. known: ids of snapshots that others committed under the same
-        application, by a JVM that served another run before.
-    Commits to other tables, snapshots outside main's history, changes without a snapshot (properties, schema,
-    rollbacks) and commits by workers without a receipt are not found.
+    metadata: after all staging. known: ids of snapshots that others committed under the same Spark application, in a
+    JVM that served another run. Misses commits to other tables, snapshots outside main's history, changes without a
+    snapshot, and workers without a receipt.
     """
     workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
@@ -146,9 +137,9 @@ def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -
 
 
 def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
-    """Finds rows that a merge deleted outside its partitions, by delete files or with the data file that they were in.
+    """Finds rows that a merge deleted outside its partitions.
 
-    Delete files that no row needs any more may go from anywhere. A file under an older partition spec may lie partly
+    A delete file that no row needs any more may be removed from anywhere. A file of an older spec may lie partly
     outside.
     """
     for chunk in chunks:
@@ -176,7 +167,7 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding
     for column in (f for f in table.schema.fields if f.required):
         nulls: Counter[str] = Counter()
         for chunk in chunks:
-            # Found by name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
+            # By name: an evolved table, or a catalog that numbers columns, has other ids than the declaration.
             staged_column = chunk.schema.find_field(column.name)
             for file in chunk.files:
                 if count := nulls_in(chunk, file, staged_column):
@@ -250,7 +241,6 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
 
 
 def _rows_before(chunk: StagedChunk) -> int:
-    """Returns how many rows the snapshot had that the chunk's fork began with, by its summary; 0 if there was none."""
     base = chunk.metadata.snapshot_by_id(chunk.receipt.base_snapshot_id or 0)
     summary = base.summary if base else None
     return int(summary["total-records"] or 0) - int(summary["total-position-deletes"] or 0) if summary else 0
@@ -270,7 +260,7 @@ def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Audi
 
 
 def _alone(chunk: StagedChunk) -> tuple[str, ...]:
-    """Returns the chunk's partition if it has one only: of several, nobody knows which one is bad."""
+    """Of several partitions, the bad one is unknown."""
     parts = tuple(parts_of(chunk.receipt.keys))
     return parts if len(parts) == 1 else ()
 

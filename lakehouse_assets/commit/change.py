@@ -1,4 +1,4 @@
-"""Changes to publish: which files a run adds and removes, and what it refuses."""
+"""Changes to publish, and the conflicts that they refuse."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from lakehouse_assets.wire.work import Bound
 
 
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
-    """Builds the predicate for rows within all bounds, except those that PyIceberg can't read.
+    """Builds the predicate for rows within all bounds.
 
-    Spark also has days after the year 9999, which it can't read.
+    Skips bounds that PyIceberg can't read, such as days after the year 9999.
     """
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
@@ -77,16 +77,15 @@ def _value(text: str, kind: IcebergType) -> Literal[Any]:
 
 @dataclass
 class ManifestsWithin:
-    """Tells which manifests may list files with rows for which a predicate holds."""
+    """Finds manifests that may list files with rows for which a predicate holds."""
 
     metadata: TableMetadata
     schema: Schema
-    """The schema whose column names the predicate uses."""
     predicate: BooleanExpression
     _manifests: dict[int, Callable[[ManifestFile], bool]] = field(default_factory=dict, init=False)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Tells whether the manifest may list such a file."""
+        """Whether the manifest may list such a file."""
         spec_id = manifest.partition_spec_id
         if spec_id not in self._manifests:
             spec = self.metadata.specs()[spec_id]
@@ -97,7 +96,7 @@ class ManifestsWithin:
 
 @dataclass
 class Within(ManifestsWithin):
-    """Tells which files may hold such rows, as well as which manifests may list these."""
+    """Finds files that may hold such rows, and their manifests."""
 
     _partitions: dict[int, Callable[[Record], bool]] = field(default_factory=dict, init=False)
 
@@ -105,7 +104,7 @@ class Within(ManifestsWithin):
         self._metrics = _InclusiveMetricsEvaluator(self.schema, self.predicate)
 
     def has(self, file: DataFile) -> bool:
-        """Tells whether the file may hold such rows or, as a delete file, delete them."""
+        """Whether the file may hold such rows or delete them."""
         spec_id = file.spec_id
         if spec_id not in self._partitions:
             spec = self.metadata.specs()[spec_id]
@@ -118,10 +117,7 @@ class Within(ManifestsWithin):
 
 
 def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
-    """Yields why these chunks can't be published to the table as it is now, causes before their consequences.
-
-    missing: paths of staged files that are not in storage; with them the table could not be read.
-    """
+    """Yields why the chunks can't be published to the table as it is now, causes before consequences."""
     if repeated := repeated_chunks(staged):
         yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
     yield from changed_since(table.metadata, staged)
@@ -136,7 +132,7 @@ def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]
 
 
 def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator[str]:
-    """Yields why the staged files no longer fit the table: it is another one, or has other partitions or columns."""
+    """Yields why the staged files no longer fit the table."""
     for chunk in staged:
         then = chunk.metadata
         if now.table_uuid != then.table_uuid:
@@ -153,54 +149,44 @@ def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
-    """Yields nulls in columns that have become required: the audit used the schema that the run began with."""
+    """The audit used the schema with which the run began."""
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
         yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
 
 
 class Publishable(ABC):
-    """A change that publish() commits; it calls, at each attempt, needed() and plan().
-
-    The texts are those of maintenance, whose next run does what this one could not.
-    """
+    """A change that publish() commits: each attempt calls needed() and plan()."""
 
     operation: Operation
-    """The operation of the snapshot."""
     consequence = "Nothing was changed; the next run begins anew"
-    """The end of the message of a refusal: what became of the work, and what to do."""
+    """Ends the message of a refusal."""
     after_contention = "The table is as it was; the next run begins anew"
-    """The same for the error where the attempts to commit run out."""
+    """Ends the message if the attempts run out."""
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns the files that must be in storage when the change is committed.
+        """Returns the files that must be in storage at the commit.
 
-        It is empty if metadata alone forbids the change: if the table was created again, the old one's files may not be
-        readable.
+        Empty if metadata alone forbids the change: the files of a table created again may not be readable.
         """
         return ()
 
     @abstractmethod
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
-        """Plans what to commit to the table as it is now.
+        """Plans the commit to the table as it is now. Raises PublishRefused if the change doesn't fit it.
 
-        missing: paths of needed files that are not in storage. Raises PublishRefused if the change doesn't fit the
-            table.
+        missing: paths of needed files that are not in storage.
         """
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem.
-
-        table: its name.
-        """
+        """Returns the error for a problem."""
         return PublishRefused(f"table {table}: {problem}. {self.consequence}")
 
 
 class RunChange(Publishable):
-    """A change of a run: what its workers have staged."""
+    """The change of a run."""
 
     staged: Sequence[StagedChunk]
-    """The forks whose files are added. The table must still fit them."""
     consequence = "Nothing was published; materialize the partitions anew"
     after_contention = (
         "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
@@ -208,24 +194,21 @@ class RunChange(Publishable):
 
     @cached_property
     def files(self) -> list[DataFile]:
-        """The data and delete files to add, each path once."""
+        """The files to add, each path once."""
         found = chain.from_iterable((*chunk.files, *chunk.deletes) for chunk in self.staged)
         return list({file.file_path: file for file in found}.values())
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns the files to add; none if metadata alone forbids the change."""
+        """Returns the files to add, if metadata allows the change."""
         return () if any(changed_since(now, self.staged)) else self.files
 
     def refused(self, table: str, problem: str) -> PublishRefused:
-        """Makes the error for a problem. It names the partitions and says to materialize them anew."""
+        """Returns an error that names the partitions."""
         keys = [key for chunk in self.staged for key in chunk.receipt.keys]
         return super().refused(f"{table}, {keys_text(keys)}", problem)
 
     def refuse_unfit(self, table: IcebergTable, missing: Collection[str]) -> None:
-        """Raises PublishRefused where the table has a format version other than 2, or what was staged doesn't fit it.
-
-        missing: the same as for plan().
-        """
+        """Raises PublishRefused if the format version is not 2, or the staged files don't fit."""
         refuse_other_versions(table)
         for problem in broken(table, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
@@ -233,25 +216,22 @@ class RunChange(Publishable):
 
 @dataclass(frozen=True)
 class Change(RunChange):
-    """Files to add, in place of those in a region or beside them."""
+    """Adds files and, with OVERWRITE, removes all others in a region."""
 
     region: Region
-    """The run's partitions. Whether the added files are in them is the audit's question."""
     staged: Sequence[StagedChunk]
     operation: Operation = Operation.OVERWRITE
-    """OVERWRITE removes all files in the region, APPEND none."""
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
-        """Plans to add the files, and to remove those in the region where the change overwrites.
+        """Plans the files to add and remove. Raises as refuse_unfit() and FilesInRegion.check().
 
-        Each manifest is read once, and only if it may list a file to remove. A file that was published with a part of
-        its run stays as it is: if a snapshot removed it and added it again, expiring that snapshot would delete it.
-        Raises as refuse_unfit() and FilesInRegion.check().
+        A file that an earlier part of the run published stays: if a snapshot removed and re-added it, expiring that
+        snapshot would delete it.
         """
         self.refuse_unfit(table, missing)
         if self.operation is Operation.APPEND:
             return ManifestPlan(added=[*map(added_entry, self.files)], untouched=live_manifests(table))
-        # The staged schema has the names that the region uses: a column may have been renamed since.
+        # The staged schema has the region's names: a column may have been renamed since.
         removed = FilesInRegion(self.region, table, self.staged[0].schema if self.staged else table.schema())
         plan, arriving = ManifestPlan(), {file.file_path for file in self.files}
 
@@ -273,16 +253,14 @@ class Change(RunChange):
 
 @dataclass
 class FilesInRegion:
-    """Chooses every file inside a region.
+    """Chooses the files inside a region by their partitions.
 
-    A scan's row filter would also find files of an old partition spec that reach beyond the region. So each file's
-    partition decides, and a file of an old spec that is only partly inside is refused.
+    A scan's row filter would also find files of an old spec that reach beyond the region.
     """
 
     region: Region
     table: IcebergTable
     schema: Schema
-    """The schema whose column names the region uses."""
     overlapping: list[DataFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -291,25 +269,25 @@ class FilesInRegion:
         self._within = ManifestsWithin(self.table.metadata, self.schema, rows)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Tells whether the manifest may list files with rows of the region."""
+        """Whether the manifest may list such files."""
         return self._within.may_be_in(manifest)
 
     def touches(self, file: DataFile) -> bool:
-        """Tells whether the file may have rows of the region."""
+        """Whether the file may have rows of the region."""
         return self._relation(file) is not Relation.OUTSIDE
 
     def _relation(self, file: DataFile) -> Relation:
         return self.region.relation(self.schema, self._specs[file.spec_id], file.partition)
 
     def include(self, file: DataFile) -> bool:
-        """Tells whether the whole file is inside the region, and notes for check() one that is only partly inside."""
+        """Whether the whole file is inside; records one that is only partly inside for check()."""
         relation = self._relation(file)
         if relation is Relation.OVERLAPS:
             self.overlapping.append(file)
         return relation is Relation.INSIDE
 
     def check(self) -> None:
-        """Raises PublishRefused if include() met a file that is only partly inside the region."""
+        """Raises PublishRefused if include() met a file that is only partly inside."""
         if not self.overlapping:
             return
         example, schema = self.overlapping[0], self.table.schema()
@@ -325,7 +303,7 @@ class FilesInRegion:
 
 
 Identity = tuple[str, int]
-"""A file's path and data sequence number: one that was removed and came back has another."""
+"""A file's path and data sequence number, which differs if it was removed and re-added."""
 
 
 @dataclass
@@ -335,15 +313,14 @@ class RowChanges(RunChange):
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
-    """Whether nothing is in the way but new rows of the same keys, and deleted ones, for which rows may have been left
-    out."""
+    """Whether only new rows of the same keys conflict, and deleted ones for which rows may have been left out."""
     entries: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
 
-        Raises HeadMoved where others changed what the changes could meet, PublishRefused where the changes don't fit
-        the table.
+        Raises HeadMoved if others changed files that these could meet, PublishRefused if the changes don't fit the
+        table.
         """
         self.refuse_unfit(table, missing)
         name = ".".join(table.name())
@@ -360,7 +337,6 @@ class RowChanges(RunChange):
         return self._plan(table)
 
     def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
-        """Yields what others have changed in the part of the table that the chunk's changes could meet."""
         base_id = chunk.receipt.base_snapshot_id
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
@@ -370,7 +346,7 @@ class RowChanges(RunChange):
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)
-        # Manifests never change, so files that the same manifests list are the same.
+        # Manifests are immutable: files listed by the same manifests are the same.
         common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
         within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
         before, after = (

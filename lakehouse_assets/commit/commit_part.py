@@ -1,4 +1,4 @@
-"""The seam of a commit: what it carries beside its rows."""
+"""What a commit carries besides its rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pyiceberg.table.metadata import TableMetadata
 
 
 class CommitPart:
-    """One thing that a commit carries beside its rows.
+    """One thing that a commit carries besides its rows.
 
-    publish() asks each part at each attempt, of the table as it is then, in the order in which it was given them.
+    Each attempt of publish() asks the parts in order, with the current table.
     """
 
     def change(self, transaction: Transaction) -> None:
-        """Changes the table in the transaction, before rows are planned. Raises PublishRefused or HeadMoved."""
+        """Changes the table before rows are planned. Raises PublishRefused or HeadMoved."""
 
     def refuse(self, now: Table) -> None:
-        """Raises PublishRefused or HeadMoved if the commit must not be made on this table."""
+        """Raises PublishRefused or HeadMoved if the table must not get the commit."""
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
-        """Returns entries of the summary of the snapshot."""
+        """Returns entries for the snapshot's summary."""
         return {}
 
     def properties(self, now: TableMetadata) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ class CommitPart:
 
 @dataclass(frozen=True)
 class SummaryEntries(CommitPart):
-    """Entries of the summary that are the same whatever the table is."""
+    """Fixed entries of the summary."""
 
     entries: Mapping[str, str]
 

@@ -1,7 +1,4 @@
-"""Delete files: which rows they delete, and how many rows are live.
-
-Counting reads the list of manifests and, if there are delete files, manifests and delete files; never data files.
-"""
+"""Delete files, and the count of live rows."""
 
 from __future__ import annotations
 
@@ -26,19 +23,18 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray
 
 PATH_ID = 2147483546
-"""The field id of the column file_path in files of position deletes
-(https://iceberg.apache.org/spec/#position-delete-files)."""
+"""The field id of ``file_path`` (https://iceberg.apache.org/spec/#position-delete-files)."""
 
 
 def is_position(delete: ManifestEntry) -> bool:
-    """Tells whether the delete file names positions in data files; otherwise its rows are compared with theirs."""
+    """Whether it holds position deletes, not equality deletes."""
     return delete.data_file.content is DataFileContent.POSITION_DELETES
 
 
 def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
-    """Tells whether a reader of the data file must look into the delete file.
+    """Whether a reader of the data file must apply the delete file.
 
-    The rules are those of https://iceberg.apache.org/spec/#scan-planning.
+    See https://iceberg.apache.org/spec/#scan-planning.
     """
     if is_position(delete):
         return sequence(delete) >= sequence(data) and _may_name(delete.data_file, data.data_file)
@@ -48,21 +44,18 @@ def may_apply(delete: ManifestEntry, data: ManifestEntry, specs: Mapping[int, Pa
 
 
 def is_global(delete: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool:
-    """Tells whether an equality delete file applies to every partition: its spec has no partition fields."""
+    """Whether equality deletes apply to every partition: their spec has no fields."""
     return not is_position(delete) and specs[delete.data_file.spec_id].is_unpartitioned()
 
 
 def names_one_file(delete: DataFile) -> str | None:
-    """Returns the path of the only data file that the position deletes name, if their bounds say so."""
+    """Returns the only data file that position deletes name, if their bounds say so."""
     lower, upper = path_bounds(delete)
     return lower.decode() if lower is not None and lower == upper else None
 
 
 def path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
-    """Returns the bounds of the paths that position deletes name, in UTF-8.
-
-    A writer may truncate bounds; they are below and above the path all the same.
-    """
+    """Returns the bounds of the paths that position deletes name, in UTF-8, maybe truncated."""
     return (delete.lower_bounds or {}).get(PATH_ID), (delete.upper_bounds or {}).get(PATH_ID)
 
 
@@ -85,14 +78,14 @@ def _same_partition(one: DataFile, other: DataFile) -> bool:
 
 
 class DeleteFiles:
-    """An index of delete files that finds those which apply to a data file."""
+    """An index of delete files."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._specs = specs
         self._of_path: dict[str, list[ManifestEntry]] = defaultdict(list)
         self._of_partition: dict[Partition, list[ManifestEntry]] = defaultdict(list)
         self._anywhere: list[ManifestEntry] = []
-        # The newest first: an older data file needs them all, a new one none.
+        # Newest first: an old data file needs them all, a new one none.
         for entry in sorted(entries, key=sequence, reverse=True):
             self._place(entry).append(entry)
 
@@ -103,14 +96,14 @@ class DeleteFiles:
         return self._of_partition[partition_of(entry)] if path is None else self._of_path[path]
 
     def applying_to_any(self, data: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-        """Returns the delete files that a reader of at least one of the data files must look into."""
+        """Returns the delete files that a reader of any of the data files must apply."""
         files = DataFiles(data, self._specs)
         named = (delete for entry in data for delete in self._of_path.get(_path(entry), ()))
         beside = (delete for at in {*map(partition_of, data)} for delete in self._of_partition.get(at, ()))
         return [delete for delete in chain(named, beside, self._anywhere) if files.any_needs(delete)]
 
     def applying_to(self, data: ManifestEntry) -> Iterator[ManifestEntry]:
-        """Yields the delete files that a reader of the data file must look into."""
+        """Yields the delete files that a reader of the data file must apply."""
         age = sequence(data)
         lists = (self._of_path.get(data.data_file.file_path), self._of_partition.get(partition_of(data)))
         for found in (*lists, self._anywhere):
@@ -119,7 +112,7 @@ class DeleteFiles:
 
 
 class DataFiles:
-    """An index of data files that tells whether a delete file applies to one of them."""
+    """An index of data files."""
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._specs = specs
@@ -131,7 +124,7 @@ class DataFiles:
         self._oldest = {at: min(map(sequence, found)) for at, found in self._of_partition.items()}
 
     def any_needs(self, delete: ManifestEntry) -> bool:
-        """Tells whether a reader of one of the data files must look into the delete file."""
+        """Whether a reader of any of the data files must apply the delete file."""
         if not is_position(delete):
             oldest = self._oldest.values() if is_global(delete, self._specs) else self._oldest_beside(delete)
             return any(age < sequence(delete) for age in oldest)
@@ -142,7 +135,6 @@ class DataFiles:
         return [] if found is None else [found]
 
     def _named(self, delete: ManifestEntry) -> list[ManifestEntry]:
-        """Returns the data files whose paths are within the bounds of the paths that position deletes name."""
         if (only := names_one_file(delete.data_file)) is not None:
             return [self._of_path[only]] if only in self._of_path else []
         beside = self._of_partition.get(partition_of(delete), [])
@@ -157,15 +149,14 @@ def _path(entry: ManifestEntry) -> str:
 
 
 def _path_bytes(entry: ManifestEntry) -> bytes:
-    """Returns the path in UTF-8; strings of Unicode are in the order of their UTF-8."""
+    """Unicode strings sort as their UTF-8 does."""
     return _path(entry).encode()
 
 
 logger = logging.getLogger(__name__)
 
 MOST_FILES, MOST_DELETE_FILES, MOST_POSITIONS = 10_000, 500, 5_000_000
-"""The most data files, delete files and positions in these of a snapshot whose deleted rows are counted: a few seconds
-and 100 MB. It is a number to be shown, which no run may wait for."""
+"""Limits for counting deleted rows: a few seconds and 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +165,7 @@ class LiveRows:
 
     count: int
     is_exact: bool = True
-    """Whether it is not only an upper bound, from which deleted rows are not subtracted."""
+    """If false, deleted rows are not subtracted."""
 
     def __str__(self) -> str:
         return f"{self.count:,}" if self.is_exact else f"at most {self.count:,}"
@@ -186,10 +177,9 @@ class LiveRows:
 
 
 def live_rows(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRows | None:
-    """Counts the rows of a snapshot. It is an upper bound where rows are deleted by too many files, or by equality.
+    """Counts the rows of a snapshot; an upper bound if there are too many files or equality deletes.
 
-    metadata: the table's. io: for its files. Raises nothing: what can't be read is logged, and the count is an upper
-    bound by the snapshot's summary; None where that does not say it.
+    Raises nothing: logs what can't be read, and returns the summary's upper bound, if any.
     """
     try:
         return _counted(metadata, snapshot, io)
@@ -219,7 +209,7 @@ def _files(manifests: Sequence[ManifestFile]) -> int:
 def _deleted(
     metadata: TableMetadata, data: Sequence[ManifestFile], deleting: Sequence[ManifestFile], io: FileIO
 ) -> int | None:
-    """Counts the rows that position deletes take from live files, each once; None where there are other deletes."""
+    """None for equality deletes or too many positions."""
     found = [*chain.from_iterable(Entries().read(io, deleting))]
     specs = metadata.specs()
     if not all(map(is_position, found)) or sum(one.data_file.record_count for one in found) > MOST_POSITIONS:

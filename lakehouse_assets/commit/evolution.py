@@ -1,4 +1,4 @@
-"""Evolution of a table to its declaration: columns, partition spec, properties, and values that would be dropped."""
+"""Evolution of a table to its declaration: columns, partition spec, sort order, properties."""
 
 from __future__ import annotations
 
@@ -45,26 +45,25 @@ from lakehouse_assets.errors import HeadMoved, PublishRefused
 from lakehouse_assets.type_text import parse_type
 
 CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
-"""The entries of a snapshot's summary that say what its commit changed of the table beside its rows, by their names in
-the materialization."""
+"""Summary entries for changes besides rows, by their names in the materialization."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """How many values a column has."""
+    """The number of values in a column."""
 
     count: int = 0
     is_most: bool = False
-    """Whether it is an upper bound: some rows are deleted, or a file does not say how many of its values are null."""
+    """Whether it is an upper bound: rows are deleted, or a file lacks null counts."""
 
     def __str__(self) -> str:
         return f"{'at most ' if self.is_most else ''}{self.count:,} value{'' if self.count == 1 else 's'}"
 
 
 def decided(table: Table, found: IcebergTable) -> list[PolicyVerdict]:
-    """Decides about every difference as verdicts() does, and refuses to drop values unless ``allow_drop`` names them.
+    """Decides as verdicts() does, but refuses to drop values unless ``allow_drop`` names them.
 
-    A table whose runs replace all rows is not asked: their values go with the rows. Raises what the storage raises.
+    Exempt are tables whose runs replace all rows. Raises storage errors.
     """
     said = verdicts(table, found.metadata)
     drops = [v.change.name for v in said if v.action is PolicyAction.APPLY and v.change.kind is ChangeKind.UNDECLARED]
@@ -90,7 +89,7 @@ def _with_values(table: Table, verdict: PolicyVerdict, values: Values) -> Policy
 
 
 def values_of(table: IcebergTable, columns: Collection[NestedField]) -> list[Values]:
-    """Counts the values of each of these columns in the table's rows. Raises what the storage raises."""
+    """Counts the values of each column. Raises storage errors."""
     manifests = [one for one in current_manifests(table) if has_live_files(one)]
     data = [one for one in manifests if one.content is ManifestContent.DATA]
     entries = [entry for _, of_one in read_manifests(table.io, data) for entry in of_one]
@@ -118,24 +117,21 @@ def _values(metadata: TableMetadata, entries: Iterable[ManifestEntry], column: N
 
 @dataclass(frozen=True)
 class Evolution(CommitPart):
-    """The differences between a declaration and its table, and what becomes of them."""
+    """The differences between a declaration and its table."""
 
     table: Table
     found: IcebergTable
-    """The table as it is."""
+    """The table before the changes."""
     applied: Sequence[SchemaChange]
-    """The differences that the run removes by changing the table."""
+    """Differences that change the table."""
     left: Sequence[SchemaChange]
-    """The differences that stay: the run's rows are made to fit the table."""
+    """Differences that stay: the run's rows are made to fit the table."""
     target: IcebergTable
-    """The table with the applied changes, which are not committed."""
+    """The table with the uncommitted changes."""
 
     @classmethod
     def of(cls, table: Table, target: IcebergTable) -> Evolution:
-        """Decides what becomes of each difference.
-
-        Raises PublishRefused for those that the declared policies don't allow.
-        """
+        """Raises as allowed()."""
         found = allowed(table, target)
         applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
@@ -146,21 +142,18 @@ class Evolution(CommitPart):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The declared columns that the table lacks and does not get."""
+        """Declared columns that the table does not get."""
         return tuple(change.name for change in self.left if change.kind is ChangeKind.MISSING)
 
     @property
     def undeclared(self) -> tuple[str, ...]:
-        """The columns of the table that are not declared, and for which the step returns no values."""
+        """Undeclared columns that stay; the step returns no values for them."""
         return tuple(change.name for change in self.left if change.kind is ChangeKind.UNDECLARED)
 
     def change(self, transaction: Transaction) -> None:
-        """Evolves the table as it is now, so that what was staged on the evolved table fits it.
+        """Evolves the current table, so that the staged files fit it; does nothing if another run already has.
 
-        If somebody has evolved it in the same way meanwhile, with the same declaration, nothing is left to do.
-
-        Raises HeadMoved where somebody changed its columns, partitions or order otherwise: nothing is changed that the
-        run did not begin with. Raises PublishRefused where the declared policies don't allow what differs by now.
+        Raises HeadMoved if somebody changed it otherwise, PublishRefused if the policies refuse a difference.
         """
         if not self.applied:
             return
@@ -182,9 +175,9 @@ class Evolution(CommitPart):
         return {CHANGES[name]: text for name, text in evolution_texts(self.applied).items()}
 
     def refuse_to_drop_others(self, columns: Collection[str]) -> None:
-        """Raises PublishRefused where a column would be dropped that was not there when the run began.
+        """Raises PublishRefused if the run would drop a column that was not there when it began.
 
-        A run of a newer declaration may have added it. columns: those that were there, nested ones with dots.
+        A run of a newer declaration may have added it. columns: nested ones with dots.
         """
         dropped = {change.name for change in self.applied if change.kind is ChangeKind.UNDECLARED}
         if new := sorted(dropped - {*columns}):
@@ -198,7 +191,7 @@ class _Unsorting(UpdateTableMetadata["_Unsorting"]):
     """Makes a table unsorted.
 
     PyIceberg's update_sort_order() fails on a table that was never unsorted: it takes the order with the highest id for
-    the one it has added.
+    the one that it added.
     """
 
     def _commit(self) -> UpdatesAndRequirements:
@@ -211,10 +204,9 @@ class _Unsorting(UpdateTableMetadata["_Unsorting"]):
 
 
 class _SameIds(UpdateTableMetadata["_SameIds"]):
-    """Requires that nobody has used up a field id since the table was loaded.
+    """Requires that nobody has used up a field id.
 
-    PyIceberg's update_schema() requires only the schema's id, which is as it was after others have added a column and
-    dropped it.
+    PyIceberg's update_schema() requires only the schema id, which stays after others add and drop a column.
     """
 
     def _commit(self) -> UpdatesAndRequirements:
@@ -223,7 +215,7 @@ class _SameIds(UpdateTableMetadata["_SameIds"]):
 
 
 def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
-    """Returns what becomes of each difference. Raises PublishRefused for those that the policies don't allow."""
+    """Decides about each difference. Raises PublishRefused if the policies refuse one."""
     found = decided(table, target)
     if refused := [str(verdict) for verdict in found if verdict.action is PolicyAction.REFUSE]:
         raise PublishRefused(
@@ -236,7 +228,7 @@ def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
     if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
-        # PyIceberg calls required columns incompatible; the schema policy lets them through only without old rows.
+        # PyIceberg calls required columns incompatible; the schema policy allows them only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}
@@ -256,18 +248,14 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
-    """Removes the properties of columns that are dropped.
-
-    PyIceberg leaves them, unlike Iceberg's own library, which then refuses every change of the table's properties
-    (MetricsConfig.validateReferencedColumns).
-    """
+    """Else Iceberg's Java refuses to change properties (MetricsConfig.validateReferencedColumns)."""
     named = tuple(f".column.{name}{end}" for name in columns for end in ("\n", "."))
     if old := [name for name in transaction.table_metadata.properties if any(n in f"{name}\n" for n in named)]:
         transaction.remove_properties(*old)
 
 
 def _rename_properties(transaction: Transaction, renames: Mapping[str, str]) -> None:
-    """Gives the properties of renamed columns the new names, as Iceberg's own library does; declared ones are set."""
+    """As Iceberg's Java does; declared properties are already set."""
     there = transaction.table_metadata.properties
     if moved := renamed_properties(there, renames):
         if new := {name: there[old] for old, name in moved.items() if name not in there}:
@@ -276,7 +264,6 @@ def _rename_properties(transaction: Transaction, renames: Mapping[str, str]) -> 
 
 
 def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange, path: tuple[str, ...]) -> None:
-    """path: the column's, by the names that it has in the table."""
     column = None if change.kind is ChangeKind.UNDECLARED else declared.find_field(change.name)
     match change.kind, column:
         case ChangeKind.MISSING, NestedField() as new:
@@ -294,10 +281,7 @@ def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange,
 
 
 def _change_spec(transaction: Transaction, table: Table) -> None:
-    """Removes all partition fields and adds those that are declared.
-
-    The order of fields decides where files go, and a field that is there already keeps its id.
-    """
+    """Field order decides where files go; a field that stays keeps its id."""
     with transaction.update_spec() as update:
         for field in transaction.table_metadata.spec().fields:
             update.remove_field(field.name)
@@ -319,11 +303,7 @@ def _source(table: Table, field: PartitionField | SortField) -> str:
 
 
 def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
-    """Describes the changes that were made, for people, with a line for each: what was, and what is.
-
-    The text for columns is the ``schema_change``, that for partitions, order, properties and docs the
-    ``layout_change``; a text without lines is left out.
-    """
+    """Describes the changes for people, one line each."""
     lines: dict[str, list[str]] = {}
     for change in changes:
         name = "layout_change" if change.kind in LAYOUT else "schema_change"

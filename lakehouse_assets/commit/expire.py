@@ -1,7 +1,4 @@
-"""Expiring snapshots: which ones may go, and the commit that removes them.
-
-Metadata only: no file is deleted here.
-"""
+"""Expiry of snapshots: which ones expire, and the commit."""
 
 from __future__ import annotations
 
@@ -44,11 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
-    """Iceberg's ``remove-snapshots``; a REST catalog is sent just that.
+    """Iceberg's ``remove-snapshots``, applied as in Iceberg's Java.
 
-    A catalog whose clients write the metadata (SQL, Glue) gets what Iceberg's Java makes of it. PyIceberg 0.12 removes,
-    with a snapshot, the branch or tag that was set to it meanwhile; it leaves holes in the snapshot log, into which a
-    time travel finds an older snapshot than the right one; and it leaves partition statistics.
+    PyIceberg 0.12 also removes a ref that was set to the snapshot meanwhile, leaves partition statistics, and leaves
+    holes in the snapshot log, where time travel finds too old a snapshot.
     """
 
 
@@ -65,20 +61,19 @@ def _(update: ExpireSnapshotsUpdate, base_metadata: TableMetadata, context: Any)
 
 @dataclass(frozen=True)
 class Expiry:
-    """The part of a table's metadata that one commit takes out."""
+    """What one commit removes from the metadata."""
 
     snapshot_ids: tuple[int, ...] = ()
-    """The ids of the snapshots, oldest first."""
+    """Oldest first."""
     refs: tuple[str, ...] = ()
-    """The branches and tags that go."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Token properties that go on saying whether their runs were rolled back."""
+    """Token properties that preserve whether their runs were rolled back."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:
-        """Finds all that goes with these snapshots and refs.
+        """Returns the expiry of snapshots and refs.
 
-        refs: among them each one of an expired snapshot.
+        refs: must include each ref of an expired snapshot.
         """
         gone = set(snapshot_ids)
         after = without_snapshots(metadata, gone) if gone else metadata
@@ -90,17 +85,17 @@ class Expiry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no snapshot and no ref expires, so that there is nothing to commit."""
+        """Whether there is nothing to commit."""
         return not (self.snapshot_ids or self.refs)
 
     def is_done(self, metadata: TableMetadata) -> bool:
-        """Tells whether all its snapshots and refs are gone."""
+        """Whether all its snapshots and refs are gone."""
         return metadata.refs.keys().isdisjoint(self.refs) and {s.snapshot_id for s in metadata.snapshots}.isdisjoint(
             self.snapshot_ids
         )
 
     def updates(self) -> tuple[TableUpdate, ...]:
-        """Returns the updates that remove the refs and the snapshots and set the marks."""
+        """Returns the updates to commit."""
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in self.refs]
         if self.snapshot_ids:
             updates.append(ExpireSnapshotsUpdate.model_validate({"snapshot-ids": self.snapshot_ids}))
@@ -110,10 +105,9 @@ class Expiry:
 
 
 def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
-    """Returns what a catalog must find when it expires snapshots: the same table, and each branch and tag where it was.
+    """Returns the requirements of an expiry: the same table, and each ref where it was.
 
-    Without these requirements, a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can
-    say that no ref is new.
+    Otherwise a table rolled back meanwhile to an expired snapshot reads 0 rows.
     """
     heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return (
@@ -126,10 +120,9 @@ def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
 
 
 def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMetadata:
-    """Returns the metadata after these snapshots expired.
+    """Returns the metadata after an expiry.
 
-    Their children go on naming them as parents, as in Iceberg's Java: a reader that was at an expired snapshot can read
-    on from its child.
+    Children still name expired parents, as in Iceberg's Java, so a reader there can continue from its child.
     """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id not in gone]
     return metadata.model_copy(
@@ -143,27 +136,20 @@ def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMe
 
 
 def oldest_first(metadata: TableMetadata) -> list[Snapshot]:
-    """Returns all snapshots in the order in which they were committed.
-
-    The order is that of sequence numbers: times are of many clocks and may go back.
-    """
+    """Returns all snapshots in commit order, by sequence number: timestamps may go back."""
     return sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
 
 
 def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[SnapshotLogEntry]:
-    """Returns the log from behind its last entry that has no snapshot any more.
-
-    If one in the middle were missing, a time travel to its days would find the one before.
-    """
+    """At a hole, time travel would find the snapshot before it."""
     missing = [n for n, entry in enumerate(log) if entry.snapshot_id not in kept]
     return log[missing[-1] + 1 :] if missing else log
 
 
 def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, TableMetadata]:
-    """Returns the metadata file that an expiry was committed on, with what is in it: the newest that lacks the expiry.
+    """Returns the location and content of the newest metadata without the expiry.
 
-    planned: the table as the plan saw it; as a rule nobody has committed since, and this is it, with no file read. It
-    also stands for a file that can't be read. now: the table's metadata after the expiry, maybe after later commits.
+    planned: the result if nobody has committed since, or a file can't be read.
     """
     for entry in reversed(now.metadata_log):
         location = entry.metadata_file
@@ -180,10 +166,7 @@ def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, Ta
 
 
 def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, after: TableMetadata) -> Iterator[str]:
-    """Yields a message about the branches and tags that the catalog removed with their snapshots; nothing if none.
-
-    table: its name. base, before: the metadata file that the expiry was committed on, and what is in it.
-    """
+    """Yields a message if the catalog removed refs with their snapshots."""
     gone = set(expiry.snapshot_ids)
     at_expired = {name for name, ref in before.refs.items() if ref.snapshot_id in gone}
     if lost := sorted(at_expired - set(expiry.refs) - after.refs.keys()):
@@ -195,40 +178,33 @@ def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, afte
 
 @dataclass(frozen=True)
 class Expired:
-    """The result of an expiry. Nothing was committed where ``expiry.is_empty``."""
+    """The result of expire(); if ``expiry.is_empty``, nothing was committed."""
 
     expiry: Expiry
     before: TableMetadata
     after: TableMetadata
-    """The table's metadata as it was found then: where an answer was lost, others may have committed since."""
+    """Maybe after later commits, if an answer was lost."""
     faults: tuple[str, ...] = ()
-    """What the catalog lost, to be shown red."""
+    """Refs that the catalog lost."""
 
 
 def expire(catalog: Catalog, identifier: str, plan: Callable[[TableMetadata], Expiry]) -> Expired:
-    """Expires the snapshots that ``plan`` chooses from the table's metadata; it is asked anew at each attempt.
+    """Expires the snapshots that ``plan`` chooses at each attempt.
 
-    The commit requires every branch and tag to be where the plan saw it. It can't require anything of one that is new:
-    where the client writes the metadata, the commit conflicts; a REST catalog may remove the new one with its snapshot,
-    which is told in ``faults``. Its files are still there, until the collector's grace ends.
-
-    After a call that died around its commit, the next one finds nothing left to do. Raises what ``plan`` raises,
-    MaintenanceRefused where there is no table, MaintenanceContended when the attempts ran out or the catalog stayed out
-    of reach.
+    Every ref must be where the plan saw it. A new one makes the commit conflict if the client writes the metadata; a
+    REST catalog may remove it, which ``faults`` reports. Raises what ``plan`` raises, MaintenanceRefused if there is no
+    table, MaintenanceContended if the attempts ran out or the catalog stayed out of reach.
     """
     return _Expiration(catalog, identifier, plan).run()
 
 
 @dataclass
 class _Expiration:
-    """One call of expire()."""
-
     catalog: Catalog
     identifier: str
     plan: Callable[[TableMetadata], Expiry]
     started: float = field(default_factory=time.monotonic)
     tried: tuple[Table, Expiry] | None = None
-    """The table and the plan of the last commit whose answer may be lost."""
 
     def run(self) -> Expired:
         return commit_persistently(
@@ -236,7 +212,7 @@ class _Expiration:
         )
 
     def _attempt(self) -> Expired:
-        # Loaded right before the commit: a tag that is set in between is lost on some REST catalogs.
+        # Loaded right before the commit: some REST catalogs lose a tag that is set in between.
         table = self._load()
         if landed := self._landed(table):
             return landed
@@ -244,12 +220,11 @@ class _Expiration:
         if expiry.is_empty:
             return Expired(expiry, table.metadata, table.metadata)
         self.tried = (table, expiry)
-        # A transaction is not used: it deletes old metadata files where the table's properties ask for it.
+        # Not by a transaction, which deletes old metadata files if the table's properties ask for it.
         response = self.catalog.commit_table(table, unchanged(table.metadata), expiry.updates())
         return self._expired(table, expiry, response.metadata)
 
     def _landed(self, table: Table) -> Expired | None:
-        """Returns what the last commit that was tried did; None if it is not on the table."""
         if self.tried is None:
             return None
         planned, expiry = self.tried
@@ -286,7 +261,7 @@ GC_ENABLED = "gc.enabled"
 
 
 class Why(StrEnum):
-    """The reason for which a snapshot is kept."""
+    """The reason to keep a snapshot."""
 
     HEAD = "head of a branch"
     TAG = "tagged"
@@ -299,24 +274,24 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class ExpiryPolicy:
-    """The rule for what is kept where branches and tags say nothing else."""
+    """The retention rule for branches and tags that set none."""
 
     minimum: int = 10
-    """Snapshots of each branch, so that a table written once a month can be rolled back."""
+    """Snapshots of each branch."""
     maximum: int = 1000
-    """Snapshots of the table; beyond it, only those stay that are kept for another reason than their age. A commit
-    reads and writes all of them: 0.27 s with 100, 0.66 s with 2,000, 2.9 s with 10,000 (measured)."""
+    """Snapshots of the table; beyond it, those kept only for age expire. A commit takes 0.27 s with 100, 0.66 s with
+    2,000, 2.9 s with 10,000 (measured)."""
     age: timedelta = timedelta(days=5)
-    """The age of a snapshot; Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
+    """Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
     reader_age: timedelta = timedelta(days=14)
     """How far a reader may be behind."""
     ref_age: timedelta | None = None
-    """The age of a branch or tag; None: for ever."""
+    """The age of a branch or tag; None: forever."""
 
     def of(self, table: str, metadata: TableMetadata) -> ExpiryPolicy:
-        """Returns the policy of one table: what its properties (``history.expire.*``) say, else this.
+        """Returns the policy with the table's ``history.expire.*`` properties applied.
 
-        Raises MaintenanceRefused for a property that is no integer. table: its name, for that message.
+        Raises MaintenanceRefused if one is no integer.
         """
         minimum = _number(table, metadata, TableProperties.MIN_SNAPSHOTS_TO_KEEP)
         names = {"age": TableProperties.MAX_SNAPSHOT_AGE_MS, "reader_age": MAX_REF_AGE_MS, "ref_age": MAX_REF_AGE_MS}
@@ -338,13 +313,11 @@ def _number(table: str, metadata: TableMetadata, name: str) -> int | None:
 
 @dataclass
 class Retention:
-    """The rules of what is kept, applied to one version of a table's metadata."""
+    """The retention rules for a table's metadata."""
 
     metadata: TableMetadata
     policy: ExpiryPolicy
-    """That of the table."""
     now_ms: int
-    """Milliseconds since 1970."""
 
     @cached_property
     def _snapshots(self) -> dict[int, Snapshot]:
@@ -352,7 +325,6 @@ class Retention:
 
     @cached_property
     def _lines(self) -> dict[str, list[Snapshot]]:
-        """The history of each branch, newest first."""
         branches = {n: r for n, r in self.metadata.refs.items() if r.snapshot_ref_type is SnapshotRefType.BRANCH}
         return {name: list(self._line(ref.snapshot_id)) for name, ref in branches.items()}
 
@@ -363,10 +335,9 @@ class Retention:
             here = self._snapshots.get(here.parent_snapshot_id or 0)
 
     def is_outlived(self, name: str, ref: SnapshotRef) -> bool:
-        """Tells whether a branch or tag is older than it may become.
+        """Whether a branch or tag is older than its maximum age.
 
-        It is as old as its snapshot. A reader's tag is only as old as the first snapshot that it has not read, so that
-        a reader of a table that is seldom written keeps its place.
+        A reader's tag is as old as its first unread snapshot, so a reader of a seldom-written table keeps its place.
         """
         reads = name.startswith(READER)
         age = _age(ref.max_ref_age_ms) or (self.policy.reader_age if reads else self.policy.ref_age)
@@ -380,15 +351,15 @@ class Retention:
         return unread[-1] if unread else None
 
     def _unread(self, branch: str, ref: SnapshotRef) -> list[Snapshot] | None:
-        """Returns the branch's snapshots after the reader's, newest first; None if the reader's is not on it."""
+        """Newest first; None if the reader's snapshot is not on the branch."""
         line = self._lines.get(branch, [])
         place = next((n for n, snapshot in enumerate(line) if snapshot.snapshot_id == ref.snapshot_id), None)
         return None if place is None else line[:place]
 
     def reasons(self, outlived: Collection[str], protected: Collection[int]) -> Iterator[tuple[int, Why]]:
-        """Yields each snapshot that is kept, with a reason; some several times, with different reasons.
+        """Yields each kept snapshot with a reason; some repeatedly.
 
-        outlived: refs that keep nothing any more. protected: the snapshots that runs have pinned.
+        outlived: refs that keep nothing. protected: snapshots that runs have pinned.
         """
         refs = {name: ref for name, ref in self.metadata.refs.items() if name not in outlived}
         for name, ref in refs.items():
@@ -401,7 +372,7 @@ class Retention:
         yield from ((snapshot_id, Why.POSITION) for snapshot_id in carriers(self.metadata))
         yield from ((snapshot_id, Why.PINNED) for snapshot_id in protected if snapshot_id in self._snapshots)
         on_branches = {s.snapshot_id for name in refs for s in self._lines.get(name, ())}
-        for snapshot in self.metadata.snapshots:  # what was rolled back, or was on a branch that is gone
+        for snapshot in self.metadata.snapshots:  # rolled back, or on a branch that is gone
             if snapshot.snapshot_id not in on_branches and self._is_young(snapshot, self.policy.age):
                 yield snapshot.snapshot_id, Why.YOUNG
 
@@ -409,13 +380,14 @@ class Retention:
         line = self._lines[name]
         minimum = ref.min_snapshots_to_keep or self.policy.minimum
         age = _age(ref.max_snapshot_age_ms) or self.policy.age
-        # Times are of many clocks. Iceberg's Java stops at the first old one, and removes younger ones behind it.
+        # Timestamps come from many clocks. Iceberg's Java stops at the first old one, and removes younger ones behind
+        # it.
         young = max((n for n, snapshot in enumerate(line) if self._is_young(snapshot, age)), default=-1)
         for n, snapshot in enumerate(line[: max(1, minimum, young + 1)]):
             yield snapshot.snapshot_id, Why.HEAD if n == 0 else Why.NEWEST if n < minimum else Why.YOUNG
 
     def _of_reader(self, ref: SnapshotRef, refs: Collection[str]) -> Iterator[tuple[int, Why]]:
-        """Yields all snapshots after the reader's: changes are read from snapshot to snapshot."""
+        """Changes are read snapshot by snapshot."""
         for branch in self._lines.keys() & set(refs):
             for snapshot in self._unread(branch, ref) or ():
                 yield snapshot.snapshot_id, Why.UNREAD
@@ -429,7 +401,7 @@ def _age(ms: int | None) -> timedelta | None:
 
 
 def _duration(ms: int) -> timedelta:
-    """Returns an age that Iceberg has as a 64-bit number, whose largest one means for ever; Python's end before."""
+    """Iceberg's largest age means forever, and exceeds Python's range."""
     return timedelta(milliseconds=max(-LONGEST_MS, min(ms, LONGEST_MS)))
 
 
@@ -438,22 +410,18 @@ Kept = Mapping[int, tuple[Why, ...]]
 
 @dataclass(frozen=True)
 class ExpiryPlan:
-    """The snapshots, branches and tags that go, and the reasons of those that stay."""
+    """What expires, and why the rest stays."""
 
     expiry: Expiry
-    """What to commit."""
     kept: Kept
-    """The reasons of each snapshot that stays, by its id."""
 
 
 def plan_expiry(
     table: str, metadata: TableMetadata, policy: ExpiryPolicy, now_ms: int, protected: Collection[int] = ()
 ) -> ExpiryPlan:
-    """Plans what may expire: all that has no reason to stay, and beyond the policy's maximum what only its age keeps.
+    """Plans to expire all without a reason to stay and, beyond the maximum, those kept only for age.
 
-    table: its name, for messages. now_ms: milliseconds since 1970.
-    protected: the snapshots that runs have pinned to read them.
-    Raises MaintenanceRefused for a table whose snapshots must not expire, or whose properties can't be read.
+    Raises MaintenanceRefused if snapshots must not expire or properties can't be read.
     """
     _refuse(table, metadata)
     retention = Retention(metadata, policy.of(table, metadata), now_ms)
@@ -468,7 +436,6 @@ def plan_expiry(
 
 
 def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> set[int]:
-    """Returns the oldest snapshots that only their age keeps, as many as there are beyond the maximum."""
     only_young = [
         s.snapshot_id
         for s in oldest_first(metadata)

@@ -1,7 +1,4 @@
-"""Writes the fork base: the metadata file that a run's workers register privately, so that no two writers contend.
-
-The target's own metadata is not touched.
-"""
+"""Fork bases: metadata files that workers register privately, so that no two writers contend."""
 
 from __future__ import annotations
 
@@ -24,16 +21,16 @@ from pyiceberg.table.snapshots import Snapshot
 from lakehouse_assets.errors import PublishRefused
 
 FORK_PROPERTIES = {
-    # Keep a fork from deleting what it shares with the target: old metadata files, data files, manifests.
+    # A fork must not delete what it shares with the target: old metadata files, data files, manifests.
     "write.metadata.delete-after-commit.enabled": "false",
     "gc.enabled": "false",
     "commit.manifest-merge.enabled": "false",
-    # A session's spark.wap.branch or spark.wap.id would keep the rows from the fork's main branch.
+    # A session's spark.wap.branch or spark.wap.id would divert rows from the fork's main branch.
     "write.wap.enabled": "false",
 }
 FORMAT_VERSION: Final = 2
-"""The only format version that is written here. PyIceberg 0.12 can't write manifests of version 3."""
-# A part of the name of each fork base.
+"""PyIceberg 0.12 can't write manifests of version 3."""
+# Part of the name of each fork base.
 FORK_NAME = "-fork-"
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -43,23 +40,18 @@ class ForkBase:
     """The metadata file that forks begin with."""
 
     location: str
-    """The location of the metadata file."""
     snapshot_id: int | None
-    """The target's snapshot that it begins with; None where it begins without history."""
+    """None without history."""
 
 
 def write_fork_base(
     table: Table, token: str, snapshot: Snapshot | None = None, *, properties: Mapping[str, str] = MappingProxyType({})
 ) -> ForkBase:
-    """Writes the metadata file that a run's workers fork from.
+    """Writes the metadata file that a run's workers fork from, with the snapshot's rows if any.
 
-    snapshot: the one of the table whose rows the fork begins with; None: it begins without rows.
-    properties: those of the fork, over the table's.
-    Idempotent: while what staged files depend on in the target stays the same, a token has one file, written once;
-    afterwards it has another, so earlier receipts don't match. The file lies in the folder of the target's metadata,
-    since storage like S3 Tables allows no folders below it.
-
-    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
+    Idempotent: a token has one file until anything that staged files depend on changes in the target; then earlier
+    receipts don't match. Raises PublishRefused if the format version is not 2, ValueError if the token can't be in a
+    file name.
     """
     own = {
         "properties": {**table.metadata.properties, **properties},
@@ -68,7 +60,8 @@ def write_fork_base(
     base = with_only(table.metadata.model_copy(update=own), snapshot)
     identity = identity_of(base)
     name = fork_name(table, token, (*identity, *sorted(properties.items())))
-    # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
+    # In the target's metadata folder, because storage like S3 Tables allows no subfolders. Iceberg's Java catalogs look
+    # for the version in "00000-", and log a stack trace if there is none.
     location = table.location_provider().new_metadata_location(f"00000{name}.metadata.json")
     there = written_base(table.io, location)
     if there is None or identity_of(there) != identity:
@@ -77,10 +70,9 @@ def write_fork_base(
 
 
 def identity_of(metadata: TableMetadata) -> tuple[str | int, ...]:
-    """Returns all that a staged file depends on in the target, including how the file is written.
+    """Returns all that a staged file depends on in the target.
 
-    The fields are in it as well as their schema's id: while a run evolves a schema, others may take its id and field
-    ids before the run lands.
+    Includes the fields: while a run evolves a schema, others may take its ids.
     """
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
@@ -89,24 +81,20 @@ def identity_of(metadata: TableMetadata) -> tuple[str | int, ...]:
 
 
 def is_fork(log: Iterable[str]) -> bool:
-    """Tells a fork by its metadata log: that of a fork begins with a fork base, that of a table never does.
-
-    Properties would not tell forks of other versions of the code, which had others.
-    log: locations of metadata files.
-    """
+    """Whether a metadata log begins with a fork base, as only a fork's does."""
     return any(FORK_NAME in location.rpartition("/")[2] for location in log)
 
 
 def shape_text(metadata: TableMetadata) -> str:
-    """Describes the current columns with their ids and types, the partitions and the sort order."""
+    """Describes the columns, partitions and sort order."""
     fields = sorted((field.field_id, field.name, str(field.field_type)) for field in metadata.schema().fields)
     return f"{fields}; {metadata.spec()!r}; {metadata.sort_order()!r}"
 
 
 def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetadata:
-    """Returns a copy of the metadata whose only snapshot is this one, if any.
+    """Returns a copy of the metadata with at most this snapshot.
 
-    It has nothing of the target's that a writer on it could delete or take for its own.
+    A writer on it finds nothing of the target's to delete.
     """
     main = snapshot and SnapshotRef.model_validate(
         {"snapshot-id": snapshot.snapshot_id, "type": SnapshotRefType.BRANCH}
@@ -128,11 +116,7 @@ def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetada
 
 
 def _all_optional(schema: Schema) -> Schema:
-    """Returns the schema with all columns optional, and no identifier fields.
-
-    A writer would fail at the first null in a required column; the audit reports where all of them are. Field ids stay,
-    and files do not record which columns are required.
-    """
+    """A writer would fail at the first null; the audit reports them all."""
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
@@ -148,10 +132,7 @@ def refuse_other_versions(table: Table) -> None:
 
 
 def fork_name(table: Table, token: str, identity: object) -> str:
-    """Returns the middle of the names of a fork's files: the same for the same token and identity.
-
-    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
-    """
+    """Returns the middle of a fork's file names. Raises as write_fork_base()."""
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
     refuse_other_versions(table)
@@ -159,7 +140,7 @@ def fork_name(table: Table, token: str, identity: object) -> str:
 
 
 def written_base(io: FileIO, location: str) -> TableMetadata | None:
-    """Reads a fork base; None where there is none, or an incomplete one: its writer died, no worker has used it."""
+    """Reads a fork base; None if missing or incomplete: then no worker has used it."""
     try:
         return FromInputFile.table_metadata(io.new_input(location))
     except (FileNotFoundError, ValueError, ValidationError):

@@ -1,8 +1,7 @@
-"""Forks that begin with the table's head, and what was done in one.
+"""Forks that begin with the table's head, and the rewrites made in them.
 
-A fork is cut down so that Spark can be told to rewrite everything: no filter has to name partitions of transforms,
-nulls or old specs, a worker can't touch what is not its own, the proof reads nothing else, and no worker reads the
-manifests of a large table. The base keeps its id and sequence numbers, so that deletes apply as they do in the table.
+A fork has only the files to rewrite, so Spark needs no filter, and a worker can't touch other files. The base keeps its
+id and sequence numbers, so that deletes apply as in the table.
 """
 
 from __future__ import annotations
@@ -43,15 +42,13 @@ CODEC: Final = "deflate"
 def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
     """Writes a metadata file whose only snapshot is the base with these entries.
 
-    entries: live at the base: the data files to be rewritten or compared, and the delete files that may apply to them.
-    Idempotent: the same files of the same base have one fork base, written once. The files lie in the folder of the
-    table's metadata, since storage like S3 Tables allows no folders below it.
-
-    Raises PublishRefused for a format version other than 2, ValueError for a token that can't be in a file name.
+    entries: data files live at the base, and the delete files that may apply to them. Idempotent: the same files of the
+    same base have one fork base. Raises as write_fork_base().
     """
     paths = sorted(entry.data_file.file_path for entry in entries)
     name = fork_name(table, token, (*identity_of(with_only(base.metadata, base.snapshot)), *paths))
-    # "00000-" is where Iceberg's Java catalogs look for the version, and log a stack trace if there is none.
+    # In the table's metadata folder, because storage like S3 Tables allows no subfolders. Iceberg's Java catalogs look
+    # for the version in "00000-", and log a stack trace if there is none.
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
     if written_base(table.io, location) is None:  # it is written last
@@ -87,23 +84,21 @@ def _write_list(output: OutputFile, base: ReadSnapshot, manifests: list[Manifest
 
 
 def _summary(entries: Iterable[ManifestEntry]) -> Summary:
-    """Returns a summary with the totals that Spark's register_table returns: it fails where there are none."""
+    """Spark's register_table fails without totals."""
     data = [entry.data_file for entry in entries if entry.data_file.content is DataFileContent.DATA]
     totals = {"total-data-files": str(len(data)), "total-records": str(sum(file.record_count for file in data))}
     return Summary(Operation.APPEND, **totals)
 
 
 NAMED = 3
-"""The most partitions that the name of a unit lists."""
+"""The most partitions in a unit's name."""
 
 
 def rewritten_units(io: FileIO, receipt: Receipt) -> list[RewriteUnit]:
-    """Returns one unit for each partition whose files the rewrite replaced, or a single unit for all of them.
+    """Returns a unit for each replaced partition, or a single one if files moved to another spec.
 
-    It is a single one if a new file is in another partition, since files move to another spec: rows of an old partition
-    may be in any of the new ones.
-    io: reads the table's files. Raises PublishRefused for a fork that is not what its receipt says, FileNotFoundError
-        if a part of it is gone.
+    Then rows of an old partition may be in any new one. Raises PublishRefused if a fork contradicts its receipt,
+    FileNotFoundError if a part of it is gone.
     """
     fork = _Fork.read(io, receipt)
     removed: dict[Partition, list[ManifestEntry]] = defaultdict(list)
@@ -119,16 +114,13 @@ def rewritten_units(io: FileIO, receipt: Receipt) -> list[RewriteUnit]:
 
 @dataclass(frozen=True)
 class _Fork:
-    """The files of a worker's fork, before and after its rewrite."""
-
     base: ReadSnapshot
-    """The metadata and the snapshot that the fork began with."""
+    """With which the fork began."""
     removed: Sequence[ManifestEntry]
-    """The entries of the data files that the fork began with; the rewrite removed them all."""
+    """Data files with which the fork began."""
     deletes: DeleteFiles
-    """The entries of the delete files that the fork began with, to be looked up by data files."""
+    """Delete files with which the fork began."""
     added: Sequence[DataFile]
-    """The data files that the rewrite added."""
 
     @classmethod
     def read(cls, io: FileIO, receipt: Receipt) -> _Fork:
@@ -152,7 +144,6 @@ class _Fork:
 
 
 def _lineage(receipt: Receipt, then: TableMetadata, now: TableMetadata) -> str | None:
-    """Returns what is wrong with where the fork came from; None if nothing is."""
     bases = [entry.metadata_file for entry in now.metadata_log]
     if bases != [receipt.fork_base] or now.table_uuid != then.table_uuid:
         return f"began from {bases}, expected one commit to {receipt.fork_base}"
@@ -181,10 +172,7 @@ def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added
 
 
 def _digest(sums: Mapping[str, Digest], files: Iterable[DataFile]) -> Digest:
-    """Adds up the digest of all rows that were counted in these files.
-
-    A file in which none was left has no sums.
-    """
+    """A file without rows has no sums."""
     return reduce(add, (sums[file.file_path] for file in files if file.file_path in sums), Digest())
 
 

@@ -1,7 +1,4 @@
-"""Landing a rewrite on what the table has become: by units that land whole or not at all.
-
-Each rule prevents lost or doubled rows, or deleted ones that come back.
-"""
+"""Landing of rewrites, in units that land whole or not at all."""
 
 from __future__ import annotations
 
@@ -41,14 +38,14 @@ from lakehouse_assets.wire.work import Digest
 
 @dataclass(frozen=True)
 class Proof:
-    """The rows that a rewrite read, and those that were read back of what it wrote."""
+    """The rows that a rewrite read, and those read back."""
 
     before: Digest
     after: Digest
 
     @property
     def holds(self) -> bool:
-        """Whether the rows are the same before and after, as far as their digests tell."""
+        """Whether both digests are the same."""
         return self.before == self.after
 
     def __str__(self) -> str:
@@ -61,33 +58,30 @@ class Proof:
 
 @dataclass(frozen=True)
 class ReadSnapshot:
-    """The snapshot of a table that a rewrite read, and the table's metadata at that time."""
+    """The snapshot that a rewrite read."""
 
     metadata: TableMetadata
     snapshot: Snapshot
 
     @property
     def sequence_number(self) -> int:
-        """The data sequence number of the files that the rewrite adds.
-
-        They take part in every delete that comes later, and in none that was applied.
-        """
+        """The added files' data sequence number: later deletes apply to them, already applied ones don't."""
         return self.snapshot.sequence_number or 0
 
 
 @dataclass(frozen=True)
 class RewriteUnit:
-    """One partition whose files are all of one spec; or more partitions, where files move to another spec."""
+    """One partition with files of one spec; several if files move to another spec."""
 
     name: str
-    """The partition's path, for people; empty for a whole table."""
+    """For people; empty for a whole table."""
     base: ReadSnapshot
     removed: tuple[ManifestEntry, ...]
-    """The entries, at the base, of the data files that are replaced."""
+    """Entries of data files at the base."""
     deletes: tuple[ManifestEntry, ...]
-    """The entries, at the base, of all delete files that might apply to one of them."""
+    """Entries at the base that may apply to ``removed``."""
     added: tuple[DataFile, ...]
-    """The files in their place; none if all rows were deleted."""
+    """Empty if all rows were deleted."""
     proof: Proof
 
     def __post_init__(self) -> None:
@@ -95,37 +89,36 @@ class RewriteUnit:
 
     @property
     def partitions(self) -> set[Partition]:
-        """The partitions in which its files are and will be."""
+        """The old and new partitions of its files."""
         return {partition_of(e) for e in self.removed} | {(f.spec_id, f.partition) for f in self.added}
 
     @property
     def files(self) -> list[DataFile]:
-        """All its data files, removed and added."""
+        """All its data files."""
         return [*(entry.data_file for entry in self.removed), *self.added]
 
 
 class LandingRule(StrEnum):
-    """The reasons for which a unit does not land."""
+    """The reasons not to land a unit."""
 
     UNPROVED = "unproved"
     """Its rows are not those that it read."""
     EVOLVED = "evolved"
-    """The table is another one, or its columns or specs no longer fit."""
+    """The table, its columns or its specs no longer fit."""
     MISSING = "missing"
-    """A file that it removes or adds is not in storage."""
     LANDED = "landed"
-    """A file that it adds is on the table already."""
+    """An added file is already on the table."""
     CHANGED = "changed"
-    """A file that it removes is no longer on the table, or came back as new."""
+    """A removed file is gone from the table, or came back as new."""
     DELETED = "deleted"
-    """Rows of a file that it removes were deleted since, or deletes would reach rows that it moves."""
+    """Rows of removed files were deleted since, or would be where they move."""
     RESTORED = "restored"
     """Deletes that it applied are no longer on the table."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """The reason for which a unit did not land, as a rule and in words."""
+    """Why a unit did not land."""
 
     rule: LandingRule
     reason: str
@@ -133,17 +126,15 @@ class Dropped:
 
 @dataclass(frozen=True)
 class CurrentFiles:
-    """The live entries of the table as it is now, by path, for every partition of the units."""
+    """The live entries of the units' partitions, by path."""
 
     specs: Mapping[int, PartitionSpec]
     data: Mapping[str, ManifestEntry]
-    """The entries of data files."""
     deletes: Mapping[str, ManifestEntry]
-    """The entries of delete files."""
 
 
 def by_metadata(unit: RewriteUnit, now: TableMetadata) -> Dropped | None:
-    """Returns why the unit can't land, by its proof and the table's metadata alone; None if these don't forbid it."""
+    """Returns why the proof or metadata forbids landing, if so."""
     if unproved := next(_unproved(unit), None):
         return Dropped(LandingRule.UNPROVED, unproved)
     if evolved := next(_evolved(unit, now), None):
@@ -152,10 +143,7 @@ def by_metadata(unit: RewriteUnit, now: TableMetadata) -> Dropped | None:
 
 
 def by_files(unit: RewriteUnit, head: CurrentFiles, missing: Collection[str]) -> Dropped | None:
-    """Returns why the unit can't land on the head; None if it can.
-
-    missing: paths that are not in storage.
-    """
+    """Returns why the unit can't land on the head, if so."""
     if gone := [file.file_path for file in unit.files if file.file_path in missing]:
         return Dropped(LandingRule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
     if there := [file.file_path for file in unit.added if file.file_path in head.data]:
@@ -205,19 +193,15 @@ def _evolved(unit: RewriteUnit, now: TableMetadata) -> Iterator[str]:
 
 
 def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
-    """Tells whether the file is on the table as the rewrite found it.
-
-    A file that was removed and came back under a new sequence number has rows back that were deleted before.
-    """
+    """A file that came back with a new sequence number restores deleted rows."""
     now = head.data.get(_path(then))
     return now is not None and deletes.sequence(now) == deletes.sequence(then)
 
 
 def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields the paths of delete files that the rewrite did not apply and that won't apply to what it adds.
+    """Yields delete files that the rewrite did not apply and that won't apply to the added files.
 
-    Equality deletes that are newer than the base delete rows of the added files too, since these have the base's
-    sequence number; unless the files move to another spec, whose partitions the deletes do not reach.
+    Equality deletes newer than the base do, unless the files move to another spec.
     """
     applied = set(map(_path, unit.deletes))
     moved, replaced = _moves(unit), DataFiles(unit.removed, head.specs)
@@ -230,11 +214,7 @@ def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
 
 
 def _deletes_elsewhere(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields the paths of equality deletes that would delete rows which they did not reach where these were.
-
-    There are such only where files move to another spec. What is older than the base, or of no partition, holds there
-    as it did here.
-    """
+    """Yields equality deletes that reach the rows only where they move."""
     if not _moves(unit):
         return
     added = DataFiles((added_entry(file, unit.base.sequence_number) for file in unit.added), head.specs)
@@ -245,7 +225,7 @@ def _deletes_elsewhere(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
 
 
 def _moves(unit: RewriteUnit) -> bool:
-    """Tells whether the unit adds files to a partition where it removes none."""
+    """Whether the unit adds files to a partition from which it removes none."""
     return not {(file.spec_id, file.partition) for file in unit.added} <= set(map(partition_of, unit.removed))
 
 
@@ -254,10 +234,7 @@ def _path(entry: ManifestEntry) -> str:
 
 
 class NothingLeft(PublishRefused):
-    """The error for a change of which nothing is left to commit.
-
-    Nothing is wrong: mostly, others have changed what it would have replaced.
-    """
+    """Nothing is left to commit, mostly because others changed the files."""
 
 
 @dataclass
@@ -266,13 +243,12 @@ class Compaction(Publishable):
 
     units: Sequence[RewriteUnit]
     entries: Entries = field(default_factory=Entries)
-    """The entries of manifests that were read before."""
     dropped: dict[int, Dropped] = field(default_factory=dict)
-    """Why a unit does not land, by its ordinal, as the latest attempt found it."""
+    """By the unit's index."""
     operation = Operation.REPLACE
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
-        """Returns the files of all units that fit the table by its metadata."""
+        """Returns the files of units that fit the metadata."""
         fit = [unit for unit in self.units if by_metadata(unit, now) is None]
         return [file for unit in fit for file in unit.files]
 
@@ -299,10 +275,8 @@ class Compaction(Publishable):
 
 @dataclass(frozen=True)
 class _Listed:
-    """The manifests of the head."""
-
     read: list[tuple[ManifestFile, list[ManifestEntry]]]
-    """Those that may list a file or a delete file of the units, with their live entries."""
+    """Manifests that may list files of the units."""
     others: list[ManifestFile]
 
     @classmethod
@@ -312,7 +286,7 @@ class _Listed:
         chosen: list[ManifestFile] = []
         others: list[ManifestFile] = []
         for manifest in live_manifests(table):
-            # The format has a delete file lie where its data files do; new ones are looked at wherever they lie.
+            # By the format, a delete file lies where its data files do; new ones are checked wherever they lie.
             new = manifest.content is ManifestContent.DELETES and manifest.sequence_number > oldest
             relevant = bool(units) and (new or partitions.may_be_in(manifest) or _is_global(manifest, table.specs()))
             (chosen if relevant else others).append(manifest)
@@ -344,13 +318,13 @@ def _is_global(manifest: ManifestFile, specs: Mapping[int, PartitionSpec]) -> bo
 def _superfluous(
     landed: Sequence[RewriteUnit], staying: Sequence[ManifestEntry], added: Sequence[ManifestEntry], head: CurrentFiles
 ) -> set[str]:
-    """Returns the paths of delete files that the landed units applied and that no file needs which stays or is added.
+    """Returns delete files that the landed units applied and that no remaining file needs.
 
-    A delete file that also applies where not all files were looked at stays: otherwise rows would come back.
+    Keeps one that may also apply elsewhere: otherwise rows would come back.
     """
     looked_at = set(chain.from_iterable(unit.partitions for unit in landed))
     candidates = {entry.data_file.file_path: entry for unit in landed for entry in unit.deletes}
-    # Positions can't be those of a file that was written later, though its sequence number is the base's.
+    # Positions can't be those of a file written later, though its sequence number is the base's.
     old, every = DataFiles(staying, head.specs), DataFiles([*staying, *added], head.specs)
     return {
         path
@@ -369,9 +343,9 @@ class Landing:
     """The result of land()."""
 
     published: Published | None
-    """The commit; None if nothing was left to land."""
+    """None if nothing landed."""
     units: tuple[tuple[RewriteUnit, Dropped | None], ...]
-    """The units in their order, each with the reason why it did not land; None if it did."""
+    """Each with the reason if it did not land."""
 
 
 def land(
@@ -383,13 +357,10 @@ def land(
     *,
     entries: Entries | None = None,
 ) -> Landing:
-    """Commits the units that still fit the table, as one REPLACE snapshot; no rows change, no file is deleted.
+    """Commits the units that still fit the table as one REPLACE snapshot.
 
-    token: as for publish(); a second call with it changes nothing, and reports of no unit that it landed.
-    entries: what was read of the table's manifests before, which need not be read again.
-    The reasons are those of the last attempt. Where an attempt before it has landed after all, as its answer was lost,
-    they may differ from what is in the snapshot.
-    Raises as publish() does; PublishRefused also if two units claim the same file.
+    A second call with the token changes nothing and reports no unit as landed. If an attempt's answer was lost, the
+    reasons may differ from the snapshot. Raises as publish(); PublishRefused also if two units claim the same file.
     """
     if not units:
         return Landing(None, ())

@@ -1,4 +1,4 @@
-"""Merges small manifests into few, each of few partitions: which go together, and what is written in their place."""
+"""Merging of small manifests into fewer ones, each with few partitions."""
 
 from __future__ import annotations
 
@@ -20,44 +20,41 @@ from pyiceberg.utils.properties import property_as_bool, property_as_int
 from lakehouse_assets.commit.manifests import Kind, ManifestPlan, existing, read_manifests, values_of, write_manifest
 
 MOST_ENTRIES = 2000
-"""The most entries of a manifest that merging makes. A publish that replaces files reads one manifest at least (25 µs
-an entry) and writes the rest of its entries anew: larger ones cost later commits more."""
+"""The most entries of a merged manifest. A publish that replaces files reads at least one (25 µs an entry) and rewrites
+it."""
 TOGETHER = 5 * MOST_ENTRIES
-"""The most entries that are sorted together, so that they fit into memory and a publish that merges takes a second or
-two longer."""
+"""The most entries sorted together; costs a publish a second or two."""
 
 
 @dataclass(frozen=True)
 class MergedManifests:
-    """Small manifests, and those that list the same live files in their place."""
+    """Small manifests, and their replacements."""
 
     sources: tuple[ManifestFile, ...]
     written: tuple[ManifestFile, ...]
-    """The manifests in their place; they are in storage, and no snapshot lists them yet."""
+    """In storage, but in no snapshot yet."""
     entries: int
-    """The number of live entries."""
 
 
 @dataclass
 class ManifestMerge:
-    """The merge of manifests that one commit makes.
+    """The merge of manifests in one commit.
 
-    What goes together is decided and written at the first attempt to commit. Each later attempt takes of it what still
-    fits the table: manifests that other commits replaced keep the others from nothing, and are not read again.
+    The first attempt decides and writes. Later attempts use what still fits the table and read nothing again.
     """
 
     least: int | None = None
-    """How many small manifests of one kind are merged; None for as many as the table's properties say, and then only
-    those that go together best, since a publish is to take little longer."""
+    """The fewest small manifests to merge; None for the table's property, and then only the best group, so that a
+    publish takes little longer."""
     merged: list[MergedManifests] | None = None
-    """What the first attempt wrote; None before it."""
+    """None before the first attempt."""
     landed: list[MergedManifests] = field(default_factory=list)
-    """The part of it that fits the table, as the latest attempt found it."""
+    """What fits the table at the latest attempt."""
 
     def apply(self, table: Table, plan: ManifestPlan) -> None:
-        """Puts merged manifests in the place of small ones that the plan leaves untouched.
+        """Replaces small manifests that the plan leaves untouched.
 
-        Raises as read_manifests() does; the plan is as it was then, and a second call merges nothing.
+        Raises as read_manifests(); then the plan is unchanged, and a second call merges nothing.
         """
         if self.merged is None:
             self.merged = []
@@ -79,7 +76,7 @@ class ManifestMerge:
 
     def _written(self, table: Table, manifests: Sequence[ManifestFile]) -> Iterator[MergedManifests]:
         properties = table.properties
-        enabled = property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, default=True)  # as Java's is
+        enabled = property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, default=True)  # as in Java
         if self.least is None and not enabled:
             return
         size = property_as_int(
@@ -99,7 +96,6 @@ class ManifestMerge:
 
 
 def _weight(manifest: ManifestFile, target_size: int) -> int:
-    """Returns the entries of a manifest, or how many its bytes stand for where MOST_ENTRIES have the target size."""
     entries = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     return max(entries, manifest.manifest_length * MOST_ENTRIES // target_size)
 
@@ -107,10 +103,7 @@ def _weight(manifest: ManifestFile, target_size: int) -> int:
 def _small(
     table: Table, manifests: Sequence[ManifestFile], weight_of: Callable[[ManifestFile], int]
 ) -> Mapping[Kind, list[ManifestFile]]:
-    """Returns the manifests that are at most half full, in the order of their partitions.
-
-    Those of format version 1, whose sequence number is 0, are left alone: their entries have no numbers of their own.
-    """
+    """Skips format version 1 (sequence number 0), whose entries have no sequence numbers."""
     types = {n: _exact_types(spec.partition_type(table.schema())) for n, spec in table.specs().items()}
     small: dict[Kind, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
@@ -123,9 +116,9 @@ def _small(
 
 
 def _exact_types(partition: StructType) -> list[PrimitiveType] | None:
-    """Returns the types of partition values; None where these can't be written as they were read.
+    """Returns None if values can't be written back exactly.
 
-    PyIceberg's compiled decoder rounds doubles to floats, and the type of a column that was dropped is not known.
+    PyIceberg's compiled decoder rounds doubles to floats, and the type of a dropped column is unknown.
     """
     types = [field.field_type for field in partition.fields]
     exact = [t for t in types if isinstance(t, PrimitiveType) and not isinstance(t, DoubleType | UnknownType)]
@@ -133,24 +126,22 @@ def _exact_types(partition: StructType) -> list[PrimitiveType] | None:
 
 
 def _first(manifest: ManifestFile, types: Iterable[PrimitiveType]) -> tuple[Any, ...]:
-    """Returns a key by the least partition values of a manifest."""
     lowest = zip((summary.lower_bound for summary in manifest.partitions or ()), types, strict=False)
     return _sort_key([None if low is None else from_bytes(kind, low) for low, kind in lowest])
 
 
 def _sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns a key that orders partitions of one spec: nulls first, NaN last."""
+    """Nulls first, NaN last."""
     return tuple((value is not None, value != value, value) for value in values)
 
 
 def _merge(table: Table, kind: Kind, sources: Sequence[ManifestFile], parts: int) -> MergedManifests:
-    """Writes the live entries of manifests into so many others, sorted by partition."""
     entries = [entry for _, found in read_manifests(table.io, sources) for entry in found]
     entries.sort(key=lambda entry: _sort_key(values_of(entry.data_file.partition)))
     each = ceil(len(entries) / parts) or 1
     place = table.location_provider().new_metadata_location
     written = [
-        # Named as Iceberg's writers do. The snapshot that lists it gives it its id and sequence number.
+        # Named as by Iceberg's writers. The snapshot that lists it gives it its id and sequence number.
         write_manifest(
             table.io.new_output(place(f"{uuid4()}-m0.avro")),
             table.metadata,

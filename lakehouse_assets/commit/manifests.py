@@ -1,4 +1,4 @@
-"""Reading and writing manifests, their entries, and the plan of which manifests a commit keeps, rewrites or adds."""
+"""Manifests: reading and writing them, and which ones a commit keeps, rewrites or adds."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ from lakehouse_assets.errors import UnreadableMetadata
 
 
 def live_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Returns the entries of a manifest's live files. Raises as read_manifests() does."""
+    """Returns the entries of a manifest's live files. Raises as read_manifests()."""
     ((_, entries),) = read_manifests(io, [manifest])
     return entries
 
 
 def read_manifests(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
-    """Yields the manifests in their order, each with the entries of its live files.
+    """Yields the manifests in order, each with the entries of its live files.
 
-    Raises UnreadableMetadata for a manifest that is not what its manifest list says, OSError where it can't be read.
+    Raises UnreadableMetadata if one is not what its manifest list says, OSError if it can't be read.
     """
     for manifest, data in zip(manifests, _read(io, [m.manifest_path for m in manifests]), strict=True):
         yield manifest, _entries(data, manifest)
 
 
 def read_manifest_lists(io: FileIO, paths: Sequence[str]) -> Iterator[list[ManifestFile]]:
-    """Yields the manifests that each of the manifest lists lists. Raises as read_manifests() does.
+    """Yields the manifests of each manifest list. Raises as read_manifests().
 
-    Nobody knows how long a manifest list was, so one that ends with a whole block is taken for whole.
+    Its length is not recorded, so one that ends with a whole block counts as complete.
     """
     for path, data in zip(paths, _read(io, paths), strict=True):
         try:
@@ -72,22 +72,21 @@ def read_manifest_lists(io: FileIO, paths: Sequence[str]) -> Iterator[list[Manif
 
 
 def current_manifests(table: Table) -> list[ManifestFile]:
-    """Returns the manifests of the current snapshot; none if there is none. Raises as read_manifests() does."""
+    """Returns the manifests of the current snapshot, if any. Raises as read_manifests()."""
     snapshot = table.metadata.current_snapshot()
     return next(read_manifest_lists(table.io, [snapshot.manifest_list])) if snapshot else []
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
-    """Tells whether a manifest lists more than deletions of an earlier snapshot."""
+    """Whether it lists more than deletions of an earlier snapshot."""
     return manifest.has_added_files() or manifest.has_existing_files()
 
 
 @contextmanager
 def without_cycle_collector() -> Iterator[None]:
-    """Turns off Python's cycle collector meanwhile.
+    """Turns off Python's cycle collector: manifest entries are in no cycle.
 
-    Each collection looks at all manifest entries, which are in no cycle: with 10,000 files replaced it took a third of
-    a publish, which grew faster than the number of files, and a third of a look at 100,000.
+    With 10,000 replaced files it took a third of a publish.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -99,7 +98,7 @@ def without_cycle_collector() -> Iterator[None]:
 
 
 def unreadable(path: str, found: str) -> UnreadableMetadata:
-    """Makes the error for a torn or foreign manifest or manifest list."""
+    """Returns the error for a torn or foreign file."""
     return UnreadableMetadata(
         f"the manifest {path} is torn or foreign: {found}. Restore it, or roll the table back to a snapshot that does "
         "not list it"
@@ -108,7 +107,7 @@ def unreadable(path: str, found: str) -> UnreadableMetadata:
 
 @dataclass(frozen=True)
 class _InMemory:
-    """A file that was read, for PyIceberg's readers: FileIO and InputFile as far as they ask."""
+    """FileIO and InputFile for PyIceberg's readers."""
 
     data: bytes
 
@@ -120,10 +119,9 @@ class _InMemory:
 
 
 def _read(io: FileIO, paths: Sequence[str]) -> Iterator[bytes]:
-    """Yields the files in their order.
+    """Reads READERS files at once, but decodes one by one.
 
-    Several are read at once, as a storage takes long to answer, but one after the other is decoded: threads that all
-    want Python's lock take three times the CPU. As many are in memory at a time as are read at once.
+    Threads that contend for the GIL take three times the CPU.
     """
     with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
         for start in range(0, len(paths), READERS):
@@ -152,7 +150,7 @@ def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
 
 
 def _refuse_torn(data: bytes) -> None:
-    """Raises EOFError or ValueError where a file does not end with a whole Avro block."""
+    """Raises EOFError or ValueError if the file does not end with a whole Avro block."""
     decoder = StreamingBinaryDecoder(data)
     header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
     while decoder.tell() < len(data):
@@ -163,20 +161,20 @@ def _refuse_torn(data: bytes) -> None:
 
 
 ENTRIES_A_BLOCK = 1000
-"""100,000 entries take 2.7 MiB in blocks of so many, 18.7 MiB in blocks of one: each block is compressed alone."""
+"""100,000 entries take 2.7 MiB in such blocks, 18.7 MiB in blocks of one."""
 EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
 )
-"""The field as the format defines it (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, and
-Java's readers then fail with a ClassCastException: nobody but PyIceberg could read the table."""
+"""As specified (https://iceberg.apache.org/spec/#manifests). PyIceberg 0.12 writes longs, at which Java's readers fail
+with a ClassCastException."""
 Kind = tuple[int, ManifestContent]
-"""The id of a spec, and either data files or delete files: what all entries of a manifest share."""
+"""A spec id, and data or delete files."""
 
 
 def write_manifest(
     output: OutputFile, metadata: TableMetadata, kind: Kind, snapshot_id: int, entries: Iterable[ManifestEntry]
 ) -> ManifestFile:
-    """Writes a manifest of these entries, all of one kind, for the snapshot that will list it."""
+    """Writes a manifest of entries of one kind."""
     spec_id, content = kind
     writer_of = BlockManifestWriter if content is ManifestContent.DATA else DeleteManifestWriter
     codec = metadata.properties.get(
@@ -199,7 +197,7 @@ def by_kind(entries: Iterable[ManifestEntry]) -> list[tuple[Kind, list[ManifestE
 
 
 def with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-    """Returns the entry with another status and snapshot; its sequence numbers and its file stay."""
+    """Returns the entry with another status and snapshot."""
     return ManifestEntry.from_args(
         status=status,
         snapshot_id=snapshot_id,
@@ -239,10 +237,10 @@ class _Blocks(AvroOutputFile[ManifestEntry]):
 
 
 class BlockManifestWriter(ManifestWriterV2):
-    """PyIceberg's writer of manifests of data files, with up to ENTRIES_A_BLOCK entries in a block."""
+    """Writes manifests of data files, up to ENTRIES_A_BLOCK entries a block."""
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        """Makes the writer of the Avro file, which gathers entries into blocks."""
+        """Returns a writer of larger blocks."""
         return _Blocks(
             output_file=self._output_file,
             file_schema=self._with_partition(self.version),
@@ -253,10 +251,10 @@ class BlockManifestWriter(ManifestWriterV2):
 
 
 class DeleteManifestWriter(BlockManifestWriter):
-    """PyIceberg's writer, made to write manifests of delete files."""
+    """Writes manifests of delete files."""
 
     def content(self) -> ManifestContent:
-        """Returns that the manifest lists delete files."""
+        """Returns DELETES."""
         return ManifestContent.DELETES
 
     @property
@@ -276,24 +274,24 @@ def _with_int_ids(data_file: NestedField) -> NestedField:
 
 
 Partition = tuple[int, Record]
-"""The place of a file: the id of its partition spec, and its partition tuple."""
+"""A spec id and a partition tuple."""
 
 
 def partition_of(entry: ManifestEntry) -> Partition:
-    """Returns the place of the entry's file."""
+    """Returns the partition of the entry's file."""
     return entry.data_file.spec_id, entry.data_file.partition
 
 
 @dataclass
 class Entries:
-    """The live entries of the manifests that were read so far, by the manifest's path."""
+    """A cache of live entries, by manifest path."""
 
     without_metrics: bool = False
-    """Whether they are kept without the files' metrics, which take most of their memory."""
+    """Metrics take most of the memory."""
     _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
-        """Returns the entries of each of the manifests, and reads those that are new. Raises as read_manifests()."""
+        """Returns the entries of each manifest. Raises as read_manifests()."""
         new = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
         for manifest, entries in read_manifests(io, new):
             self._known[manifest.manifest_path] = [*map(_slim, entries)] if self.without_metrics else entries
@@ -310,12 +308,12 @@ def _slim(entry: ManifestEntry) -> ManifestEntry:
 
 
 def values_of(record: Record) -> tuple[Any, ...]:
-    """Returns the values of a partition, which a Record does not iterate over."""
+    """Returns the values; a Record is not iterable."""
     return tuple(record[at] for at in range(len(record)))
 
 
 def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
-    """Returns a function that gives a partition's path: its values where it has none, "" without partitions."""
+    """Returns a function for a partition's path, "" without partitions."""
     specs = {spec_id: (spec, _schema_with_sources(metadata, spec)) for spec_id, spec in metadata.specs().items()}
 
     def path_of(partition: Partition) -> str:
@@ -329,10 +327,7 @@ def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
 
 
 def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """Returns the newest schema that has a spec's columns: a column of an old spec may have been dropped since.
-
-    If no schema has them all, it is the current one.
-    """
+    """A column of an old spec may have been dropped since."""
     schemas = [metadata.schema(), *reversed(metadata.schemas)]
     sources = [field.source_id for field in spec.fields]
     complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
@@ -340,7 +335,7 @@ def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema
 
 
 class Partitions:
-    """A filter that lets through manifests which may list a file of one of these partitions, by their summaries."""
+    """Finds manifests that may list files of these partitions, by their summaries."""
 
     def __init__(self, metadata: TableMetadata, partitions: Iterable[Partition]) -> None:
         self._tuples: dict[int, list[Record]] = defaultdict(list)
@@ -354,7 +349,7 @@ class Partitions:
         }
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Tells whether the manifest may list such a file; True where its summaries can't rule that out."""
+        """Whether the manifest may list such a file."""
         tuples = self._tuples.get(manifest.partition_spec_id)
         if not tuples:
             return False
@@ -366,10 +361,7 @@ class Partitions:
 
 
 def _bounds(summary: PartitionFieldSummary, kind: IcebergType) -> tuple[Any, ...] | None:
-    """Returns the least and the greatest value of a partition field that is neither null nor NaN, by a summary.
-
-    It is empty where there are none; None where they can't be read, as those of a column that was dropped.
-    """
+    """Empty without values; None if they can't be read."""
     if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
         return None
     low, high = summary.lower_bound, summary.upper_bound
@@ -392,23 +384,19 @@ class ManifestPlan:
     """The manifests and entries of one attempt to commit."""
 
     added: list[ManifestEntry] = field(default_factory=list)
-    """Entries of the files to add that are not on the table yet; one without a sequence number gets the commit's."""
+    """Entries without a sequence number get the commit's."""
     removed: list[ManifestEntry] = field(default_factory=list)
-    """Entries of the data files and delete files to remove."""
     untouched: list[ManifestFile] = field(default_factory=list)
-    """Manifests that stay as they are."""
     kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
-    """Live entries that share a manifest with a removed one and move to a new manifest, each list with the old
-    manifest."""
+    """Old manifests, each with the live entries that must leave it."""
     rewritten: list[ManifestFile] = field(default_factory=list)
-    """Manifests that were written before, with live entries of manifests that are in none of these fields."""
+    """Already written, with entries of manifests that are in no other field."""
     summary: dict[str, str] = field(default_factory=dict)
-    """Further entries of the snapshot's summary."""
 
     def split(
         self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
     ) -> None:
-        """Plans a manifest that was read: which of its live entries stay, and which go."""
+        """Plans which live entries of a manifest stay."""
         parts: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
         for entry in entries:
             parts[goes(entry)].append(entry)
@@ -421,18 +409,15 @@ class ManifestPlan:
 
 
 def live_manifests(table: Table) -> list[ManifestFile]:
-    """Returns the manifests of the current snapshot, except those that only list deletions of an earlier one.
+    """Returns the current snapshot's manifests with live files.
 
-    These are left out of the next snapshot, as Iceberg's Java does.
+    The next snapshot omits the others, as Iceberg's Java does.
     """
     return [manifest for manifest in current_manifests(table) if has_live_files(manifest)]
 
 
 def added_entry(file: DataFile, sequence_number: int | None = None) -> ManifestEntry:
-    """Makes the entry of a file to add.
-
-    sequence_number: the data sequence number; None for the commit's.
-    """
+    """Returns the entry of a file to add; without a sequence number it gets the commit's."""
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         snapshot_id=None,

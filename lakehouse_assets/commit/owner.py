@@ -1,7 +1,4 @@
-"""The owner mark: a small file in a table's folder that says which catalog has the table, for all others to see.
-
-Runs read it; the collector and the job lakehouse_take_over write it. What lineage shows by itself is in collect/.
-"""
+"""The owner mark: a file in a table's folder that names its catalog."""
 
 from __future__ import annotations
 
@@ -23,41 +20,36 @@ if TYPE_CHECKING:
 
 NAME = "lakehouse-owner.json"
 FOLDER = "metadata"
-"""The folder below the table's location, wherever its properties put its metadata: whoever has the table finds it
-there. Readers of the folder look for ``*.metadata.json`` only."""
+"""Below the table's location, whatever its properties say, so that anyone with the table finds it."""
 TAKE_OVER = "lakehouse_take_over"
-"""The job by which a person says that this catalog has a table."""
+"""The job that claims a table for this catalog."""
 
 
 @dataclass(frozen=True)
 class OwnerMark(Durable):
-    """Says which catalog has a table."""
+    """The catalog that has a table."""
 
     catalog: str
-    """The catalog, as catalog_text() describes it."""
+    """As catalog_text() describes it."""
     uuid: str
-    """The table's UUID."""
     metadata_location: str
-    """The metadata file that the catalog named when the mark was written."""
+    """The catalog's, when the mark was written."""
     settled_ms: int = 0
-    """When a person decided that no other catalog has the table any more, by the storage's clock; 0 if nobody did."""
+    """When a person settled the ownership, by the storage's clock; 0 if never."""
 
     @classmethod
     def of(cls, table: Table, settled_ms: int = 0) -> OwnerMark:
-        """Makes the mark that names the catalog that the table was loaded from.
-
-        settled_ms: when a person decided that no other catalog has the table, by the storage's clock; 0: nobody did.
-        """
+        """Makes the mark of the table's catalog."""
         uuid = str(table.metadata.table_uuid)
         return cls(catalog_text(table.catalog), uuid, table.metadata_location, settled_ms)
 
 
 def catalog_text(catalog: Catalog) -> str:
-    """Describes where a catalog is, without users and passwords; two different catalogs have different texts."""
-    if "pyiceberg.catalog.glue" in sys.modules:  # a catalog that is one has imported it; it needs boto3, an extra
+    """Identifies a catalog, without users and passwords."""
+    if "pyiceberg.catalog.glue" in sys.modules:  # a Glue catalog has imported it; it needs boto3, an extra
         from pyiceberg.catalog.glue import GlueCatalog
 
-        if isinstance(catalog, GlueCatalog):  # whose region may come from the environment, or a profile
+        if isinstance(catalog, GlueCatalog):  # its region may come from the environment or a profile
             account = f"{catalog.properties['glue.id']} " if "glue.id" in catalog.properties else ""
             return f"glue {account}in {catalog.glue.meta.endpoint_url}"
     kind, _ = catalog_type(catalog.properties)
@@ -72,31 +64,25 @@ def catalog_text(catalog: Catalog) -> str:
 
 
 def mark_location(table_location: str) -> str:
-    """Returns where the mark of a table at that location lies."""
+    """Returns the location of a table's mark."""
     return f"{table_location.rstrip('/')}/{FOLDER}/{NAME}"
 
 
 def read_mark(table: Table) -> OwnerMark | None:
-    """Reads the mark in the table's folder; None where there is none, and for one that is torn or of an earlier table.
-
-    Raises OSError where the storage can't be read.
-    """
+    """Reads the mark; None if missing, torn or of an earlier table. Raises OSError if the storage fails."""
     found = read_json(table.io, mark_location(table.location()), OwnerMark.from_json)
     return found if found and found.uuid == str(table.metadata.table_uuid) else None
 
 
 def write_mark(table: Table, mark: OwnerMark) -> None:
-    """Replaces the mark in the table's folder, whole or not at all.
-
-    Raises UnknownStorage, and the errors of the storage.
-    """
+    """Replaces the mark atomically. Raises UnknownStorage and storage errors."""
     folder, _, name = mark_location(table.location()).rpartition("/")
     properties = {**table.catalog.properties, **table.io.properties}
     objects_at(properties, place_of(folder)).write(name, mark.to_json().encode())
 
 
 def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
-    """Returns the message about a table that another catalog has, by the table's mark; None if no other has it."""
+    """Returns the error text if another catalog has the table."""
     if mark is None or mark.catalog == catalog_text(table.catalog):
         return None
     return (

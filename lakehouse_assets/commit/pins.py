@@ -1,4 +1,4 @@
-"""Tags that keep snapshots: those of pins, of readers and of releases."""
+"""Pins of a run's inputs, and tags that keep snapshots."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 
 INPUTS = "lakehouse.inputs"
-"""The entry of a snapshot's summary that names what its rows were made from."""
+"""The summary entry that names what the rows were made from."""
 COPY = "input-{table}-{snapshot}.metadata.json"
-"""The name of a copy."""
 WRITABLE = 2
 """The latest format version whose metadata PyIceberg 0.12 writes."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-"""Properties that would lead a writer elsewhere than to the location
+"""Properties that lead writers away from the location
 (https://iceberg.apache.org/docs/latest/configuration/#write-properties)."""
 
 
 def pin_inputs(
     catalog: Catalog, reader: str, deps: Collection[str], reads: Collection[str], io: FileIO, folder: str
 ) -> tuple[Pin, ...]:
-    """Pins each table that a run reads at its head, or at the branch or tag that is named, and writes the copies.
+    """Pins the tables that a run reads, and writes copies of their metadata.
 
-    reader: the identifier of the run's table. deps: names of what it depends on; those that are no table in the catalog
-    are left out. reads: names of further tables, each with ``.branch_<name>`` or ``.tag_<name>`` behind it where that
-    is meant. io, folder: of the run's journal. Raises PublishRefused for a table, branch or tag of reads that there is
-    not, and for a table of a format version that can't be pinned; also what catalogs and storages raise.
+    deps: names that are no table are left out. reads: maybe with ``.branch_<name>`` or ``.tag_<name>``. Raises
+    PublishRefused if a table or ref of reads is missing, or a format version can't be pinned; also catalog and storage
+    errors.
     """
     names = list(dict.fromkeys([*deps, *reads]))
     identifiers = list(dict.fromkeys(table_and_ref(name)[0] for name in names))
-    # Each is loaded once: its branches and tags are pinned as they were at one time.
+    # Each is loaded once, so that its branches and tags are pinned as of one time.
     tables = dict(zip(identifiers, at_once(partial(find_table, catalog), identifiers), strict=True))
 
     def pinned(name: str) -> Pin | None:
@@ -74,7 +72,6 @@ def _refuse_newer_versions(reader: str, table: IcebergTable) -> None:
 
 
 def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:
-    """Writes the copy of a table's metadata, and returns the pin."""
     metadata, (identifier, ref) = table.metadata, table_and_ref(name)
     named = metadata.refs.get(ref)
     snapshot = metadata.snapshot_by_id(named.snapshot_id) if named else None
@@ -87,7 +84,7 @@ def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:
         name=name,
         uuid=metadata.table_uuid,
         snapshot_id=snapshot_id,
-        # A tag is read by the columns that its snapshot was written with, a branch by the table's
+        # A tag is read with its snapshot's schema, a branch with the table's
         # (https://iceberg.apache.org/docs/latest/branching/#schema-selection-with-branches-and-tags).
         schema_id=_schema_id(metadata, named, snapshot.schema_id if snapshot else None),
         metadata=copy,
@@ -102,11 +99,7 @@ def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: in
 
 
 def _unwritable(metadata: TableMetadata) -> TableMetadata:
-    """Returns a copy of the metadata with all snapshots, branches and tags, whose table can't be written to.
-
-    The files of the table itself are named by absolute paths. A location with a scheme that Hadoop does not know would
-    keep Spark from reading.
-    """
+    """Nobody can write to its table. At a scheme that Hadoop does not know, Spark could not read."""
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
         update={"location": NOWHERE, "properties": {**properties, **FORK_PROPERTIES}, "metadata_log": []}
@@ -114,18 +107,17 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
 
 
 def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
-    """Says of each pin whose version can't be read any more why not, in half a sentence."""
+    """Returns why pins can't be read any more."""
     found = ((pin, find_table(catalog, pin.table)) for pin in pins)
     reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
     return [f"{pin.table} {why}" for pin, why in reasons if why]
 
 
 def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata], Mapping[str, int | None]]) -> None:
-    """Sets and removes tags of a table, in one commit, or in none where all are as they should be.
+    """Sets and removes a table's tags, in at most one commit.
 
-    wanted: asked at each attempt with the table as it is then; returns the snapshot of each tag, None for a tag that
-    goes; an error that it raises on purpose (LakehouseError) ends the attempts. Raises PublishContended when they ran
-    out, and what catalogs raise.
+    wanted: returns the snapshot of each tag, None to remove it; its LakehouseError ends the attempts. Raises
+    PublishContended if they ran out, and catalog errors.
     """
 
     def attempt() -> bool:

@@ -1,4 +1,4 @@
-"""Positions: how far a table has read the changes of its inputs, kept in the snapshots that hold the rows."""
+"""Positions: how far a table has read its inputs' changes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lakehouse_assets.errors import HeadMoved
 from lakehouse_assets.wire.work import ReadOn
 
 POSITIONS = "lakehouse.positions"
-"""The entry of a snapshot's summary that says how far each input was read, as JSON of ``{"nyc.flights": "<snapshot
-id>@<table uuid>"}``. That of the nearest ancestor of main's head counts: so a rollback goes back in the inputs, too."""
+"""The summary entry of the positions: JSON ``{"nyc.flights": "<snapshot id>@<table uuid>"}``. The nearest one in main's
+history counts, so a rollback also goes back in the inputs."""
 TRACKED_INPUTS = "lakehouse.reads-changes-of"
-"""The table property that names these inputs. It only proves that there were positions: properties don't roll back."""
+"""The table property that names these inputs. It proves only that there were positions: properties don't roll back."""
 READER = "lakehouse.reader."
-"""The prefix of a tag by which a reader of changes says how far it has read: an input keeps what follows."""
+"""Prefix of a reader's tag: its input keeps later snapshots."""
 CHERRY_PICKED = "source-snapshot-id"
-"""Iceberg's own entry in the summary of a snapshot that was made from another one's files."""
+"""Iceberg's summary entry of a cherry-picked snapshot."""
 
 
 def read_on(metadata: TableMetadata) -> ReadOn:
-    """Returns how far a table has read its inputs, and of which inputs that can't be known any more."""
+    """Returns the positions of a table's inputs, and the inputs whose position is unknown."""
     witnessed = metadata.properties.get(TRACKED_INPUTS, "")
     if not witnessed:  # most tables: their history need not be walked
         return ReadOn()
@@ -42,10 +42,10 @@ def read_on(metadata: TableMetadata) -> ReadOn:
 
 
 def carriers(metadata: TableMetadata) -> list[int]:
-    """Returns the snapshots that must not expire, or nobody knows how far inputs were read.
+    """Returns the snapshots without which positions would be unknown.
 
-    One says it. Those that others have committed since lead to it: each is known by its child only. Where these were
-    cherry-picked, what they were made from tells that it was no run's.
+    Each snapshot after the one with the positions is known only by its child; the source of a cherry-pick shows that it
+    was no run's.
     """
     if TRACKED_INPUTS not in metadata.properties:
         return []
@@ -60,9 +60,9 @@ def carriers(metadata: TableMetadata) -> list[int]:
 
 
 def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
-    """Returns the position in an input that main has had since then, as text; None where it had none, or none is known.
+    """Returns main's position in an input at a time, if known.
 
-    before_ms: in epoch ms, by the clock of whoever committed.
+    before_ms: by the committers' clocks.
     """
     if name not in read_on(metadata).positions:
         return None
@@ -74,18 +74,14 @@ def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
 
 @dataclass(frozen=True)
 class PositionUpdate(CommitPart):
-    """The positions in a commit: a run moves those that it has read on from, and every commit copies all others."""
+    """Updates the positions that a run has read past; copies all others."""
 
     to: Mapping[str, str] = field(default_factory=dict)
-    """How far the run has read, by input."""
     since: ReadOn = field(default_factory=ReadOn)
-    """How far inputs were read when it was staged."""
+    """The positions when the run was staged."""
 
     def refuse(self, now: Table) -> None:
-        """Raises HeadMoved if another run has read on from the same position.
-
-        The position that it has read to may be unknown by now: then nobody knows whether the rows are there already.
-        """
+        """Raises HeadMoved if another run has read on, or the position is unknown."""
         if not self.to:
             return
         positions = read_on(now.metadata)
@@ -95,19 +91,19 @@ class PositionUpdate(CommitPart):
                 raise HeadMoved(f"table {table}: another run has read on in {name}, from {since} to {found}")
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
-        """Returns the entry of the positions; none if there are none."""
+        """Returns the entry of the positions, if any."""
         positions = {**read_on(now).positions, **self.to}
         return {POSITIONS: json.dumps(positions, separators=(",", ":"), sort_keys=True)} if positions else {}
 
     def properties(self, now: TableMetadata) -> Mapping[str, str]:
-        """Returns the property that names the inputs; none if it is set already."""
+        """Returns the property of the inputs, if new."""
         before = now.properties.get(TRACKED_INPUTS, "")
         named = ",".join(sorted({*self.to, *filter(None, before.split(","))}))
         return {TRACKED_INPUTS: named} if named != before else {}
 
 
 def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | None]:
-    """Returns the positions of main's head; and a cherry-picked snapshot that has made them wrong, if there is one."""
+    """Returns the head's positions, or a cherry-picked snapshot that made them wrong."""
     for snapshot in _main(metadata):
         if text := _entry(snapshot, POSITIONS):
             return json.loads(text), None
@@ -119,12 +115,11 @@ def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | Non
 
 
 def _picked_from(snapshot: Snapshot) -> int:
-    """Returns the snapshot whose files a cherry-picked one has; 0, which is no snapshot's id, for another."""
+    """0 is no snapshot's id."""
     return int(_entry(snapshot, CHERRY_PICKED) or 0)
 
 
 def _main(metadata: TableMetadata) -> Iterable[Snapshot]:
-    """Returns main's snapshots, newest first, as far back as they are kept."""
     return ancestors_of(metadata.current_snapshot(), metadata)
 
 

@@ -1,4 +1,4 @@
-"""Publishes a change: commits it to its table once, in one commit, whatever else is committed meanwhile."""
+"""Publishes a change to its table once, in one commit, despite concurrent commits."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 20
-# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) up to 5 s: with 20 attempts over 40 s on average, so a
-# catalog locked by somebody else for 10 s is outlasted.
+# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) to 5 s: 20 attempts wait over 40 s on average, which
+# outlasts a lock of 10 s on the catalog.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 # requests' errors and timeouts are OSErrors.
 TRANSIENT = (
@@ -64,12 +64,9 @@ def commit_persistently(
 ) -> T:
     """Returns the result of the first attempt that succeeds.
 
-    identifier, verb: the table's name, and what is done to it, for the log.
-    attempt: loads the table, looks whether an earlier attempt has landed, plans and commits; an error that it raises on
-        purpose (LakehouseError) ends the loop.
-    landed: asked once after the last error, whatever that was; returns the result if the commit is there.
-    contended: makes the error to raise, of the problem and the last error, when the attempts ran out or the catalog
-        stayed out of reach.
+    attempt: its LakehouseError ends the loop. landed: called once after the last error; returns the result if the
+    commit is there. contended: makes the error, of the problem and the last error, if the attempts ran out or the
+    catalog stayed out of reach.
     """
     for number in range(1, ATTEMPTS + 1):
         if number > 1:
@@ -80,7 +77,7 @@ def commit_persistently(
             raise
         except Exception as error:
             failure = error
-            # An absence has been waited for: what is done about it next is to look whether the commit landed.
+            # The outage has been waited for; next, check whether the commit landed.
             if isinstance(error, CatalogUnavailable) or not _transient(error):
                 break
             _log(f"{number} of {ATTEMPTS} to {verb}", identifier, error)
@@ -106,11 +103,11 @@ def _log(attempt: str, identifier: str, error: Exception) -> None:
 
 
 def _transient(error: Exception) -> bool:
-    from sqlalchemy.exc import OperationalError  # half a second: not needed to load definitions
+    from sqlalchemy.exc import OperationalError  # takes half a second; definitions load without it
 
     if "botocore" in sys.modules and is_transient(error):  # PyIceberg imports it with Glue
         return True
-    # SQLite's "database is locked" is an OperationalError, and so is a connection PostgreSQL dropped; a full disk too.
+    # SQLite's "database is locked" is an OperationalError, and so are a dropped PostgreSQL connection and a full disk.
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return False
     return isinstance(error, (*TRANSIENT, OperationalError)) and getattr(error, "errno", None) not in LASTING
@@ -124,11 +121,9 @@ class Published:
     repeated: bool
     """Whether an earlier publish with the same token committed it."""
     attempts: int = 0
-    """The number of commits tried in this call."""
     files_removed: int = 0
-    """The number of data files removed, by the snapshot's summary; 0 if the snapshot has expired."""
+    """By the snapshot's summary; 0 if the snapshot has expired."""
     seconds: float = 0.0
-    """The duration of this call."""
 
 
 def publish(
@@ -140,16 +135,13 @@ def publish(
 ) -> Published:
     """Commits a change to a table, as one snapshot on main.
 
-    token: a second publish with it changes nothing and returns the first one's snapshot; each part of a run that is
-        published in parts needs its own.
-    parts: what the commit carries beside the rows; what a part raises ends the publish.
-    Every attempt loads the table, looks for the token, checks and plans again, so another commit never costs more than
-    an attempt. After any error, nothing is deleted before the token was looked for.
+    A second publish with the token changes nothing and returns the first one's snapshot; each part of a run published
+    in parts needs its own token. Every attempt loads the table, looks for the token and plans again, so another commit
+    costs at most an attempt. After an error, nothing is deleted before the token was looked for.
 
-    Raises PublishRefused when the change doesn't fit the table now, what a part raises, RolledBack when the run's
-    snapshot was rolled back: nothing is committed then. Raises
-    PublishContended when the attempts ran out or the catalog stayed out of reach; publishing again with the same token
-    finds out whether the commit landed.
+    Raises PublishRefused if the change doesn't fit the table, RolledBack if the run's snapshot was rolled back, or what
+    a part raises: then nothing is committed. Raises PublishContended if the attempts ran out or the catalog stayed out
+    of reach; publishing again with the same token finds out whether the commit landed.
     """
     with without_cycle_collector():
         return _Publication(catalog, identifier, change, token, parts).run()
@@ -179,8 +171,8 @@ class _Publication:
         transaction, evolved = self._evolved(table)
         missing: list[str] = []
         if needed := self.change.needed(evolved.metadata):
-            # Looked up at every attempt: files may have been removed since the last. With many files it takes long and
-            # others commit meanwhile, so the table is loaded again.
+            # Checked at every attempt: files may have been removed since. With many files it takes long and others
+            # commit meanwhile, so the table is loaded again.
             missing = missing_files(table.io, needed)
             table = self._load()
             if landed := self._landed(table):
@@ -189,14 +181,13 @@ class _Publication:
         plan = self.change.plan(evolved, missing)
         try:
             self.merge.apply(evolved, plan)
-        except (UnreadableMetadata, OSError, ValueError) as error:  # a publish needs none of what is merged
+        except (UnreadableMetadata, OSError, ValueError) as error:  # a publish does not need the merge
             logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
         for part in self.parts:
             part.refuse(table)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
 
     def _evolved(self, table: Table) -> tuple[LeanTransaction, Table]:
-        """Returns a transaction that has evolved the table, and the table as it will be."""
         transaction = LeanTransaction(table)
         for part in self.parts:
             part.change(transaction)

@@ -1,4 +1,4 @@
-"""How a table differs from its declaration, and what a run may do about each difference. Pure functions."""
+"""Differences between a table and its declaration, and what a run may do about each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lakehouse_assets.type_text import parse_type, type_text
 
 NONE, NOT_SET = "none", "not set"
 COLUMN_PROPERTY = ".column."
-"""Stands in the names of properties before the column that they are of."""
+"""Precedes the column in names of properties."""
 
 
 class ChangeKind(StrEnum):
@@ -39,20 +39,16 @@ class ChangeKind(StrEnum):
     UNDECLARED = "undeclared"
     """A column of the table is not declared."""
     TYPE = "type"
-    """A column has another type."""
     REQUIRED = "required"
-    """A column that is declared optional is required in the table: nulls would come into it, since the audit goes by
-    the declaration and forks take any null. The other way round is no difference: the audit lets no null pass."""
+    """The table requires a column that is declared optional: nulls would enter it. The reverse is no difference."""
     RENAMED = "renamed"
-    """The table has the column under the name that it is declared to have had before."""
+    """The table has the column under its declared former name."""
     DOC = "doc"
-    """A column is declared with another doc. One that is declared without is no difference."""
+    """A column has another doc than declared; no declared doc is no difference."""
     SPEC = "spec"
-    """The table is partitioned otherwise."""
     ORDER = "order"
-    """The table is sorted otherwise."""
     PROPERTY = "property"
-    """A declared property has another value. Properties that are not declared are no difference: others set them."""
+    """A declared property has another value. Others may set undeclared ones."""
 
 
 OF_COLUMNS = frozenset(ChangeKind) - {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY}
@@ -64,15 +60,13 @@ class SchemaChange:
 
     kind: ChangeKind
     declared: str
-    """The declared side: a type as Iceberg spells it, a name, ``optional`` or ``required``, partition or sort terms, a
-    doc, or the value of a property; ``none`` where it has nothing."""
+    """A type as Iceberg spells it, name, ``optional`` or ``required``, partition or sort terms, doc or property value;
+    or ``none``."""
     found: str
-    """The same of the table; ``none`` where it has nothing, ``not set`` for a property that it lacks."""
+    """The same of the table; ``not set`` for a missing property."""
     subject: tuple[str, ...] = ()
-    """The column as a path of names, within nested types through ``element``, ``key`` and ``value``; the name of a
-    property; else empty."""
+    """The path of a column, in nested types through ``element``, ``key`` and ``value``; or the name of a property."""
     of_map_key: bool = False
-    """Whether it is a difference of the keys of a map."""
 
     @property
     def name(self) -> str:
@@ -81,12 +75,12 @@ class SchemaChange:
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is a difference of a part of a column."""
+        """Whether it concerns a part of a column."""
         return self.kind in OF_COLUMNS and len(self.subject) > 1
 
     @property
     def what(self) -> str:
-        """The subject in words, such as ``column n`` or ``partitioned by``."""
+        """The subject in words, such as ``column n``."""
         of_table = {
             ChangeKind.SPEC: "partitioned by",
             ChangeKind.ORDER: "sorted by",
@@ -101,7 +95,7 @@ class SchemaChange:
 
 
 def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
-    """Finds every difference that matters. Columns are compared by name: a catalog may choose field ids itself."""
+    """Finds every difference. Columns are compared by name: a catalog may choose field ids."""
     renames = renames_of(table, found)
     found = renamed(found, renames)
     changes = [SchemaChange(ChangeKind.RENAMED, new, old, (new,)) for old, new in renames.items()]
@@ -121,14 +115,14 @@ def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
 
 
 def renames_of(table: Table, found: TableMetadata) -> dict[str, str]:
-    """Returns the new names of the table's columns that are declared to have another one now, by the old names."""
+    """Returns the new names of columns that are declared under another name now, by old names."""
     there = [field.name for field in found.schema().fields]
     taken = {name.lower() for name in there}
     return {c.was: c.name for c in table.columns if c.was in there and c.name.lower() not in taken}
 
 
 def renamed(found: TableMetadata, renames: Mapping[str, str]) -> TableMetadata:
-    """Returns a copy of the metadata whose current schema and whose columns' properties have the new names."""
+    """Returns the metadata with the new names in its schema and properties."""
     if not renames:
         return found
     schema = found.schema()
@@ -142,7 +136,7 @@ def renamed(found: TableMetadata, renames: Mapping[str, str]) -> TableMetadata:
 
 
 def renamed_properties(properties: Collection[str], renames: Mapping[str, str]) -> dict[str, str]:
-    """Returns the new names of the properties of columns that are renamed, by the old names."""
+    """Returns the new names of renamed columns' properties, by old names."""
     found = {}
     for name in properties:
         head, of_column, path = name.partition(COLUMN_PROPERTY)
@@ -194,14 +188,14 @@ IGNORE = f'declare on_schema_change="{OnSchemaChange.IGNORE}"'
 
 
 class PolicyAction(StrEnum):
-    """The ways in which a run may treat a difference."""
+    """The ways to treat a difference."""
 
     APPLY = "apply"
-    """It changes the table as declared."""
+    """Change the table as declared."""
     LEAVE = "leave"
-    """It leaves the table as it is, and its rows are made to fit it."""
+    """Make the run's rows fit the table."""
     REFUSE = "refuse"
-    """It fails before a worker starts."""
+    """Fail before a worker starts."""
 
 
 @dataclass(frozen=True)
@@ -211,16 +205,15 @@ class PolicyVerdict:
     change: SchemaChange
     action: PolicyAction
     reason: str = ""
-    """The reason of a refusal, with what to do."""
     lost: str = ""
-    """The values that go with a column that is dropped, in words; empty where they were not counted."""
+    """The values that a dropped column loses, in words."""
 
     def __str__(self) -> str:
         return f"{self.change}{f' ({self.reason})' if self.reason else ''}"
 
 
 def verdicts(table: Table, found: TableMetadata) -> list[PolicyVerdict]:
-    """Decides about every difference between the declaration and the table, in the order of schema_changes()."""
+    """Decides about every difference, in the order of schema_changes()."""
     by_new_names = renamed(found, renames_of(table, found))
     return [_verdict(table, by_new_names, change) for change in schema_changes(table, found)]
 
@@ -248,7 +241,7 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Policy
 
 
 def _twin(found: TableMetadata, change: SchemaChange) -> str:
-    """Returns why no policy allows a column whose name differs only in case from one that is there; else empty."""
+    """Returns why no policy allows a new column whose name differs only in case from another."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
     is_new = change.kind is ChangeKind.MISSING and twins
     return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""
@@ -269,7 +262,7 @@ def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> s
 
 
 def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Yields why the table can't be changed so, whatever is declared."""
+    """Yields why no policy may change the table so."""
     match change.kind:
         case _ if change.of_map_key:
             yield "the keys of a map stay as they are"
@@ -305,7 +298,7 @@ def _named_as_a_partition(found: TableMetadata, change: SchemaChange) -> Iterato
 
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Yields why a run's rows can't be made to fit the table as it is."""
+    """Yields why a run's rows can't be made to fit the table."""
     cant = next(_not_applied(table, found, change), None)
     if change.is_nested and change.kind is ChangeKind.UNDECLARED:
         yield f"new rows have no value for a part of a column: declare it; {cant or f'to drop it, {SYNC}'}"
@@ -326,7 +319,6 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
 
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Yields why the column must have the declared type in the table too."""
     name = change.name
     ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
     theirs = {
@@ -353,7 +345,6 @@ def _declared_uses(table: Table, name: str) -> str:
 
 
 def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Yields why a column of the table can't be dropped."""
     ids = index_by_id(Schema(found.schema().find_field(change.name))).keys()  # with those of its parts
     specs = [s.spec_id for s in found.partition_specs if ids & {field.source_id for field in s.fields}]
     if specs:
@@ -365,10 +356,7 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
 
 
 def _is_wider(change: SchemaChange) -> bool:
-    """Tells whether the type is widened by a promotion of Iceberg's format 2.
-
-    PyIceberg's promote() tells what a reader can take, which is more.
-    """
+    """PyIceberg's promote() allows more than format 2: what a reader can take."""
     if "<" in change.found + change.declared:
         return False
     match parse_type(change.found), parse_type(change.declared):
@@ -380,5 +368,5 @@ def _is_wider(change: SchemaChange) -> bool:
 
 
 def of_action(found: Sequence[PolicyVerdict], action: PolicyAction) -> list[SchemaChange]:
-    """Returns the differences for which this action was decided."""
+    """Returns the differences with this action."""
     return [verdict.change for verdict in found if verdict.action is action]

@@ -1,4 +1,4 @@
-"""Reads what workers staged: their forks as data files, each fork checked against its receipt."""
+"""Reads the forks that workers staged, each checked against its receipt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.declare.region import Region
 
 REPLACEMENT = "\ufffd".encode()
-"""The character that Java has in place of bytes that are not UTF-8."""
+"""Java's replacement for bytes that are not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,23 @@ class StagedChunk:
 
     receipt: Receipt
     files: tuple[DataFile, ...]
-    """All data files that the worker added, each path once."""
+    """Each path once."""
     metadata: TableMetadata
-    """The fork's metadata, with the target's ids."""
+    """The fork's, with the target's ids."""
     io: FileIO
-    """The FileIO that reads the fork and its files."""
     deletes: tuple[DataFile, ...] = ()
-    """The delete files that a merge added."""
+    """Delete files that a merge added."""
     removed: tuple[ManifestEntry, ...] = ()
-    """The entries of the data and delete files that a merge removed."""
+    """Entries of files that a merge removed."""
 
     @property
     def schema(self) -> Schema:
-        """The current schema of the fork, with the target's ids."""
+        """The fork's current schema, with the target's ids."""
         return self.metadata.schema()
 
 
 def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> list[StagedChunk]:
-    """Reads the forks that the receipts name, in their order, with one FileIO for all.
-
-    io_properties: those of the target's FileIO. Raises PublishRefused, naming the chunk, for a fork that is not what
-        its receipt says.
-    """
+    """Reads the forks of the receipts, in order. Raises PublishRefused if one is not what its receipt says."""
     if not receipts:
         return []
     io = load_file_io(dict(io_properties), receipts[0].metadata_location)
@@ -69,7 +64,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
 
 
 def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, tuple[int, int, int]]:
-    """Returns (rows, files, bytes) staged for every key of the region, also for those without rows."""
+    """Returns (rows, files, bytes) for every key of the region."""
     stats = dict.fromkeys(parts_of(region.keys), (0, 0, 0))
     for file in distinct_files(chunks):
         if (key := region.key_of(file.partition)) is not None:
@@ -79,20 +74,20 @@ def partition_stats(region: Region, chunks: Iterable[StagedChunk]) -> dict[str, 
 
 
 def repeated_chunks(chunks: Iterable[StagedChunk]) -> list[int]:
-    """Returns the ordinals of the chunks that are there more than once."""
+    """Returns the numbers of chunks that occur more than once."""
     counts = Counter(chunk.receipt.chunk for chunk in chunks)
     return sorted(n for n, count in counts.items() if count > 1)
 
 
 def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
-    """Returns the data files of all chunks, each path once: a receipt that is read twice must not double its rows."""
+    """Returns the data files of all chunks: a receipt read twice must not double its rows."""
     return list({file.file_path: file for chunk in chunks for file in chunk.files}.values())
 
 
 def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
-    """Returns the paths of files that are no longer in storage (removed as orphans, say).
+    """Returns the paths of files that are not in storage.
 
-    Each is opened: PyArrow asks whether a missing one is a folder, by listing it, which S3 Tables allows nobody.
+    Opens each: PyArrow lists a missing one to see if it is a folder, which S3 Tables forbids.
     """
 
     def is_there(file: DataFile) -> bool:
@@ -116,20 +111,15 @@ def _read_column(chunk: StagedChunk, file: DataFile, column: NestedField) -> Chu
 
 
 def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
-    """Returns the number of nulls of one column, found by its id, in one staged file.
-
-    It is taken from the file's statistics, else counted: missing statistics never mean that there are no nulls.
-    """
+    """Returns the nulls of a column; counts them if statistics are missing."""
     known = (file.null_value_counts or {}).get(column.field_id)
     return int(_read_column(chunk, file, column).null_count) if known is None else known
 
 
 def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:
-    """Finds values of one text column of a staged file that are not UTF-8, if bounds of the file are made of such.
+    """Finds a text column's values that are not UTF-8, if they may have reached the file's bounds.
 
-    Iceberg's Java writes bounds as it reads the text, with U+FFFD in place of such bytes: that may be above the file's
-    least value, or below its greatest, and a filter then skips the file with these. The column is read only where a
-    bound has that character.
+    Iceberg's Java writes U+FFFD into bounds instead, so a filter may skip the file.
     """
     bounds = [(side or {}).get(column.field_id, b"") for side in (file.lower_bounds, file.upper_bounds)]
     if not any(REPLACEMENT in bound for bound in bounds):
@@ -159,10 +149,6 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
 
 
 def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[ManifestEntry]:
-    """Reads the entries of all files that the worker added and removed.
-
-    base_id: the snapshot that its fork began with.
-    """
     snapshot = metadata.current_snapshot()
     if snapshot is None or snapshot.snapshot_id == base_id:
         return []

@@ -1,4 +1,4 @@
-"""What each write mode does at each step of a run, and which outdated reads of the table itself it refuses."""
+"""Write strategies: what each write mode does in a run."""
 
 from __future__ import annotations
 
@@ -33,64 +33,59 @@ EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
 
 
 class WriteStrategy:
-    """The way in which runs change their table: this one adds their rows, and removes nothing."""
+    """Adds a run's rows, and removes nothing."""
 
     rules: Collection[Rule] = EVERY_MODE
-    """The rules that the audit checks, beside those of every run."""
+    """Checked besides those of every run."""
     at_most_changed: float | None = None
-    """The share of the table's rows that a run may update and delete, by Rule.CHANGED; None for any share."""
+    """A share of the table's rows."""
     merge: MergeWork | None = None
-    """How a worker merges the step's rows into its fork; None: it appends them."""
+    """None appends the rows."""
 
     def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
-        """Writes the fork base of a run's workers: here one without rows.
+        """Writes the fork base of a run's workers. Raises as write_fork_base().
 
-        planned_ms: when the run was planned, in epoch ms. staged_on: the snapshot on which an earlier attempt has
-            staged chunks; where they depend on it, it is taken again if it can be. Raises as write_fork_base() does.
+        planned_ms: epoch ms. staged_on: the snapshot of an earlier attempt.
         """
         return write_fork_base(table, token)
 
     def change(self, region: Region, staged: Sequence[StagedChunk]) -> RunChange:
-        """Makes the change that a run publishes after it staged these chunks: here it adds their files.
-
-        region: where its rows may be.
-        """
+        """Returns the change that publishes the chunks."""
         return Change(region, staged, Operation.APPEND)
 
 
 @singledispatch
 def strategy_of(mode: object) -> WriteStrategy:
-    """Returns the strategy of a write mode. A further mode registers its own: ``@strategy_of.register``."""
+    """Returns the strategy of a write mode; each registers its own."""
     raise TypeError(f"no strategy is registered for the write mode {mode!r}")
 
 
 class ReplacePartitions(WriteStrategy):
-    """A run adds its rows to the table in place of all that are in its partitions."""
+    """Replaces all rows in the run's partitions."""
 
     rules = frozenset(Rule) - {Rule.CHANGED}
 
     def change(self, region: Region, staged: Sequence[StagedChunk]) -> Change:
-        """Removes the files in the region, and adds the staged ones."""
+        """Replaces the files in the region."""
         return Change(region, staged)
 
 
 @dataclass(frozen=True)
 class MergeRows(WriteStrategy):
-    """A run merges its rows into the table as it is, and lands only if nobody changed the same part meanwhile."""
+    """Merges rows into the table; lands only if nobody changed the same part meanwhile."""
 
     merge: MergeWork
     rules: Collection[Rule] = EVERY_MODE
     at_most_changed: float | None = None
     reads: timedelta | None = None
-    """How far back rows of the table are looked at, by when they were committed; None for all of them."""
+    """By commit time; None looks at all rows."""
     rewrites: str | None = None
-    """The value of Iceberg's write.merge.mode for the workers' merges; None where rows are only inserted."""
+    """Iceberg's ``write.merge.mode``."""
 
     def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
-        """Writes a fork base with the rows of the table's head, or with its recent ones.
+        """Writes a fork base with the head's rows, or recent ones.
 
-        A resumed run takes the snapshot of its earlier attempt while that is in main's history: what was staged on it
-        still fits unless others have changed the same part, which is looked at when it lands.
+        A resumed run takes its earlier snapshot while that is in main's history; landing checks for conflicts.
         """
         history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
         found = (snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id))
@@ -104,7 +99,7 @@ class MergeRows(WriteStrategy):
         return write_head_fork(table, ReadSnapshot(table.metadata, base), token, recent(table, base, since))
 
     def change(self, region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
-        """Does to the table what the workers have done to their forks."""
+        """Repeats the workers' changes on the table."""
         inserts = self.merge.only_inserts
         return RowChanges(staged, Operation.APPEND if inserts else Operation.OVERWRITE, only_inserts=inserts)
 
@@ -130,11 +125,10 @@ def _(mode: Merge) -> WriteStrategy:
 
 
 def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> int:
-    """Returns the sequence number of the first snapshot that was committed since then, of those that led to the base.
+    """Returns the sequence number of the base's first ancestor committed since then, or the next number.
 
-    It is one above the base's if there is none, and 0 if earlier snapshots have expired, as they may have been
-    committed since then as well. Files of later rewrites have the sequence numbers of the snapshots that they read, and
-    are not older by them than their rows.
+    0 if earlier snapshots have expired. A rewritten file has the number of the snapshot that was read, so it is not
+    older than its rows.
     """
     found = (base.sequence_number or 0) + 1
     for snapshot in ancestors_of(base, metadata):
@@ -147,7 +141,7 @@ def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> in
 
 
 def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntry]:
-    """Returns the base's entries of live files, deletes too, that were added with that sequence number or later."""
+    """Returns the base's live entries from that sequence number on."""
     manifests = [m for m in base.manifests(table.io) if m.sequence_number >= first]
     found = (entry for read in Entries().read(table.io, manifests) for entry in read)
     return [entry for entry in found if deletes.sequence(entry) >= first]
@@ -155,22 +149,21 @@ def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntr
 
 @dataclass(frozen=True)
 class OwnReads(CommitPart):
-    """Refuses to replace rows that a step has read of its own table, if others have changed them meanwhile."""
+    """Refuses to replace rows that a step read of its own table, if others changed them meanwhile."""
 
     read: int | None
-    """The snapshot that the step has read; None if the table had none."""
+    """The snapshot that the step read, if any."""
     region: Region
-    """The part of the table that the run owns; what it has read of other parts is a version like that of any input."""
+    """Reads of other parts are not checked."""
     schema: Schema
-    """Has the names of the region."""
 
     def refuse(self, now: Table) -> None:
-        """Raises HeadMoved if rows of the region differ from those of the snapshot."""
+        """Raises as refuse_outdated_reads()."""
         refuse_outdated_reads(now, self.read, self.region, self.schema)
 
 
 def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema: Schema) -> None:
-    """Raises HeadMoved if rows of a region differ from those of the snapshot that was read."""
+    """Raises HeadMoved if a region's rows differ from the snapshot that was read, or that has expired."""
     if table.metadata.current_snapshot_id == read or _only_rewritten_since(table, read):
         return
     name = f"table {'.'.join(table.name())}, {keys_text(region.keys)}"
@@ -178,7 +171,7 @@ def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema
     if read is not None and then is None:
         raise HeadMoved(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
     before, now = then.manifests(table.io) if then else [], live_manifests(table)
-    # Manifests never change, so files that the same manifests list are the same.
+    # Manifests are immutable: files listed by the same manifests are the same.
     common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in now}
     place = FilesInRegion(region, table, schema)
     sides = (_files(table, place, [m for m in side if m.manifest_path not in common]) for side in (before, now))
@@ -201,7 +194,6 @@ def _only_rewritten_since(table: Table, read: int | None) -> bool:
 
 
 def _files(table: Table, place: FilesInRegion, manifests: Iterable[ManifestFile]) -> set[tuple[str, int]]:
-    """Returns the data and delete files that may have rows of the region: the path and sequence number of each."""
     read = Entries().read(table.io, [m for m in manifests if place.may_be_in(m)])
     found = (entry for entries in read for entry in entries if place.touches(entry.data_file))
     return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}

@@ -1,6 +1,6 @@
-"""The target: the Iceberg table of a declaration, loaded if it is there, created if it is missing and nothing is lost.
+"""Opens the table of a declaration, or creates it if no rows are lost.
 
-A lost catalog must not look like an empty lake. Rows and snapshots are not made here.
+A lost catalog must not look like an empty lake.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from lakehouse_assets.environment.settings import read_home
 from lakehouse_assets.errors import PublishRefused
 
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
-# Iceberg's default for sorted tables, range, would compute the step twice, because it samples first.
-# zstd is what Iceberg's own library gives a table that it creates; without the property its writers still use gzip
-# (https://iceberg.apache.org/docs/latest/configuration/#write-properties), which is written and read more slowly.
-# The metadata log forgets older metadata files, and the collector finds them. That a commit deletes them itself
-# (write.metadata.delete-after-commit.enabled) stays off: nothing but the collector deletes a file.
+# Iceberg's default for sorted tables, range, samples first, which would compute the step twice. zstd is what Iceberg's
+# own library sets on tables that it creates; without it writers use gzip, which is slower
+# (https://iceberg.apache.org/docs/latest/configuration/#write-properties). The metadata log forgets older files, and
+# the collector finds them; write.metadata.delete-after-commit.enabled stays off: only the collector deletes files.
 DEFAULTS = {
     "write.distribution-mode": "hash",
     "write.parquet.compression-codec": "zstd",
@@ -70,14 +69,10 @@ logger = logging.getLogger(__name__)
 
 
 def refusal(catalog: Catalog, table: Table) -> str | None:
-    """Returns why the table can't be created where the catalog would have it; None if nothing is in its way.
+    """Returns why the table can't be created at its location, if anything is in its way.
 
-    Metadata with a snapshot is in its way, because it holds rows that somebody has seen. Metadata without one is left
-    by a creation whose commit failed or came second, and forks are left by failed runs: a table created beside these
-    loses nothing. This takes one listing of the metadata's folder, and reads nothing if that is empty or missing.
-
-    It works for SQL and Glue catalogs, whose clients choose a table's location; a REST catalog chooses it itself.
-    Raises OSError when the location can't be read.
+    Metadata with a snapshot is: it has rows. Metadata without one remains from a failed creation, forks from failed
+    runs. Works for SQL and Glue catalogs, whose clients choose a location. Raises OSError if it can't be read.
     """
     location = _location(catalog, table)
     if location is None:
@@ -102,7 +97,6 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
 
 
 def _location(catalog: Catalog, table: Table) -> str | None:
-    """Returns where the catalog would create the table; None if that can't be known."""
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
@@ -114,7 +108,6 @@ def _location(catalog: Catalog, table: Table) -> str | None:
 
 
 def _newest(io: ClosingFileIO, folder: str) -> str | None:
-    """Finds the newest metadata file in the folder that is a table's own and has a snapshot."""
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
     for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
@@ -130,11 +123,7 @@ def _is_metadata(file: FileInfo) -> bool:
 
 
 def _age(file: FileInfo) -> tuple[int, int]:
-    """Returns a sort key that orders metadata files by age.
-
-    The version in the name comes first, because copied files have new times; then the time, since two writers may have
-    written files of one version.
-    """
+    """The version comes first: copied files have new times."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 

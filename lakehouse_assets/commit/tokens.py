@@ -1,4 +1,4 @@
-"""Tokens of runs in a table's history, and which snapshots are ancestors of its head."""
+"""Tokens of runs in a table's history."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from lakehouse_assets.errors import PublishRefused, RolledBack
 
 @dataclass(frozen=True)
 class History:
-    """The history of a snapshot, mostly main's head, as far back as a table's snapshots tell it."""
+    """The unexpired history of a snapshot."""
 
     snapshots: dict[int, Snapshot]
-    """The table's snapshots by id."""
     line: dict[int, int]
-    """The sequence numbers of the snapshot and its ancestors by their ids, the newest first."""
+    """Sequence numbers of the snapshot and its ancestors by id, newest first."""
     is_empty: bool
-    """Whether there is no such snapshot: the table is empty, and nothing led to it."""
+    """Whether the table was empty."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> History:
@@ -33,7 +32,7 @@ class History:
 
     @classmethod
     def behind(cls, metadata: TableMetadata, head: int | None) -> History:
-        """Returns the history of a snapshot, None for an empty table; of one that has expired nothing is known."""
+        """Returns the history of a snapshot; None: of an empty table."""
         snapshots = {s.snapshot_id: s for s in metadata.snapshots}
         line: dict[int, int] = {}
         here = snapshots.get(head or 0)
@@ -44,7 +43,7 @@ class History:
 
     @classmethod
     def at(cls, metadata: TableMetadata, time: datetime) -> History | None:
-        """Returns the history of what was main's head at a time; None where the table's log does not tell."""
+        """Returns the history of main's head at a time, if known."""
         heads = [one.snapshot_id for one in metadata.snapshot_log if one.timestamp_ms <= time.timestamp() * 1000]
         return cls.behind(metadata, heads[-1]) if heads else None
 
@@ -53,11 +52,9 @@ class History:
         return min(self.line.values())
 
     def lacks(self, snapshot_id: int) -> bool:
-        """Tells whether it is proven that a snapshot is not in this history.
+        """Whether a snapshot is proven not to be in this history.
 
-        It is proven if the table is empty, or if neither the snapshot nor the history back to its time has expired.
-        Sequence numbers fall towards the root, so a snapshot that is not older than the last known ancestor would be
-        among them.
+        Sequence numbers fall towards the root, so one not older than the last known ancestor would be known.
         """
         wanted = self.snapshots.get(snapshot_id)
         if wanted is None or snapshot_id in self.line:
@@ -66,25 +63,25 @@ class History:
 
     @property
     def has_others(self) -> bool:
-        """Tells whether the table has snapshots that are proven not to be in this history."""
+        """Whether lacks() holds for any snapshot of the table."""
         return any(self.lacks(one) for one in self.snapshots)
 
 
 PREFIX = RUN_PROPERTIES
 TOKEN = "lakehouse.token"
-"""The entry of a snapshot's summary that names the run. Workers write it to their forks, publish() to the target."""
-# Separates a token's name from the chunks that it stands for. These go into the property's value: Glue takes 255
-# characters for a name, 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
+"""The summary entry that names the run."""
+# Separates a token's name from its chunks, which go into the property's value: Glue takes 255 characters for a name,
+# 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
-# It stands behind the time of a run whose snapshot was rolled back and may have expired since.
+# Follows the time of a run whose snapshot was rolled back and may have expired since.
 ROLLED_BACK = "/rolled-back"
 RESUMABLE = timedelta(days=14)
-"""The time after its creation in which a run may be resumed by a re-execution from failure."""
-# It is longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
+"""How long after its creation a run may be resumed."""
+# Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
 KEEP_MS = KEEP // timedelta(milliseconds=1)
-# This many are kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table
-# gets as many in a month.
+# Kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table gets as many
+# in a month.
 NEWEST = 750
 
 
@@ -93,26 +90,24 @@ class RunToken:
     """Identifies a run's commit."""
 
     text: str
-    """The id of the run at the head of the resume chain, and the part of the run that is published, if it is not
-    all."""
+    """The head of the resume chain, and the published part, if not all."""
     created: datetime
-    """The time when Dagster's storage created that run (aware): one clock orders a table's tokens, whatever the clocks
-    of the hosts that publish."""
+    """By Dagster's storage (aware): one clock orders a table's tokens."""
 
     @property
     def created_ms(self) -> int:
-        """The time of creation in epoch milliseconds, as the token's property has it."""
+        """In epoch ms."""
         return int(self.created.timestamp() * 1000)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """The value of a token's property: ``<snapshot id>@<epoch ms>[/rolled-back][:<chunks>]``."""
+    """A token property's value: ``<snapshot id>@<epoch ms>[/rolled-back][:<chunks>]``."""
 
     snapshot_id: int
     created_ms: int
     marked: bool
-    """Whether the run counts as rolled back where the table's history can't tell."""
+    """Whether the run counts as rolled back if the history can't tell."""
     spans: str
 
     @classmethod
@@ -130,19 +125,15 @@ class _Entry:
 
 
 def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
-    """Makes the table property of a run's commit.
-
-    It is ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``.
-    """
+    """Returns ``{"lakehouse.run.<token>": "<snapshot id>@<epoch ms>[:<chunks>]"}``."""
     name, _, spans = token.text.partition(SPANS)
     return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
 
 def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
-    """Returns the names of the token properties that a commit with ``token`` prunes.
+    """Returns the token properties that a commit with ``token`` prunes.
 
-    These are older by KEEP than ``token`` and than the table's newest token, or can't be read. The NEWEST newest that
-    can be read always stay.
+    They are unreadable, or older by KEEP than ``token`` and the newest one; the NEWEST newest stay.
     """
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
@@ -151,9 +142,9 @@ def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
 
 
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
-    """Tells whether the token's property may have been pruned.
+    """Whether prunable() may have pruned the token's property.
 
-    outdated() prunes one only if NEWEST newer ones stay, two of them newer by more than KEEP.
+    It leaves NEWEST newer ones, two of them newer by more than KEEP.
     """
     times = sorted(_times(metadata).values())
     newer = sum(time > token.created_ms for time in times)
@@ -162,13 +153,10 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
 
 
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """Finds the snapshot that a run has published to main; None if it has published none.
+    """Returns the snapshot that a run has published to main, if any, even if it has expired.
 
-    The property is trusted if its snapshot has expired: the snapshot was published all the same, unless the property
-    says that it was rolled back before. table: its name, for messages.
-
-    Raises RolledBack if the snapshot is not, or was not when it expired, in main's history, PublishRefused for a
-    property that can't be read.
+    Raises RolledBack if it is not, or was not when it expired, in main's history, PublishRefused if the property can't
+    be read.
     """
     token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
@@ -189,10 +177,7 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
 
 
 def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
-    """Finds a snapshot of a run's that is not rolled back, also where the run has published only a part.
-
-    Raises PublishRefused for a property that can't be read.
-    """
+    """Returns a snapshot of a run or its parts that is not rolled back. Raises PublishRefused as find_published()."""
     for name in properties_of(metadata, token):
         with suppress(RolledBack):
             if (snapshot_id := find_published(table, metadata, name.removeprefix(PREFIX))) is not None:
@@ -201,34 +186,27 @@ def find_added(table: str, metadata: TableMetadata, token: str) -> int | None:
 
 
 def publishers(metadata: TableMetadata) -> list[str]:
-    """Returns the runs that have published, as far as the table remembers them, first the one that was created last.
-
-    Each is named by the id at the head of its resume chain.
-    """
+    """Returns the runs (heads of resume chains) that have published, last created first."""
     times = _times(metadata)
     names = sorted(times, key=lambda name: times[name], reverse=True)
     return list(dict.fromkeys(name.removeprefix(PREFIX).partition(".")[0] for name in names))
 
 
 def properties_of(metadata: TableMetadata, token: str) -> Iterator[str]:
-    """Yields the names of the properties of a run and of its parts."""
+    """Yields the properties of a run and its parts."""
     own = PREFIX + token.partition(SPANS)[0]
     return (name for name in metadata.properties if name == own or name.startswith(f"{own}."))
 
 
 def is_rolled_back(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Tells whether main's history lacks the snapshot for certain.
-
-    It returns False where the snapshot, or snapshots in between, have expired.
-    """
+    """Whether main's history certainly lacks the snapshot."""
     return History.of(metadata).lacks(snapshot_id)
 
 
 def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
-    """Tells whether for certain no commit on main since that snapshot has taken a row away.
+    """Whether certainly no commit on main since that snapshot has removed a row.
 
-    Each commit has then added files, or written rows anew as they were. It can't tell, and says no, where snapshots in
-    between have expired.
+    False if snapshots in between have expired.
     """
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
         if snapshot.snapshot_id == snapshot_id:
@@ -239,10 +217,9 @@ def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
 
 
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
-    """Returns the token properties to write so that find_published() says the same of each run after an expiry.
+    """Returns the token properties that keep find_published()'s answers the same after an expiry.
 
-    With a snapshot goes the proof that it was rolled back, or that it was rolled forward again.
-    after: the metadata that the expiry leaves, properties as before.
+    With a snapshot goes the proof that it was rolled back, or forward again.
     """
     then, now = History.of(before), History.of(after)
     changed = {}
@@ -254,11 +231,7 @@ def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]
 
 
 def runs_since(metadata: TableMetadata, snapshot_id: int | None) -> set[str]:
-    """Returns the runs whose commits on main changed rows after that snapshot.
-
-    Each is named by the id at the head of its resume chain. A rewrite changes no rows. All runs that the metadata still
-    has are returned where the snapshot is not there any more.
-    """
+    """Returns the runs (heads of resume chains) that changed rows since; all if the snapshot is gone."""
     found: set[str] = set()
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
         if snapshot.snapshot_id == snapshot_id:
@@ -276,11 +249,11 @@ def _entries(metadata: TableMetadata) -> Iterator[tuple[str, _Entry]]:
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
-    """Returns the time when each token's run was created, in epoch ms, by property; 0 if its value can't be read."""
+    """By property; 0 if its value can't be read."""
     unread = {name: 0 for name in metadata.properties if name.startswith(PREFIX)}
     return unread | {name: entry.created_ms for name, entry in _entries(metadata)}
 
 
 def _is_rolled_back(history: History, entry: _Entry) -> bool:
-    """Tells whether the run's snapshot is not in main's history; the mark decides where that can't be proven."""
+    """The mark decides if nothing is proven."""
     return entry.snapshot_id not in history.line and (history.lacks(entry.snapshot_id) or entry.marked)

@@ -1,6 +1,6 @@
-"""Lines up Dagster partition keys with Iceberg partitions, or refuses them, and finds the region that some keys own.
+"""Aligns Dagster partition keys with Iceberg partitions, and finds the region that keys own.
 
-Each dimension of the Dagster partitions is laid over one partition field. No catalog, no run.
+Each dimension of the Dagster partitions covers one partition field.
 """
 
 from __future__ import annotations
@@ -65,14 +65,13 @@ class TimeDimension:
     column: str
     type: IcebergType
     position: int
-    """The position of the partition field in the spec."""
     transform: Transform[Any, Any]
 
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
         """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
             found = region.windows(self.partitions, keys)
-        except (ValueError, OverflowError) as error:  # Dagster's, about a zone that no key has; the calendar's
+        except (ValueError, OverflowError) as error:  # Dagster's, if it names a zone that the keys lack; the calendar's
             raise ValueError(
                 f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
                 "before the year 10000"
@@ -81,7 +80,7 @@ class TimeDimension:
         return found
 
     def axis(self, keys: Collection[str]) -> Times:
-        """Returns the axis of these keys. Raises as windows()."""
+        """Raises as windows()."""
         spans = {
             key: (region.bound(start, self.type), region.bound(end, self.type))
             for key, (start, end) in self.windows(keys).items()
@@ -95,16 +94,13 @@ class ValueDimension:
 
     name: str
     known: frozenset[str] | None
-    """The keys of a static dimension; None for a dynamic one."""
+    """Of a static dimension; None for a dynamic one."""
     column: str
     type: IcebergType
     position: int
 
     def axis(self, keys: Collection[str]) -> Values:
-        """Returns the axis of these keys.
-
-        Raises ValueError for keys that were not declared, are not of the column's type, or share a value.
-        """
+        """Raises ValueError for keys that are undeclared, of another type, or equal in value."""
         if self.known is not None and not self.known.issuperset(keys):
             _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
@@ -121,9 +117,9 @@ Dimension = TimeDimension | ValueDimension
 def dimensions_of(
     schema: Schema, spec: PartitionSpec, partitions: dg.PartitionsDefinition | None
 ) -> tuple[Dimension, ...]:
-    """Returns one dimension for each of Dagster's, in the order of a multi-partition key; none without partitions.
+    """Returns one dimension for each Dagster dimension, in the order of a multi-partition key.
 
-    Raises ValueError if a dimension has no partition field of its own, or its keys are no whole Iceberg partitions.
+    Raises ValueError if one has no partition field to itself, or its keys aren't whole Iceberg partitions.
     """
     if partitions is None:
         return ()
@@ -133,7 +129,7 @@ def dimensions_of(
     if sum(isinstance(of, dg.TimeWindowPartitionsDefinition) for of in named.values()) > 1:
         raise ValueError("a table can have only one dimension of time windows; make the other one static")
     found: dict[str | None, Dimension] = {}
-    # Time windows last: they get no column that another dimension has.
+    # Time windows last: they get a column that no other dimension has taken.
     for name, of in sorted(named.items(), key=lambda item: isinstance(item[1], dg.TimeWindowPartitionsDefinition)):
         if isinstance(of, dg.TimeWindowPartitionsDefinition):
             found[name] = _time_dimension(name, schema, spec, of, {other.column for other in found.values()})
@@ -143,11 +139,7 @@ def dimensions_of(
 
 
 def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimension, ...]:
-    """Returns the dimensions of partitions that no column of the table has, in the order of dimensions_of().
-
-    Each gets a column of its own, of text or of microseconds. Raises ValueError for kinds of partitions that are not
-    supported.
-    """
+    """Returns the dimensions of partitions that only select a step's input, as dimensions_of()."""
     named: Mapping[str, dg.PartitionsDefinition | None] = {"partition": partitions}
     if isinstance(partitions, dg.MultiPartitionsDefinition):
         named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
@@ -160,7 +152,7 @@ def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimens
 
 
 def _parse_value(key: str, type: IcebergType) -> Any:
-    """Parses the value of a key, as partition tuples hold it (dates as days since 1970). Raises ValueError."""
+    """Returns a key's value in partition tuples (dates as days since 1970). Raises ValueError."""
     with suppress(ValueError, ArithmeticError):
         match type:
             case StringType() | BooleanType() | DateType():
@@ -176,7 +168,7 @@ def _parse_value(key: str, type: IcebergType) -> Any:
 
 
 def quoted(keys: Collection[str]) -> str:
-    """Quotes keys, so that blanks and empty keys can be seen."""
+    """Quotes keys, so that blanks and empty keys are visible."""
     return keys_text([repr(key) for key in keys], listed=5)
 
 
@@ -220,7 +212,6 @@ def _time_dimension(
     partitions: dg.TimeWindowPartitionsDefinition,
     taken: Collection[str],
 ) -> TimeDimension:
-    """Finds the partition field of a dimension of time windows. taken: the columns that other dimensions have."""
     fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
     for position, field in enumerate(spec.fields):
         column = schema.find_field(field.source_id).name
@@ -233,7 +224,7 @@ def _time_dimension(
             f"among them, there are {', '.join(fields) or 'none'}"
         )
     column = name if name in fields else next(iter(fields))
-    # The finest of several terms of one column decides: the others follow from it.
+    # The finest of several terms on a column decides: the others follow from it.
     position, transform = max(fields[column], key=lambda field: COARSE_TO_FINE.index(str(field[1])))
     column_type = schema.find_type(column)
     if reason := region.misaligned(partitions, transform, column_type):
@@ -242,7 +233,6 @@ def _time_dimension(
 
 
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
-    """Returns a sentence that names the coarsest transform of the column that would line up."""
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
     possible = (t for t in transforms if t.can_transform(type) and not region.misaligned(partitions, t, type))
     return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")
@@ -250,13 +240,13 @@ def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: I
 
 @dataclass(frozen=True)
 class Alignment:
-    """The way a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions."""
+    """Each Dagster partition is a whole number of Iceberg partitions."""
 
     identifier: str
     parts: tuple[Dimension, ...]
-    """One dimension for each Dagster dimension, in the order of a multi-partition key."""
+    """In the order of a multi-partition key."""
     of_table: bool = True
-    """Whether the Dagster partitions own rows of the table; False if they only select what its step reads."""
+    """Whether the partitions own rows of the table, rather than only select its step's input."""
 
     @classmethod
     def of(
@@ -264,8 +254,7 @@ class Alignment:
     ) -> Alignment:
         """Aligns a table whose Dagster partitions own its rows.
 
-        Raises DeclarationError where replacing a Dagster partition would need row-level rewrites, and where it is
-        unclear which partition field a dimension means.
+        Raises DeclarationError if replacing one would need row-level rewrites, or its partition field is ambiguous.
         """
         try:
             return cls(identifier, dimensions_of(schema, spec, partitions))
@@ -278,17 +267,14 @@ class Alignment:
 
     @classmethod
     def of_input(cls, identifier: str, partitions: dg.PartitionsDefinition | None) -> Alignment:
-        """Aligns a table whose partitions say what a step reads, not where its rows are.
-
-        Raises DeclarationError for partitions that are not supported.
-        """
+        """Aligns a table whose partitions only select its step's input. Raises DeclarationError if unsupported."""
         try:
             return cls(identifier, input_dimensions(partitions), of_table=False)
         except ValueError as error:
             raise DeclarationError(f"table {identifier!r}: its Dagster partitions can't be used: {error}") from error
 
     def region(self, keys: Sequence[str]) -> Region:
-        """Returns the part of the table that these keys own: all of a table whose partitions only select its input.
+        """Returns the part of the table that these keys own: all of it if they only select input.
 
         Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
@@ -302,10 +288,9 @@ class Alignment:
         return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows)) if self.of_table else everything
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the distinct keys of each dimension, in order, by the dimension's name.
+        """Returns the distinct keys of each dimension, in order, by name; empty for time windows alone.
 
-        A single static or dynamic dimension is named as its column. Empty for time windows alone, where the window's
-        start and end say everything.
+        A single static or dynamic dimension has its column's name.
         """
         rows = self._split(keys)
         if len(self.parts) == 1 and isinstance(self.parts[0], TimeDimension):
@@ -313,7 +298,7 @@ class Alignment:
         return {part.name: tuple(dict.fromkeys(row[at] for row in rows)) for at, part in enumerate(self.parts)}
 
     def window(self, keys: Sequence[str]) -> tuple[datetime, datetime] | None:
-        """Returns [start, end) from the earliest window to the latest, in the definition's zone; None without time."""
+        """Returns [start, end) from the first window to the last; None without time."""
         rows = self._split(keys)
         for at, part in enumerate(self.parts):
             if isinstance(part, TimeDimension):
@@ -323,7 +308,6 @@ class Alignment:
         return None
 
     def _split(self, keys: Sequence[str]) -> list[tuple[str, ...]]:
-        """Splits each key into its parts, one for each dimension."""
         if not self.parts and keys:
             raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {quoted(keys)}")
         if self.parts and not keys:
@@ -332,7 +316,7 @@ class Alignment:
             )
         if "" in keys:
             raise UnknownPartitions(f"table {self.identifier!r}: {EMPTY_KEY}")
-        # The key of a single dimension may contain a bar; Dagster forbids it in those of several.
+        # A single dimension's key may contain a bar; Dagster forbids it with several dimensions.
         rows = [tuple(key.split("|")) if len(self.parts) > 1 else (key,) for key in keys]
         if wrong := [key for key, row in zip(keys, rows, strict=True) if len(row) != len(self.parts)]:
             form = "|".join(part.name for part in self.parts)
@@ -348,7 +332,6 @@ class Alignment:
 
 
 def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> dict[tuple[Any, ...], Ranges]:
-    """Returns the Region.cells of these rows, each of which has one key for each axis."""
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
     time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
     spans: dict[tuple[Any, ...], list[region.Span]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Columns of a table and the terms of its partition spec and sort order."""
+"""Columns, and terms of partition specs and sort orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyiceberg.types import DecimalType, FixedType, NestedField, UUIDType
 from lakehouse_assets.type_text import NAME, RESERVED, parse_type, type_text
 
 if TYPE_CHECKING:
-    from pyiceberg.table.sorting import SortField, SortOrder  # the package imports a tenth of a second of other things
+    from pyiceberg.table.sorting import SortField, SortOrder  # importing the package takes a tenth of a second
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,19 @@ class Column:
     name: str
     """The column's name, as the step returns it."""
     type: str
-    """An Iceberg type as Iceberg spells it (``int``, ``timestamptz``, ``decimal(9,2)``, ``list<string>``,
+    """An Iceberg type in Iceberg's spelling (``int``, ``timestamptz``, ``decimal(9,2)``, ``list<string>``,
     ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
     doc: str = ""
-    """The column's documentation, in the catalog and in the UI."""
+    """The documentation in the catalog and the UI."""
     required: bool = False
-    """Whether it holds no nulls; the audit looks."""
+    """Whether nulls are forbidden; the audit checks it."""
     was: str = ""
-    """The name that it had before: where the table has that one still, the next run renames it, and its values stay.
-    Harmless once that is done. Parts of nested columns can't be renamed."""
+    """The column's former name: if the table still has it, the next run renames the column and keeps its values.
+    Harmless after that. Not for parts of nested columns."""
 
 
 def column(name: str, type: str, doc: str = "", *, required: bool = False, was: str = "") -> Column:
-    """Declares a column; ``required`` ones hold no nulls (audited from file statistics).
-
-    ``was`` is the name that it had before: the next run renames it.
+    """Declares a column. The audit checks ``required`` by file statistics; ``was`` is a former name.
 
     Example:
         >>> from lakehouse_assets import column
@@ -59,10 +57,10 @@ def column(name: str, type: str, doc: str = "", *, required: bool = False, was: 
 
 
 def schema_of(columns: Sequence[Column]) -> Schema:
-    """Returns the Iceberg schema of these columns, with field ids from 1. Raises ValueError if they can't form one."""
+    """Returns the Iceberg schema, with field ids from 1. Raises ValueError for columns that can't form one."""
     if not columns:
         raise ValueError("it has no columns")
-    # For Spark, two names that differ only in case are the same column.
+    # Spark ignores case in column names.
     names = [c.name.lower() for c in columns]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise ValueError(f"columns declared twice: {', '.join(twice)}")
@@ -88,7 +86,7 @@ def _rename_problems(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
-    """Finds the column that an option of the declaration names. Raises ValueError if the schema lacks it."""
+    """Raises ValueError if the schema lacks the column that an option names."""
     names = [column.name for column in schema.columns]
     if name not in names:
         raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(names)}")
@@ -108,12 +106,12 @@ def _field(field_id: int, c: Column) -> NestedField:
 
 
 def types_of(schema: Schema) -> dict[str, str]:
-    """Returns the types of a schema's columns by name, as declared ones are written."""
+    """Returns columns' types by name, as in declarations."""
     return {column.name: type_text(column.field_type) for column in schema.columns}
 
 
 def column_schema(schema: Schema) -> dg.TableSchema:
-    """Returns the schema as Dagster shows it, docs and not-null constraints included."""
+    """Returns the schema for Dagster's UI."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -130,26 +128,26 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 TRANSFORMS = "transforms are year, month, day, hour, bucket, truncate"
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 NAMED = (DecimalType, FixedType, UUIDType)
-"""Types that have a name in Avro. It is defined once in a file, and PyIceberg does not find it where it comes again."""
+"""Named types in Avro: a file defines each name once, and PyIceberg can't resolve its second use."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A column, and the transform of it by which a table is partitioned or sorted."""
+    """A column and its transform in a partition spec or sort order."""
 
     column: NestedField
     transform: Transform[Any, Any]
 
     @property
     def field_name(self) -> str:
-        """The name that Iceberg's spec builder gives such a partition field: ``at_day``, ``id_bucket``."""
+        """The partition field's name by Iceberg's spec builder: ``at_day``, ``id_bucket``."""
         if isinstance(self.transform, IdentityTransform):
             return self.column.name
         return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
 
 
 def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
-    """Parses ``partitioned_by``. Raises ValueError for terms that can't be read or that exclude each other."""
+    """Parses ``partitioned_by``. Raises ValueError for unreadable or conflicting terms."""
     parsed = [_parse(term, schema, "partitioned_by") for term in terms]
     names = [term.field_name for term in parsed]
     for name, term in zip(names, parsed, strict=True):
@@ -172,12 +170,12 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def sort_terms(terms: Sequence[str], schema: Schema) -> list[Term]:
-    """Parses ``sorted_by``. Raises ValueError for terms that can't be read."""
+    """Raises ValueError for unreadable terms."""
     return [_parse(term, schema, "sorted_by") for term in terms]
 
 
 def sort_order(terms: Sequence[Term]) -> SortOrder:
-    """Returns the sort order of these terms."""
+    """Returns an Iceberg sort order."""
     from pyiceberg.table.sorting import SortField, SortOrder
 
     fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in terms]
@@ -185,18 +183,14 @@ def sort_order(terms: Sequence[Term]) -> SortOrder:
 
 
 def spec_text(spec: PartitionSpec, schema: Schema) -> str:
-    """Writes partitions as they are declared, such as ``day(at), bucket(16, id)``; ``none`` where there are none.
-
-    schema: names the columns.
-    """
+    """Returns partitions as declared, such as ``day(at), bucket(16, id)``, or ``none``."""
     return ", ".join(_text(field, schema) for field in spec.fields) or "none"
 
 
 def order_text(order: SortOrder, schema: Schema) -> str:
-    """Writes a sort order as it is declared, such as ``at, bucket(16, id) desc``; ``none`` where there is none.
+    """Returns a sort order as declared, such as ``at, bucket(16, id) desc``, or ``none``.
 
-    Nulls are named where they are not in their usual place: first in ascending, last in descending order. schema: names
-    the columns.
+    Names the place of nulls unless usual: first in ascending, last in descending order.
     """
     return ", ".join(f"{_text(field, schema)}{_direction(field)}" for field in order.fields) or "none"
 
@@ -229,7 +223,7 @@ def _direction(field: SortField) -> str:
 
 
 def _text(field: PartitionField | SortField, schema: Schema) -> str:
-    # If the column was dropped since then, only its id is left.
+    # Only the id of a dropped column is left.
     column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
     if isinstance(field.transform, IdentityTransform):
         return column

@@ -1,7 +1,4 @@
-"""Reads what a class says of its fields, from the text under each field in its source.
-
-Python keeps that text nowhere. The reference of options and the schema of YAML are made of it.
-"""
+"""Reads the strings below a class's fields from its source; Python doesn't keep them at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from itertools import pairwise
 
 @cache
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns the documentation of each field, or member of an enum, that has one: by its name, on one line."""
+    """Returns the documentation of fields or enum members by name, on one line each."""
     of_bases = [field_docs(base) for base in cls.__bases__ if is_dataclass(base)]
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)

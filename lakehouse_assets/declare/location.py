@@ -1,4 +1,4 @@
-"""Looks at the tables of a code location together: which there are, and what does not fit between them."""
+"""Checks the tables of a code location together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse_assets.sources.postgres import PostgresTable
 
 
 def tables_of(module: ModuleType) -> list[Table]:
-    """Returns the tables declared at a module's top level, in order, so that none needs registration.
+    """Returns the tables declared at a module's top level, in order: none needs registration.
 
     Example:
         >>> from types import ModuleType
@@ -31,17 +31,16 @@ def tables_of(module: ModuleType) -> list[Table]:
 
 
 def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
-    """Returns the computes that tables choose for themselves, with those tables' identifiers."""
+    """Returns the computes that tables choose, with those tables' identifiers."""
     chosen = dict.fromkeys(table.compute for table in tables if table.compute is not None)
     return {compute: [table.identifier for table in tables if table.compute == compute] for compute in chosen}
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each identifier or PostgreSQL source of several tables, and for each dep that is no asset.
+    """Returns a sentence for each repeated identifier or PostgreSQL source, and each dep that is no asset.
 
-    known: the keys of all assets of the code location; None where they are not known, and deps are not looked at.
-    Dagster takes any other key for an asset of another location: the order of the tables and their automation would be
-    wrong without any message.
+    known: the keys of all assets; None skips deps. Dagster takes unknown keys for assets of other locations: order and
+    automation would be silently wrong.
     """
     problems = [
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
@@ -75,9 +74,9 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
 
 
 def dependency_problems(defs: dg.Definitions) -> list[str]:
-    """Returns a sentence for each dependency whose partitions can't be told from those of the dependent asset.
+    """Returns a sentence for each dependency whose partitions don't map.
 
-    Dagster itself loads such assets, plans them and runs them; only ``dagster definitions validate`` refuses them.
+    Dagster loads and runs such assets; only ``dagster definitions validate`` refuses them.
     """
     graph = defs.resolve_asset_graph()
     problems = []
@@ -99,10 +98,7 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
 def _validate(
     mapping: dg.PartitionMapping, upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition | None
 ) -> None:
-    """Raises what Dagster raises for a mapping that does not fit.
-
-    Dagster itself looks only at the names of several dimensions until their partitions are asked for.
-    """
+    """Raises what Dagster raises; of several dimensions, Dagster itself checks only the names at first."""
     mapping.validate_partition_mapping(upstream, downstream)
     if downstream and isinstance(mapping, (dg.MultiToSingleDimensionPartitionMapping, dg.MultiPartitionMapping)):
         for of_one in mapping.get_dimension_dependencies(upstream, downstream):
@@ -114,14 +110,13 @@ def _validate(
 
 
 def _dimension(partitions: dg.PartitionsDefinition, name: str | None) -> dg.PartitionsDefinition:
-    """Returns one dimension of multi-partitions; the partitions themselves where none is named."""
     if name and isinstance(partitions, dg.MultiPartitionsDefinition):
         return partitions.get_partitions_def_for_dimension(name)
     return partitions
 
 
 def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:
-    """Names the mappings that fit whatever the partitions are, and the one between static partitions."""
+    """Names the mappings that fit."""
     static = all(isinstance(partitions, dg.StaticPartitionsDefinition) for partitions in both)
     by_key = ", dg.StaticPartitionMapping({…}) where it reads those that this says" if static else ""
     return (
@@ -137,12 +132,12 @@ def _kind(partitions: dg.PartitionsDefinition | None) -> str:
 
 
 def _key_text(key: dg.AssetKey) -> str:
-    """Writes a key as in ``deps``: Dagster takes a string for a key of one part, and a slash in it is an error."""
+    """Dagster refuses strings with slashes in ``deps``."""
     return f"AssetKey({json.dumps(key.path)})"
 
 
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
-    """Returns a sentence for each table whose workers can't have its size where they run."""
+    """Returns a sentence for each table whose size its compute can't provide."""
     found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
     return [f"table {identifier!r}: its size: {problem}" for identifier, problem in found if problem]
 

@@ -1,4 +1,4 @@
-"""Write modes, and how rows are written: distribution, file sizes, Parquet."""
+"""Write modes, and how rows are written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakehouse_assets.declare.sql_conditions import condition_problem
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
-"""Marks of an expression or an order in SQL, which the name of a column doesn't have."""
+"""Signs of an SQL expression or order, which a column's name lacks."""
 
 
 class Declared(Protocol):
-    """The part of a declared table that a mode or its tuning looks at."""
+    """What modes and tuning check of a table."""
 
     @property
     def schema(self) -> Schema: ...
@@ -48,18 +48,15 @@ class Declared(Protocol):
 
 @runtime_checkable
 class WriteMode(Protocol):
-    """The way a run changes its table, as it is declared.
+    """How a run changes its table.
 
-    Modes are frozen dataclasses, whose repr is a part of Table.code_version: a receipt staged for one mode is not
-    published in another.
+    Modes are frozen dataclasses: their repr, in Table.code_version, keeps receipts from being published in another
+    mode.
     """
 
     @property
     def owns_partitions(self) -> bool:
-        """Whether a run's rows must lie in its own partitions.
-
-        Each Dagster partition must then be a whole number of Iceberg partitions.
-        """
+        """Whether a run's rows must lie in its own partitions, each a whole number of Iceberg partitions."""
 
     @property
     def replaces(self) -> bool:
@@ -71,14 +68,14 @@ class WriteMode(Protocol):
 
     @property
     def adds_again(self) -> bool:
-        """Whether a run that is repeated as a whole leaves its rows twice in the table."""
+        """Whether repeating a whole run adds its rows twice."""
 
     @property
     def match_on(self) -> Sequence[str]:
-        """The columns by which a run finds rows of the table to merge its own with; empty if it does not merge."""
+        """The columns that match a run's rows with the table's; empty without a merge."""
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields the reasons why the table can't be written in this mode, each with what to do."""
+        """Yields why the table can't be written in this mode, with a remedy."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Overwrite:
     match_on = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields no problem: alignment checks whether the partitions line up."""
+        """Yields nothing."""
         return iter(())
 
 
@@ -111,7 +108,7 @@ class FullRefresh(Overwrite):
     """
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields a problem for a table with Dagster partitions."""
+        """Yields a problem for Dagster partitions."""
         if table.partitions is not None:
             yield (
                 "FullRefresh replaces the whole table, so the table can't have Dagster partitions: leave them out, or "
@@ -121,10 +118,10 @@ class FullRefresh(Overwrite):
 
 @dataclass(frozen=True)
 class Append:
-    """A run adds its rows, once: a retry and a re-execution from failure add nothing twice.
+    """A run adds its rows once: neither a retry nor a re-execution from failure adds them again.
 
-    "Re-execute all" of a run that has added them is refused without the tag ``lakehouse/append_again``, whose value is
-    that run's id.
+    "Re-execute all" of a run that has added its rows is refused without the tag ``lakehouse/append_again``, whose value
+    is that run's id.
 
     Example:
         >>> from datetime import timedelta
@@ -134,30 +131,30 @@ class Append:
     """
 
     dedup_on: Sequence[str] = ()
-    """Columns that identify a row. Rows whose values of them are in the table, or that come twice in the run, are left
-    out and counted."""
+    """Columns that identify a row. Rows that are already in the table, or repeat within the run, are left out and
+    counted."""
     within: timedelta | None = None
-    """How far back the table is looked at for such rows, by when they were committed; None for all of it. Older rows
-    count as well where no snapshot is left that tells their age."""
+    """How far back to look for such rows in the table, by commit time; None for the whole table. Older rows count too
+    if no remaining snapshot tells their age."""
     owns_partitions = replaces = False
 
     @property
     def match_on(self) -> Sequence[str]:
-        """The columns of ``dedup_on``."""
+        """Its ``dedup_on``."""
         return self.dedup_on
 
     @property
     def splits(self) -> bool:
-        """Whether several workers may share a run: only without ``dedup_on``."""
+        """Only without ``dedup_on``."""
         return not self.dedup_on
 
     @property
     def adds_again(self) -> bool:
-        """Whether a run that is repeated as a whole leaves its rows twice in the table: only without ``dedup_on``."""
+        """Only without ``dedup_on``."""
         return not self.dedup_on
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields problems of ``dedup_on`` and ``within``, and one for a table that is declared ``unique``."""
+        """Yields problems of its options, and of ``unique``."""
         yield from _unknown("Append(dedup_on=…)", self.dedup_on, table)
         if self.within is not None and self.within <= timedelta(0):
             yield f"Append has within={self.within}, it must be above 0"
@@ -168,7 +165,7 @@ class Append:
 
 
 class Rewrites(StrEnum):
-    """The way a merge changes rows of the table (Iceberg's write.merge.mode).
+    """How a merge changes rows (Iceberg's write.merge.mode).
 
     Example:
         >>> from lakehouse_assets import Rewrites
@@ -177,16 +174,16 @@ class Rewrites(StrEnum):
     """
 
     COPY_ON_WRITE = "copy-on-write"
-    """The files of changed rows are written anew: slower to merge, and readers have nothing more to do."""
+    """Rewrites the files of changed rows: slower to merge, no extra work for readers."""
     MERGE_ON_READ = "merge-on-read"
-    """Delete files name the changed rows: faster to merge, slower to read until maintenance has applied them."""
+    """Writes delete files for the changed rows: faster to merge, slower to read until maintenance applies them."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A run's rows are changes, each of which inserts, updates or deletes the row with its key.
+    """A run's rows are changes: each inserts, updates or deletes the row with its key.
 
-    The step may return columns beside the table's if delete_when or order_by names them.
+    The step may also return columns only for delete_when and order_by.
 
     Example:
         >>> from lakehouse_assets import Merge, Rewrites
@@ -195,37 +192,38 @@ class Merge:
     """
 
     keys: Sequence[str]
-    """The columns that identify a row; none of them is ever null."""
+    """The columns that identify a row, never null."""
     delete_when: str = ""
-    """A condition in SQL over the step's columns, such as ``op = 'D'``; a change deletes its row where it is true."""
+    """An SQL condition over the step's columns, such as ``op = 'D'``; if true, a change deletes its row."""
     order_by: str = ""
-    """The step's column by which the latest of several changes with one key is taken; without it they fail the run."""
+    """The step's column that selects the latest of several changes with one key; without it, they fail the run."""
     rewrites: Rewrites = Rewrites.COPY_ON_WRITE
-    """Whether data files are written anew, or delete files beside them."""
+    """Whether to rewrite data files or add delete files."""
     by_partition: bool = False
-    """Whether a run's changes all lie in the run's own partitions, so that workers can share it. If not, Dagster's
+    """Whether all of a run's changes lie in its own partitions, so that workers can share it. If not, Dagster's
     partitions are those of the changes, such as the days on which they came, and one worker merges them all."""
     at_most_changed: float | None = None
-    """The share of the table's rows that a run may update and delete; more fail the audit. None for any share."""
+    """The largest share of the table's rows that a run may update and delete; more fails the audit. None for no
+    limit."""
     replaces = adds_again = False
 
     @property
     def match_on(self) -> Sequence[str]:
-        """The columns of ``keys``."""
+        """Its ``keys``."""
         return self.keys
 
     @property
     def owns_partitions(self) -> bool:
-        """Whether a run's changes must lie in its own partitions: only with ``by_partition``."""
+        """Only with ``by_partition``."""
         return self.by_partition
 
     @property
     def splits(self) -> bool:
-        """Whether several workers may share a run: only with ``by_partition``."""
+        """Only with ``by_partition``."""
         return self.by_partition
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields problems of the mode's own options, and of those of the table that can't go with it."""
+        """Yields problems of its options, and conflicts with the table's."""
         if not self.keys:
             yield "Merge has no keys, they must be a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
@@ -256,7 +254,6 @@ class Merge:
 
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
-    """Yields a problem for each name that is no column, is named twice, or has values that can't be compared."""
     if twice := sorted({name for name in names if [*names].count(name) > 1}):
         yield f"{option} names {', '.join(twice)} twice"
     known = {column.name: column.field_type for column in table.schema.columns}
@@ -277,7 +274,7 @@ ZSTD_LEVELS = range(1, 23)
 
 
 class Distribution(StrEnum):
-    """The way rows are brought together before they are written (Iceberg's write.distribution-mode).
+    """How rows are grouped before they are written (Iceberg's write.distribution-mode).
 
     Example:
         >>> from lakehouse_assets import Distribution, Tuning
@@ -286,17 +283,17 @@ class Distribution(StrEnum):
     """
 
     NONE = "none"
-    """Rows stay as the step has them: for steps whose rows are clustered already."""
+    """Keeps the step's order, for rows that are clustered already."""
     HASH = "hash"
-    """Rows are brought together by partition: few files. Spark splits a partition that is larger than ``partition_mib``
-    over several tasks."""
+    """Groups rows by partition: few files. Spark splits a partition larger than ``partition_mib`` over several
+    tasks."""
     RANGE = "range"
-    """Rows are brought together by partition and sort order, so that files of one partition hold different ranges of
-    that order; the step is computed twice, to sample it."""
+    """Groups rows by partition and sort order, so that a partition's files hold different ranges. The step is computed
+    twice, to sample it."""
 
 
 class Planning(StrEnum):
-    """The place where Spark plans scans (Iceberg's read.data-planning-mode).
+    """Where Spark plans scans (Iceberg's read.data-planning-mode).
 
     Example:
         >>> from lakehouse_assets import Planning, Tuning
@@ -305,11 +302,11 @@ class Planning(StrEnum):
     """
 
     AUTO = "auto"
-    """By the size of the metadata, as Iceberg decides."""
+    """Iceberg decides by the size of the metadata."""
     LOCAL = "local"
     """On the driver."""
     DISTRIBUTED = "distributed"
-    """On the executors, where the driver's memory does not suffice."""
+    """On the executors, if the driver's memory does not suffice."""
 
 
 class Compression(StrEnum):
@@ -322,20 +319,20 @@ class Compression(StrEnum):
     """
 
     ZSTD = "zstd"
-    """Small, and read fast."""
+    """Small and fast to read."""
     SNAPPY = "snappy"
-    """Larger, and read faster."""
+    """Larger and faster to read."""
     GZIP = "gzip"
-    """Small, and read slowly; Spark's choice where a table has none."""
+    """Small and slow to read; Spark's choice if a table has none."""
     UNCOMPRESSED = "uncompressed"
-    """As it is, for values that are compressed already."""
+    """No compression, for values that are compressed already."""
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Table properties by typed names.
 
-    None leaves a property as it is: hash distribution and zstd where a run created the table, else Iceberg's default.
+    None leaves a property as it is: hash distribution and zstd if a run created the table, else Iceberg's default.
 
     Example:
         >>> from lakehouse_assets import Tuning
@@ -344,28 +341,28 @@ class Tuning:
     """
 
     distribution: Distribution | None = None
-    """The distribution of rows that are added."""
+    """The distribution of added rows."""
     merge_distribution: Distribution | None = None
     """The distribution of rows that a merge writes."""
     partition_mib: int | None = None
-    """How much Spark aims to write in one task, in MiB (write.spark.advisory-partition-size-bytes); a file becomes a
-    fraction of it, as Parquet compresses."""
+    """MiB that Spark aims to write in one task (write.spark.advisory-partition-size-bytes); files are a fraction of it,
+    as Parquet compresses."""
     file_mib: int | None = None
-    """The size in MiB at which a writer begins another data file, and at which maintenance aims."""
+    """The target size of data files in MiB, for writers and maintenance."""
     compression: Compression | None = None
     """The codec of data files."""
     compression_level: int | None = None
     """The level of zstd, 1 to 22."""
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """The metrics of columns, by name: ``none``, ``counts``, ``truncate(n)`` or ``full``. By Iceberg's default the
-    first 100 columns have them, and those of the sort order."""
+    """The metrics of columns, by name: ``none``, ``counts``, ``truncate(n)`` or ``full``. By default, the first 100
+    columns and those of the sort order have them."""
     object_storage: bool | None = None
-    """Whether files are spread over prefixes by a hash, for tables that S3 throttles."""
+    """Whether a hash spreads files over prefixes, for tables that S3 throttles."""
     planning: Planning | None = None
     """Where Spark plans scans."""
 
     def properties(self) -> dict[str, str]:
-        """Returns Iceberg's names and values of what is declared."""
+        """Returns Iceberg's properties."""
         values: dict[str, object] = {
             "write.distribution-mode": self.distribution,
             "write.merge.distribution-mode": self.merge_distribution,
@@ -381,7 +378,7 @@ class Tuning:
         return {name: str(value) for name, value in values.items() if value is not None} | metrics
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields the reasons why the table can't be written so."""
+        """Yields why the table can't have this tuning."""
         if self.merge_distribution is not None and not table.write_mode.match_on:
             mode = type(table.write_mode).__name__
             yield f"tuning has merge_distribution, which has no effect with this {mode}: declare distribution"

@@ -1,7 +1,4 @@
-"""Options of a table: maintenance, arrivals, and the check of options' values.
-
-The defaults maintain a table: nobody has to opt in.
-"""
+"""A table's options for maintenance and arrivals, and the check of all options' values."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class Level(StrEnum):
-    """The kinds of maintenance, by the names that jobs take.
+    """Kinds of maintenance, as jobs name them.
 
     Example:
         >>> from lakehouse_assets import Level, Maintenance
@@ -27,39 +24,39 @@ class Level(StrEnum):
     """
 
     FRAGMENTS = "fragments"
-    """Files of at most an eighth of the target size are put together."""
+    """Combines files of at most an eighth of the target size."""
     UNDERSIZED = "undersized"
-    """Files of at most three quarters of it are."""
+    """Combines files of at most three quarters of the target size."""
     SORT = "sort"
-    """Files are laid out by the sort order, or by ``zorder``."""
+    """Sorts files by the sort order, or by ``zorder``."""
     DELETES = "deletes"
-    """Delete files are applied to the rows that they name."""
+    """Applies delete files to their rows."""
     MANIFESTS = "manifests"
-    """Small manifests are merged."""
+    """Merges small manifests."""
     EXPIRE = "expire"
-    """Snapshots that are past their time are forgotten."""
+    """Expires snapshots past their retention time."""
     COLLECT = "collect"
-    """Files that nobody needs go to the trash."""
+    """Moves files that nobody needs to the trash."""
 
 
 class RowProof(StrEnum):
-    """The way in which a rewrite shows that its rows are the same before and after."""
+    """How a rewrite proves that it keeps all rows."""
 
     ROWS = "rows"
     """By a digest of all rows, read back from storage."""
     COUNTS = "counts"
-    """By their number: a second reading is spared."""
+    """By the row count, without a second read."""
 
 
 MANAGED_LEVELS = frozenset(Level) - {Level.MANIFESTS}
-"""The levels that S3 Tables runs on every table by itself, and Glue where it is switched on:
+"""What S3 Tables runs on every table, and Glue where enabled:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-maintenance.html,
 https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 
 
 @dataclass(frozen=True)
 class Maintenance:
-    """The maintenance that a table is declared with.
+    """How a table is maintained.
 
     Example:
         >>> from lakehouse_assets import Maintenance
@@ -68,22 +65,22 @@ class Maintenance:
     """
 
     weight: float = 1.0
-    """How much the table counts where the budget does not suffice for all tables, against 1 of the others."""
+    """The table's weight, against 1 for others, if the budget is too small for all."""
     quiet_period: timedelta = timedelta(minutes=15)
-    """A partition that was written more recently than this is not rewritten yet."""
+    """How long a partition is not rewritten after a write."""
     without: Collection[Level] = ()
-    """Levels that are left out."""
+    """Levels to skip."""
     managed: bool = False
-    """Whether the catalog's own optimizer (Glue) looks after the table, so that MANAGED_LEVELS are left to it. For
-    tables in S3 Tables it need not be set: they are known to be managed."""
+    """Whether the catalog's own optimizer (Glue) runs MANAGED_LEVELS. Not needed for S3 Tables, which are known to be
+    managed."""
     proof: RowProof = RowProof.ROWS
     """How each rewrite is proved before it lands."""
     zorder: Sequence[str] = ()
-    """Columns by which the level ``sort`` lays rows out, in place of the table's sort order."""
+    """Columns by which the level ``sort`` orders rows, instead of the table's sort order."""
 
 
 def care_problem(care: Maintenance) -> str | None:
-    """Says why a table can't be maintained like that; None if it can."""
+    """Returns why a table can't be maintained so, or None."""
     if not (math.isfinite(care.weight) and care.weight > 0):
         return f"maintenance has weight={care.weight!r}, it must be a number above 0"
     if care.quiet_period < timedelta(0):
@@ -96,7 +93,7 @@ FIELD = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace of a table's runs: how soon and how often its partitions are run as messages come.
+    """How soon and how often a table's partitions run as messages come.
 
     Example:
         >>> from datetime import timedelta
@@ -106,22 +103,22 @@ class Pace:
     """
 
     floor: int = 1
-    """The number of partitions that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
+    """The number of partitions that start a run at once; fewer wait until the oldest has waited for ``latency``."""
     latency: timedelta = timedelta(seconds=60)
-    """How long the oldest of fewer waits at most."""
+    """The longest wait of fewer partitions than ``floor``."""
     ceiling: int = 400
     """The most partitions of one run."""
     runs: int = 1
     """The most runs at once."""
     tries: int = 4
-    """The number of failed runs after which a partition is left to a person."""
+    """Failed runs after which a person must handle the partition."""
     backoff: timedelta = timedelta(seconds=60)
-    """How long a partition waits after the first failure, then twice as long each time, an hour at most."""
+    """The wait after a partition's first failure; it doubles each time, up to an hour."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The objects of which a table's partitions are made.
+    """The objects that a table's partitions are made of.
 
     Example:
         >>> from lakehouse_assets import Arrivals
@@ -131,14 +128,14 @@ class Arrivals:
 
     pattern: str
     """A pattern of keys within the domain's part of the drop zone, such as ``flights/{flight_date}.csv.gz``. Each field
-    in braces is one of the table's partition dimensions, named as its column, and stands for its part of the partition
-    key. ``*`` stands for anything but a slash. A table without partitions has a pattern without fields."""
+    in braces is a partition dimension, named like its column, and matches its part of the partition key. ``*`` matches
+    anything but a slash. Without partitions, there are no fields."""
     pace: Pace = field(default_factory=Pace)
-    """How soon and how often the table's partitions are run."""
+    """How soon and how often the table's partitions run."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the pattern's fields, in its order."""
+        """The pattern's fields, in order."""
         return tuple(FIELD.findall(self.pattern))
 
     @cached_property
@@ -149,11 +146,9 @@ class Arrivals:
         return re.compile("".join(part + group for part, group in zip(parts, [*groups, ""], strict=True)), re.DOTALL)
 
     def partition_key(self, key: str, dimensions: Sequence[str]) -> str | None:
-        """Returns the Dagster partition key that an object's key stands for; None if it does not match the pattern.
+        """Returns the partition key of an object's key, "" without partitions; None if the pattern does not match.
 
-        The key is "" for a table without partitions. Whether there is such a partition is not known here.
-
-        dimensions: the names of the table's dimensions, in the order of a multi-partition key.
+        dimensions: their names, in the order of a multi-partition key.
         """
         found = self._regex.fullmatch(key)
         if found is None:
@@ -163,10 +158,7 @@ class Arrivals:
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
-    """Says why no partition key can come of the pattern, or nothing be run at the pace; None if all is well.
-
-    dimensions: the same as for partition_key().
-    """
+    """Returns why the pattern yields no partition keys, or the pace no runs; None if all is well."""
     pattern, fields = arrivals.pattern, arrivals.fields
     if not pattern or pattern.startswith("/") or "{" in FIELD.sub("", pattern) or "}" in FIELD.sub("", pattern):
         return f"arrivals has the pattern {pattern!r}, it must be a key without a leading slash, with fields in braces"
@@ -182,7 +174,6 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
 
 
 def _pace_problem(pace: Pace) -> str | None:
-    """Says why nothing could be run at such a pace; None if it can."""
     for option in ("floor", "ceiling", "runs", "tries"):
         if (number := getattr(pace, option)) < 1:
             return f"arrivals.pace has {option}={number}, it must be a whole number of 1 or more"
@@ -205,9 +196,8 @@ WORDS = {
     "write.orc.compression-codec": ("zstd", "lz4", "lzo", "zlib", "snappy", "none"),
     "write.metadata.compression-codec": ("none", "gzip"),
 }
-"""The values that a property may have, by its name. Iceberg takes them in capitals as well."""
+"""The allowed values of properties, in any case."""
 NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
-"""How messages call a type that is not called by its annotation."""
 NUMBER = re.compile(
     r"write\.(delete\.)?target-file-size-bytes|write\.spark\.advisory-partition-size-bytes"
     r"|write\.(delete\.)?parquet\.(row-group-size-bytes|page-size-bytes|page-row-limit|dict-size-bytes)"
@@ -217,11 +207,11 @@ NUMBER = re.compile(
 
 
 def mistyped(declared: Any, path: str = "") -> Iterator[str]:
-    """Finds the options that have a value of another type than their annotation, each as a sentence that names it.
+    """Yields a sentence for each option with a value of the wrong type.
 
-    declared: a dataclass; dataclasses that its options hold are looked into. path: its place, such as ``arrivals.``
+    declared: a dataclass, checked with nested ones. path: its place, such as ``arrivals.``
     """
-    # pydantic is no help here: it converts values, and makes Dagster's named tuples of any tuple.
+    # Not pydantic: it converts values, and makes Dagster's named tuples of any tuple.
     hints = _hints(declared.__class__)
     for option in fields(declared):
         value = getattr(declared, option.name)
@@ -232,19 +222,17 @@ def mistyped(declared: Any, path: str = "") -> Iterator[str]:
             for found in mistyped(held, f"{path}{option.name}.")
         ]
         yield from within
-        # What a write mode is, its properties tell, which a value of another type within it keeps from being read.
+        # The check of a write mode reads its properties, which fail if it contains a value of another type.
         if not within and not _fits(value, hints[option.name]):
             yield f"{path}{option.name} is {reprlib.repr(value)}, {_wanted(hints[option.name], str(option.type))}"
 
 
 @lru_cache(maxsize=64)
 def _hints(kind: type) -> dict[str, Any]:
-    """Reads the annotations of a class; once, as each table needs them."""
     return get_type_hints(kind)
 
 
 def _wanted(hint: Any, annotation: str) -> str:
-    """Says what an option takes, to end a sentence."""
     if get_origin(hint) is Literal:
         return f"known are {', '.join(get_args(hint))}"
     one = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
@@ -259,10 +247,9 @@ def _wanted(hint: Any, annotation: str) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Says whether a value is of the annotated type.
+    """Whether a value is of the annotated type.
 
-    Neither a string nor a named tuple, as Dagster's keys are, is a list; no class is a value; True is no number; an
-    enum's value counts as its member.
+    Strings and named tuples (Dagster's keys) are no lists, True is no number; an enum's value counts as its member.
     """
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
@@ -284,7 +271,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def property_problems(properties: Mapping[str, str]) -> Iterator[str]:
-    """Yields a problem for each value that is none of the words known for its property, or no whole number."""
+    """Yields a problem for each value that its property doesn't allow."""
     for name, value in properties.items():
         if name in WORDS and value.lower() not in WORDS[name]:
             yield f"properties has {name}={value!r}, known are {', '.join(WORDS[name])}"

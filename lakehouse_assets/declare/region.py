@@ -1,4 +1,4 @@
-"""The part of a table that partition keys own, and windows of time."""
+"""The part of a table that partition keys own, and time windows."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.wire.work import truncates_in_order
 
 Span = tuple[float, float]
-"""A half-open range [low, high) in a column's unit: days for a date, microseconds for a timestamp, both since 1970."""
+"""[low, high) in a column's unit: days (date) or microseconds (timestamp) since 1970."""
 
 EVERYTHING: Span = (-math.inf, math.inf)
 DAY_MICROS = 86_400_000_000
 TICKS = 400
-"""Enough ticks to know a cron schedule: more than a year of daily ones."""
+"""More than a year of daily ticks: enough to know a cron schedule."""
 ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
-"""From here on the time zone database has rules in place of single changes: two offsets alternate."""
+"""From here on, the time zone database has rules: two offsets alternate."""
 
 
 def windows(
     partitions: dg.TimeWindowPartitionsDefinition, keys: Collection[str]
 ) -> dict[str, tuple[datetime, datetime]]:
-    """Returns the window of each key, aware, in the definition's zone, ascending; leaves out keys that it lacks.
+    """Returns known keys' windows, in the definition's zone, ascending.
 
-    Windows in the future are included: Dagster decides whether they may be materialized yet.
-    Raises ValueError for a key that is no time in the definition's format.
+    Includes future windows: Dagster decides whether they may run yet. Raises ValueError for a key not in the
+    definition's format.
     """
     wanted = frozenset(keys)
     end = partitions.end.timestamp() if partitions.end else math.inf
@@ -71,7 +71,7 @@ def _label(partitions: dg.TimeWindowPartitionsDefinition, window: dg.TimeWindow)
 
 
 def bound(moment: datetime, type: IcebergType) -> int:
-    """Converts an aware window bound to the unit and clock of a column: UTC for timestamptz, else its wall clock."""
+    """Converts an aware time to a column's unit and clock: UTC for timestamptz, else wall clock."""
     if isinstance(type, TimestamptzType):
         return datetime_to_micros(moment)
     local = _wall(moment)
@@ -79,7 +79,7 @@ def bound(moment: datetime, type: IcebergType) -> int:
 
 
 def _wall(moment: datetime) -> datetime:
-    """Returns the naive wall-clock time; where the clock jumps ahead, the time before it, so windows stay adjacent."""
+    """Returns the wall-clock time; if clocks jump ahead, the time before, so windows stay adjacent."""
     instant = moment.astimezone(UTC)
     after = instant.astimezone(moment.tzinfo)
     before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
@@ -88,7 +88,7 @@ def _wall(moment: datetime) -> datetime:
 
 
 def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
-    """Returns the column's values that a time transform, or identity, maps to the partition value ``value``."""
+    """Returns the column's values that a time or identity transform maps to ``value``."""
     day = 1 if isinstance(type, DateType) else DAY_MICROS
     if width := {"identity": 1, "hour": DAY_MICROS // 24, "day": day}.get(str(transform)):
         return value * width, (value + 1) * width
@@ -106,10 +106,10 @@ def _first_day(months: int) -> float:
 def misaligned(
     partitions: dg.TimeWindowPartitionsDefinition, transform: Transform[Any, Any], type: IcebergType
 ) -> str | None:
-    """Returns the reason why some window starts or ends inside an Iceberg partition; None if none ever does.
+    """Returns why a window can start or end inside an Iceberg partition, or None.
 
-    It is decided from schedule and zone: each wall-clock tick, at each offset of the zone after the definition's start,
-    must be the first moment of an Iceberg partition in the column's clock.
+    At each offset of the zone since the definition's start, each wall-clock tick must be the first moment of an Iceberg
+    partition in the column's clock.
     """
     utc = isinstance(type, TimestamptzType)
     offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
@@ -134,7 +134,7 @@ def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -
 
 
 def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """Says why two windows have the same wall-clock time (hours when clocks go back); None if no two have."""
+    """Returns why two windows have the same wall-clock time (when clocks go back), or None."""
     if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:
         return None
     for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
@@ -150,7 +150,6 @@ def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
 
 @lru_cache(maxsize=256)
 def _ticks(cron_schedule: str) -> tuple[datetime, ...]:
-    """Returns the schedule's first ticks of the year 2000, as wall-clock times."""
     clock = dg.TimeWindowPartitionsDefinition(
         cron_schedule=cron_schedule, start=datetime(2000, 1, 1), fmt="%Y-%m-%dT%H:%M"
     )
@@ -163,7 +162,7 @@ def _offsets(partitions: dg.TimeWindowPartitionsDefinition) -> tuple[tuple[datet
 
 @lru_cache(maxsize=256)
 def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[datetime, timedelta], ...]:
-    """Returns the zone's UTC offset week by week: none held for less, so each change lies between two neighbours."""
+    """Returns the offset each week: every offset lasts longer, so each change lies between neighbours."""
     zone = ZoneInfo(timezone)
     weeks = max(1, -(-(end - start) // timedelta(weeks=1)))
     moments = (start + timedelta(weeks=week) for week in range(weeks + 1))
@@ -171,7 +170,7 @@ def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[
 
 
 class Relation(StrEnum):
-    """The place of an Iceberg partition with regard to a region."""
+    """An Iceberg partition's place relative to a region."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
@@ -196,7 +195,7 @@ class Ranges:
         return cls(tuple(merged))
 
     def relation(self, part: Span) -> Relation:
-        """Says whether a span lies in one of these spans, outside all of them, or partly inside."""
+        """Places a span relative to these."""
         low, high = part
         at = bisect_left(self.spans, (high,)) - 1  # the last span that starts before the part ends
         if at < 0 or self.spans[at][1] <= low:
@@ -211,10 +210,9 @@ class Times:
     column: str
     type: IcebergType
     position: int
-    """The position of its partition field in the spec."""
     transform: Transform[Any, Any]
     spans: Mapping[str, Span]
-    """The span of each key, ascending, in the column's unit."""
+    """By key, ascending."""
 
     @cached_property
     def _owners(self) -> tuple[list[Any], list[Any], list[str]]:
@@ -223,15 +221,15 @@ class Times:
         return starts, ends, list(self.spans)
 
     def key_of(self, value: Any) -> str | None:
-        """Returns the key that owns a partition value; None if none does."""
+        """Returns the key that owns a partition value, or None."""
         starts, ends, keys = self._owners
         at = -1 if value is None else bisect_right(starts, value) - 1
         return keys[at] if at >= 0 and value < ends[at] else None
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> Span | None:
-        """Returns the column's values in a partition of any spec; None if all are null.
+        """Returns the column's possible values in a partition of any spec; None if all are null.
 
-        fields: the spec's partition fields on this column, with the partition's values.
+        fields: the spec's fields on this column, with the partition's values.
         """
         low, high = EVERYTHING
         for field, value in fields:
@@ -243,7 +241,7 @@ class Times:
         return low, high
 
     def predicate(self) -> BooleanExpression:
-        """Selects the rows whose time lies in a span of some key."""
+        """Selects the rows in the keys' spans."""
         column = Reference(self.column)
         bounds = [[literal(int(bound)) for bound in span] for span in Ranges.of(self.spans.values()).spans]
         parts = [
@@ -259,16 +257,15 @@ class Values:
     column: str
     type: IcebergType
     position: int
-    """The position of its identity field in the spec."""
     keys: Mapping[Any, str]
-    """The keys by the column's values."""
+    """By the column's values."""
 
     def key_of(self, value: Any) -> str | None:
-        """Returns the key that owns a partition value; None if none does."""
+        """As Times.key_of()."""
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """Returns the region's values that a partition of any spec may hold, and whether it can hold only these."""
+        """Returns the values that a partition may hold, and whether it can hold no others."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             found = self._images(field.transform).get(value, frozenset())
@@ -276,10 +273,7 @@ class Values:
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
     def overflowing(self, transform: Transform[Any, Any]) -> frozenset[Any]:
-        """Finds the region's values that may be in any partition by the transform.
-
-        Iceberg's truncate overflows there, PyIceberg's does not.
-        """
+        """Returns the values that may be in any partition: Iceberg's truncate overflows there, PyIceberg's does not."""
         if not isinstance(transform, TruncateTransform) or not isinstance(self.type, (IntegerType, LongType)):
             return frozenset()
         return frozenset(value for value in self.keys if not truncates_in_order(transform.width, value))
@@ -297,19 +291,19 @@ class Values:
         return {}
 
     def predicate(self) -> BooleanExpression:
-        """Selects the rows that have the value of some key in the column."""
+        """Selects the rows with the keys' values."""
         return In(term=Reference(self.column), values={literal(value) for value in self.keys})
 
 
 @dataclass(frozen=True)
 class Region:
-    """The part of a table that some partition keys own."""
+    """The part of a table that partition keys own."""
 
     keys: tuple[str, ...]
     axes: tuple[Times | Values, ...]
-    """One axis for each Dagster dimension, in the order of a multi-partition key."""
+    """In the order of a multi-partition key."""
     cells: Mapping[tuple[Any, ...], Ranges]
-    """The spans of the time axis, for each combination of the value axes' values."""
+    """The time axis's spans for each combination of the other axes' values."""
 
     @cached_property
     def _owned(self) -> frozenset[str]:
@@ -321,20 +315,20 @@ class Region:
 
     @cached_property
     def values(self) -> tuple[Values, ...]:
-        """The axes that are not time."""
+        """The axes other than time."""
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """Returns the key that owns a partition tuple of the declared spec; WHOLE without partitions, None outside."""
+        """Returns the key that owns a partition of the declared spec: WHOLE without partitions, None outside."""
         parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
         return key if len(parts) == len(self.axes) and key in self._owned else None
 
     def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
-        """Says where a partition of any spec of the table, current or old, lies.
+        """Places a partition of any spec, current or old.
 
-        schema: the table's (columns are matched by name, field ids are the table's own). A partition of nulls in one of
-        the region's columns is outside; one whose spec does not constrain such a column overlaps.
+        schema: the table's; columns match by name, field ids are the table's own. A partition of nulls in one of the
+        region's columns is outside; one whose spec doesn't constrain such a column overlaps.
         """
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
@@ -357,11 +351,9 @@ class Region:
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 
     def predicate_on(self, schema: Schema, specs: Iterable[PartitionSpec]) -> BooleanExpression:
-        """Selects what predicate() does, or all rows where partitions by one of the specs may have overflowed.
+        """Returns predicate(), or all rows if partitions by one of the table's specs may have overflowed.
 
-        PyIceberg would pass over the manifests that list such partitions.
-
-        schema, specs: the table's.
+        PyIceberg would skip the manifests that list such partitions.
         """
         sources = {schema.find_field(axis.column).field_id: axis for axis in self.values}
         fields = [field for spec in specs for field in spec.fields if field.source_id in sources]
@@ -369,10 +361,7 @@ class Region:
         return AlwaysTrue() if overflows else self.predicate()
 
     def predicate(self) -> BooleanExpression:
-        """Selects the rows of this region, and others of several dimensions that each have a part of some key.
-
-        That is enough to tell which manifests may list the region's files; relation() tells which files these are.
-        """
+        """Selects the region's rows, and other combinations of its keys' parts: enough to find its manifests."""
         everything: BooleanExpression = AlwaysTrue()
         return reduce(And, (axis.predicate() for axis in self.axes), everything)
 

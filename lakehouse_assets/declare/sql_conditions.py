@@ -1,4 +1,4 @@
-"""Checks whether Spark could evaluate a declaration's conditions in SQL, as far as that can be told without Spark."""
+"""Checks SQL conditions for Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ if TYPE_CHECKING:
     from sqlglot.parser import Parser
 
 NOT_JUDGED = re.compile(r">>>|!>|!<|\bx\s+'|\bstruct\s*\(|\br['\"]", re.IGNORECASE)
-"""Marks of SQL that sqlglot reads otherwise than Spark's grammar says."""
+"""SQL that sqlglot reads differently from Spark."""
 OPERATORS = {
     *("EQ", "NEQ", "LT", "GT", "LTE", "GTE", "NULLSAFE_EQ", "DPIPE", "SLASH", "MOD", "COMMA", "DOT", "DCOLON"),
     *("R_PAREN", "R_BRACKET", "L_BRACKET", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN", "AND", "OR"),
     *("WHEN", "THEN", "ELSE", ""),
 }
-"""sqlglot's names of tokens before which, or before the end, a keyword is a name: Spark reserves none, as in
-``case = 'x'``."""
+"""A keyword before one of these sqlglot tokens is a name: Spark reserves none, as in ``case = 'x'``."""
 PATTERNS = ("LIKE", "ILIKE", "RLIKE")
-"""Operators that are functions as well: ``regexp(name, 'x')``."""
+"""Operators that are also functions: ``regexp(name, 'x')``."""
 PAIRS = {("CASE", "WHEN"), *(("NOT", after) for after in (*PATTERNS, "IN", "BETWEEN"))}
-"""Two keywords in a row of which the first is no name."""
+"""Keyword pairs whose first is no name."""
 VALUES = ("NULL", "TRUE", "FALSE", "END")
-"""Keywords that stand before an operator as what they are."""
+"""Keywords that stay keywords before an operator."""
 WORDS = ("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END")
 GRAMMAR = {*WORDS, *PATTERNS}
-"""Keywords that conditions are made of. One with any other reserved word, such as that of a subquery, is not judged."""
+"""Keywords of conditions. Any other reserved word, such as a subquery's, is not judged."""
 OF_MANY_ROWS = {
     *("any_value", "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "first", "last"),
     *("max", "max_by", "mean", "median", "min", "min_by", "std", "stddev", "sum", "variance"),
     *("dense_rank", "lag", "lead", "ntile", "percent_rank", "rank", "row_number"),
     *("explode", "explode_outer", "inline", "inline_outer", "posexplode", "posexplode_outer", "stack"),
 }
-"""Spark's most used aggregate and window functions and generators. Spark refuses them, and the others, in a filter."""
+"""Spark's most used aggregates, window functions and generators; Spark refuses all of them in a filter."""
 WITHOUT_PARENTHESES = {
     *("current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp"),
     *("current_user", "localtime", "localtimestamp", "session_user", "user"),
@@ -49,12 +48,11 @@ WITHOUT_PARENTHESES = {
 
 
 def condition_problem(condition: str, columns: Collection[str] | None = None) -> str | None:
-    """Says why Spark can't evaluate a condition in SQL on a row; None if it can, or where that is not certain.
+    """Returns why Spark can't evaluate an SQL condition on a row; None if it can, or if that is uncertain.
 
-    columns: all that the row has; None where only the step knows them. sqlglot reads the condition, in Spark's dialect.
-    It knows less of the grammar than Spark does, so what it is known to get wrong is left to Spark
-    (tests/integration/test_conditions_in_spark.py compares the two). A word after the condition is refused: as an
-    alias, Spark would take ``n > 0 AND`` for ``n > 0``.
+    columns: all of the row's; None if only the step knows them. sqlglot knows less grammar than Spark, so its known
+    errors are left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the
+    condition is refused: Spark takes ``n > 0 AND`` for ``n > 0`` with an alias.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
     from sqlglot.errors import ParseError, TokenError
@@ -74,7 +72,7 @@ def condition_problem(condition: str, columns: Collection[str] | None = None) ->
         return "a quote or a comment has no end"
     except ParseError as error:
         return _told(error)
-    except Exception:  # a crash of the parser says nothing of the condition
+    except Exception:  # a crash of the parser says nothing about the condition
         return None
     return None
 
@@ -89,7 +87,7 @@ def _told(error: ParseError) -> str:
 
 def _of_many_rows(tokens: list[Token]) -> str | None:
     if any(token.token_type.name == "SELECT" for token in tokens):
-        return None  # a subquery may look at many rows
+        return None  # a subquery may read many rows
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         called = after.token_type.name == "L_PAREN" and not (before and before.token_type.name == "DOT")
         if called and token.text.lower() in OF_MANY_ROWS and token.token_type.name not in ("STRING", "IDENTIFIER"):
@@ -98,26 +96,26 @@ def _of_many_rows(tokens: list[Token]) -> str | None:
 
 
 def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> str | None:
-    """Names the first column of a condition that the row lacks; None if it has all. Spark ignores case in names."""
+    """Names the first column that the row lacks. Spark ignores case."""
     from sqlglot import exp
 
     known = {*WITHOUT_PARENTHESES, *(name.lower() for name in (*columns, *RESERVED))}
     for condition in filter(None, read):
         variables = {name.name.lower() for function in condition.find_all(exp.Lambda) for name in function.expressions}
         for column in condition.find_all(exp.Column):
-            name = column.parts[0].name  # of s.part.deep the column, the others are parts of it
+            name = column.parts[0].name  # the column of s.part.deep; the others are its parts
             if name and name.lower() not in known | variables:
                 return f"it names the column {name!r}, the table has {', '.join(columns)}"
     return None
 
 
 def _with_names(tokens: list[Token]) -> bool:
-    """Turns keywords that can only be names into names; returns False if sqlglot may get the condition wrong."""
+    """Turns keywords that must be names into names; False if sqlglot may misread the condition."""
     from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()
     after = ""
-    for token in reversed(tokens):  # whether a word is a name hangs on whether the next one is
+    for token in reversed(tokens):  # whether a word is a name depends on the next one
         kind = token.token_type
         if token.text[:1].isalpha() and kind.name not in ("STRING", "IDENTIFIER", "VAR"):
             if kind in dialect.tokenizer_class.COMMANDS or (kind.name in PATTERNS and after == "L_PAREN"):
@@ -135,7 +133,7 @@ def _with_names(tokens: list[Token]) -> bool:
 
 @cache
 def _dialect() -> Dialect:
-    from sqlglot.dialects.databricks import Databricks  # Spark's, and paths such as j:a.b, which Spark 4 reads as well
+    from sqlglot.dialects.databricks import Databricks  # Spark's, plus paths such as j:a.b, which Spark 4 also reads
 
     return Databricks()
 
@@ -145,7 +143,7 @@ def _parser() -> Parser:
     from sqlglot import ErrorLevel, exp
 
     class Grammar(_dialect().parser_class):  # type: ignore[misc]
-        """Reads a function with any number of arguments: sqlglot may not know how many it takes."""
+        """Accepts any number of arguments: sqlglot may not know a function's arity."""
 
         def validate_expression(self, expression: exp.Expression, args: list[object] | None = None) -> exp.Expression:
             if isinstance(expression, exp.Func) and not isinstance(expression, exp.Binary | exp.Case | exp.Cast):

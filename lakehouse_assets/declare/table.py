@@ -1,7 +1,4 @@
-"""The declaration of one table: what it holds, how it is partitioned, what fills it; refused here if it can't work.
-
-A declaration is data: no catalog, no run, no Spark.
-"""
+"""The declaration of one table: data, without catalog, run or Spark."""
 
 from __future__ import annotations
 
@@ -54,38 +51,38 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
 
 LONGEST_WORKER = timedelta(days=7)
-"""No worker runs longer, whatever is declared: the collector takes files that nobody has named for so long, and longer,
-for those of a worker that died. EMR Serverless ends its jobs after this time as well."""
+"""After this time, the collector takes files that nobody references for a dead worker's. EMR Serverless ends its jobs
+then, too."""
 AUDIT = "audit"
-"""The name of the check of each table's asset that shows what was found before its rows were published."""
+"""The asset check that shows what the audit found."""
 FORMATS = ("parquet", "orc")
-"""The formats that data files may have. Avro's have no statistics, and PyIceberg can't read them to count nulls."""
+"""Avro's files lack statistics, and PyIceberg can't read them to count nulls."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 READ = re.compile(r"\w+(\.\w+)+?(\.(tag|branch)_.+)?")
 
 
 class OnSchemaChange(StrEnum):
-    """The policy of a run for columns that differ. No policy rewrites a data file."""
+    """What a run does if columns differ. No policy rewrites a data file."""
 
     FAIL = "fail"
-    """It fails, before a worker starts."""
+    """Fails before a worker starts."""
     IGNORE = "ignore"
-    """It leaves the table's columns as they are: values for columns that the table lacks are not written, columns that
-    are not declared get nulls, and values are stored as the table's types where Spark lets them be."""
+    """Keeps the table's columns: values of other columns are not written, undeclared columns get nulls, and values are
+    stored as the table's types if Spark allows it."""
     APPEND_NEW_COLUMNS = "append_new_columns"
-    """It adds columns, widens types and lets columns be null as declared, in the commit that brings its rows. Columns
-    that are not declared stay, and get nulls."""
+    """Adds columns, widens types and makes columns nullable as declared, in the run's commit. Undeclared columns stay,
+    and get nulls."""
     SYNC_ALL_COLUMNS = "sync_all_columns"
-    """It does what append_new_columns does, and drops columns that are not declared."""
+    """As append_new_columns, and drops undeclared columns."""
 
 
 class OnLayoutChange(StrEnum):
-    """The policy of a run where partitions, sort order, table properties or the columns' docs differ."""
+    """What a run does if partitions, sort order, table properties or column docs differ."""
 
     FAIL = "fail"
-    """It fails, before a worker starts."""
+    """Fails before a worker starts."""
     EVOLVE = "evolve"
-    """It changes the table, in the commit that brings its rows. The files that are there already stay as they are."""
+    """Changes the table in the run's commit. Existing files stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -111,69 +108,69 @@ class Table:
     identifier: str
     """``namespace.table`` in the catalog ``lake``; also the asset key."""
     columns: Sequence[Column]
-    """Its columns, a ``column(…)`` each, in order."""
+    """Its columns, each a ``column(…)``, in order."""
     step: str = ""
-    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame. A table
-    with a source may do without: it gets the source's rows as they are."""
+    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame. Without it,
+    a table with a source gets the source's rows unchanged."""
     partitions: dg.PartitionsDefinition | None = None
-    """Dagster's partitions; None: the whole table is one unit. Where a run owns its partitions (Overwrite, Merge by
+    """Dagster's partitions; None: the whole table is one unit. If a run owns its partitions (Overwrite, Merge by
     partition), each must be a whole number of Iceberg partitions; else they only select what the step reads."""
     partitioned_by: Sequence[str] = ()
     """Terms in Iceberg's DDL: ``flight_date``, ``day(observed_at)``, ``bucket(16, id)``."""
     sorted_by: Sequence[str] = ()
     """Terms in Iceberg's DDL, as in ``partitioned_by``."""
     partitions_per_worker: int | None = None
-    """The most partitions that one worker gets; None for all of a run."""
+    """The most partitions for one worker; None for all of a run."""
     write_mode: WriteMode = field(default_factory=Overwrite)
-    """What a run does to the table."""
+    """How a run changes the table."""
     on_schema_change: OnSchemaChange = OnSchemaChange.FAIL
-    """What a run does where the table in the catalog has other columns than declared."""
+    """What a run does if the catalog's table has other columns."""
     allow_drop: Sequence[str] = ()
-    """Columns that ``sync_all_columns`` may drop although rows have values in them; parts of nested ones with dots."""
+    """Columns with values that ``sync_all_columns`` may drop; parts of nested columns with dots."""
     on_layout_change: OnLayoutChange = OnLayoutChange.FAIL
-    """The same where it has other partitions, sort order, properties or docs."""
+    """What a run does if partitions, sort order, properties or docs differ."""
     unique: Sequence[str] = ()
     """Columns that together are unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
     """Conditions that no row may fail, by name: in SQL, such as ``{"no negative distance": "distance >= 0"}``, or
-    ``module:function`` of a function that returns such a condition as a Spark Column. Null does not fail."""
+    ``module:function``, which returns one as a Spark Column. Null does not fail."""
     allow_empty: bool = False
-    """Whether a partition may come out without rows."""
+    """Whether a partition may end up without rows."""
     publish_others: bool = False
-    """Whether a run's good partitions are published when others failed."""
+    """Whether a run publishes its good partitions if others fail."""
     tuning: Tuning = field(default_factory=Tuning)
     """How files are written and planned."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Other Iceberg table properties; values that Iceberg could not read are refused for its usual ones."""
+    """Other Iceberg table properties; unreadable values of common ones are refused."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings for this table's workers only; no secrets."""
     deps: Sequence[dg.AssetDep | dg.AssetKey | dg.AssetSpec | dg.AssetsDefinition | str | Sequence[str]] = ()
-    """Upstream asset keys or AssetDep (with a partition mapping where the partitions differ)."""
+    """Upstream asset keys or AssetDep (with a partition mapping if the partitions differ)."""
     reads: Sequence[str] = ()
-    """Iceberg tables that the step reads beside those among ``deps``, such as tables of others: ``finance.rates``, or
+    """Iceberg tables that the step reads in addition to ``deps``, such as other teams': ``finance.rates``, or
     ``finance.rates.tag_2026`` and ``finance.rates.branch_audit`` for a tag or branch."""
     source: KafkaTopic | PostgresTable | None = None
-    """What the table's rows are moved from; each run moves what came since the last."""
+    """The source of the table's rows; each run moves what came since the last."""
     description: str = ""
-    """Text for the UI, in Markdown; without it the docstring of the step."""
+    """Markdown text for the UI; without it, the step's docstring."""
     owners: Sequence[str] = ()
     """Dagster's owners, such as ``team:flight-data``."""
     kinds: Set[str] | Sequence[str] = frozenset()
-    """Dagster's kinds, beside ``iceberg`` and ``pyspark``."""
+    """Dagster's kinds, in addition to ``iceberg`` and ``pyspark``."""
     compute: str | None = None
-    """Where the table's workers run, in place of LAKEHOUSE_COMPUTE."""
+    """Where the table's workers run, instead of LAKEHOUSE_COMPUTE."""
     size: Size = field(default_factory=Size)
-    """What each of the table's workers gets."""
+    """The resources of each worker."""
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
-    """When Dagster materializes the table by itself."""
+    """When Dagster materializes the table automatically."""
     retry_policy: dg.RetryPolicy | None = None
-    """How often a failed run is tried again, each time only for the chunks without a receipt."""
+    """How often a failed run is retried, each time only for the chunks without a receipt."""
     worker_timeout: timedelta | None = None
-    """How long one worker may run, without its wait for a machine; at most 7 days, which None stands for."""
+    """How long one worker may run, without its wait for a machine; 7 days at most and by default."""
     maintenance: Maintenance = field(default_factory=Maintenance)
     """How the table is kept fast."""
     arrivals: Arrivals | None = None
-    """The objects whose arrival asks for the table's partitions; None: no object does."""
+    """The objects whose arrival requests the table's partitions; None: no object does."""
 
     def __post_init__(self) -> None:
         if self.source is not None and not self.step:
@@ -274,7 +271,7 @@ class Table:
                 yield f"source has {option}={getattr(self.source, option)}, it must be a whole number of 1 or more"
 
     def _check_ignored_options(self) -> None:
-        """Raises ValueError if an option is declared that the write mode does not look at."""
+        """Raises ValueError for an option that the write mode ignores."""
         mode, name = self.write_mode, type(self.write_mode).__name__
         if self.allow_empty and not mode.replaces:
             raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
@@ -287,59 +284,59 @@ class Table:
 
     @property
     def worker_limit(self) -> timedelta:
-        """How long a worker of the table may run: no longer than the collector waits for what it may still report."""
+        """How long a worker may run."""
         return self.worker_timeout or LONGEST_WORKER
 
     @property
     def key(self) -> dg.AssetKey:
-        """The key of the table's asset, one part for each name in the identifier."""
+        """The asset's key."""
         return dg.AssetKey(self.identifier.split("."))
 
     @property
     def domain(self) -> str:
-        """The name of the table's domain."""
+        """The domain's name."""
         return self.identifier.partition(".")[0]
 
     @property
     def source_key(self) -> dg.AssetKey | None:
-        """The key of the asset that its source is shown as; None without one."""
+        """The key of its source's asset, or None."""
         return dg.AssetKey(self.source.name.split(":")) if self.source is not None else None
 
     @property
     def dep_names(self) -> list[str]:
-        """The identifiers of its deps; some may be assets that are no tables."""
+        """Its deps' identifiers; some may not be tables."""
         return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]
 
     @property
     def inputs(self) -> set[str]:
-        """The identifiers of all tables that its step may read; those of deps may be assets that are no tables."""
+        """What its step may read; deps may not be tables."""
         return {*self.dep_names, *(table_and_ref(name)[0] for name in self.reads)}
 
     @cached_property
     def schema(self) -> Schema:
-        """The Iceberg schema of the declared columns. Raises ValueError if they can't form one."""
+        """The Iceberg schema. Raises ValueError for columns that can't form one."""
         return schema_of(self.columns)
 
     @cached_property
     def spec(self) -> PartitionSpec:
-        """The Iceberg partitions that ``partitioned_by`` declares. Raises ValueError for terms that can't be used."""
+        """Raises ValueError for unusable terms."""
         return partition_spec(self.partitioned_by, self.schema)
 
     @cached_property
     def order(self) -> SortOrder:
-        """The sort order that ``sorted_by`` declares."""
+        """The Iceberg sort order."""
         return sort_order(self.sort_terms)
 
     @cached_property
     def sort_terms(self) -> list[Term]:
-        """The terms of ``sorted_by``. Raises ValueError for terms that can't be read."""
+        """Raises ValueError for unreadable terms."""
         return sort_terms(self.sorted_by, self.schema)
 
     @cached_property
     def alignment(self) -> Alignment:
-        """The Dagster partitions laid over Iceberg's; where no run owns them, they only select what its step reads.
+        """How Dagster's partitions map to Iceberg's; unless runs own them, they only select input.
 
-        Raises DeclarationError for partitions that can't be used.
+        Raises DeclarationError for unusable partitions.
         """
         if self.write_mode.owns_partitions:
             return Alignment.of(self.identifier, self.schema, self.spec, self.partitions)
@@ -347,7 +344,7 @@ class Table:
 
     @cached_property
     def all_properties(self) -> Mapping[str, str]:
-        """All declared table properties, including those of its tuning."""
+        """Declared properties and those of ``tuning``."""
         return {**self.tuning.properties(), **self.properties}
 
     @property
@@ -359,8 +356,8 @@ class Table:
     def code_version(self) -> str:
         """The hashes ``<code>-<declaration>``, 8 hex digits each.
 
-        The first is of the code that the step and the checks reach (protocol/steps.py), the second of what is declared
-        of the rows and of how they are written.
+        The first covers the code that the step and the checks reach (wire/code.py), the second the declaration of the
+        rows and how they are written.
         """
         order = [(term.column.field_id, term.transform) for term in self.sort_terms]
         shape = (self.schema, self.spec, order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))

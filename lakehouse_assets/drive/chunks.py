@@ -1,7 +1,4 @@
-"""The chunks of a run: their partition keys, attempts and receipts, and the journal that records them.
-
-The journal lies below LAKEHOUSE_STAGING, so that another process can go on with the run.
-"""
+"""Chunks of a run, and the journal that lets another process continue it."""
 
 from __future__ import annotations
 
@@ -30,53 +27,42 @@ class AttemptRecord(Durable):
 
     number: int
     launcher: str
-    """The name of the launcher's class."""
     work: str
-    """The attempt's Attempt.work."""
     at: str
-    """When the attempt was made (ISO 8601, with its offset)."""
+    """ISO 8601 with a UTC offset."""
     id: str | None = None
-    """The worker's id. None if it is not known whether there is a worker, because the process died between the request
-    and the answer."""
+    """None if the process died between the request and the answer."""
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The journal of one run token: files in one folder, by the ordinals of the chunks."""
+    """The journal of one run token: files by chunk ordinal."""
 
     io: FileIO
     folder: str
-    """Never under the table: there its files would count as the table's orphans, and table buckets such as those of S3
-    Tables refuse them."""
+    """Not under the table: the files would be its orphans, and table buckets (S3 Tables) refuse them."""
 
     def receipt_location(self, chunk: int) -> str:
-        """Returns the path that the worker of a chunk (from 0) writes its receipt to."""
+        """Returns the path of a chunk's receipt."""
         return f"{self.folder}/{chunk:05d}.json"
 
     def receipts(self, chunks: Iterable[int]) -> list[Receipt]:
-        """Reads the receipts of these chunks, of whatever work, in their order, without those that are missing.
+        """Reads these chunks' receipts, in order, for whatever work.
 
-        Torn or foreign files, and those of another version, are left out with a warning: their chunk is staged again.
-        FileIO has no listing, so each location is tried. Raises OSError when the storage can't be read: the receipts
-        may be there.
+        Skips missing ones, and with a warning torn, foreign and other-version files: their chunk is staged again.
+        Raises OSError if the storage can't be read: the receipts may exist.
         """
         return [receipt for receipt in self._map(self._receipt, chunks).values() if receipt]
 
     def find(self, attempts: Iterable[Attempt]) -> dict[int, Receipt]:
-        """Finds the receipts that prove that the work of these attempts is done, by chunk.
-
-        A receipt of other work proves nothing. Raises as receipts().
-        """
+        """Finds the receipts of exactly this work, by chunk. Raises as receipts()."""
         work = {attempt.ordinal: attempt.work for attempt in attempts}
         found = self._map(self._receipt, work)
         return {chunk: receipt for chunk, receipt in found.items() if receipt and receipt.work == work[chunk]}
 
     @staticmethod
     def parse(reported: object, attempt: Attempt) -> Receipt | None:
-        """Parses the receipt that a worker reported, as JSON text; None for anything else, and for other work.
-
-        The worker's own code may report what it likes.
-        """
+        """Parses the receipt that a worker reported; None for other work, or anything else that it reports."""
         if not isinstance(reported, str):
             return None
         with suppress(ValueError):
@@ -85,23 +71,21 @@ class Journal:
         return None
 
     def last(self, chunks: Iterable[int]) -> dict[int, AttemptRecord]:
-        """Returns the last attempt at each of the chunks that had one.
+        """Returns the last attempt at each chunk that had one.
 
-        Raises OSError when the storage can't be read, and ForeignVersion for a record in another version: such an
-        attempt may have a running worker.
+        Raises OSError if the storage can't be read, ForeignVersion for another version's record: its worker may run.
         """
         return {chunk: record for chunk, record in self._map(self._last, chunks).items() if record}
 
     def record(self, chunk: int, attempt: AttemptRecord) -> None:
-        """Writes an attempt down: before its worker is requested, and again once the worker's id is known.
+        """Records an attempt: before its worker is requested, and again with the worker's id.
 
-        The second goes to a file of its own: a process that is interrupted while it writes may leave half a file, and
-        must not lose what was recorded before.
+        That goes to another file: an interrupted write must not destroy the first.
         """
         attempt.write(self.io, self.record_location(chunk, with_id=attempt.id is not None))
 
     def record_location(self, chunk: int, *, with_id: bool) -> str:
-        """Returns the path of an attempt's record: of the one with the worker's id, or of the one written before."""
+        """Returns the path of an attempt's record."""
         return f"{self.folder}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
     def _map(self, read: Callable[[int], Found], chunks: Iterable[int]) -> dict[int, Found]:
@@ -117,10 +101,9 @@ class Journal:
         return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
-        """Reads a record; None where it is missing or torn.
+        """Reads a record; None if it is missing or torn.
 
-        It is safe to leave that out: the first file is complete before a worker is requested, and without the second
-        one the worker is found by its attempt's key.
+        That is safe: the first file is complete before a worker is requested, and the attempt's key finds the worker.
         """
 
         def parse(text: str) -> AttemptRecord:
@@ -137,10 +120,9 @@ class Journal:
         return read_json(self.io, location, parse)
 
 
-# The most attempts of one run at one chunk; a further attempt follows only on a transient end, or a worker's report
-# that something was out of reach.
+# Of one run at one chunk.
 ATTEMPTS = 4
-# A worker that is not started costs nothing, and a shortage of capacity may last.
+# Long: a worker that is not started costs nothing, and a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 
@@ -150,9 +132,8 @@ class Chunk:
     """One worker's share of a run."""
 
     ordinal: int
-    """Its place among the run's chunks, from 0."""
     keys: tuple[str, ...]
-    """The partition keys that it covers; empty for a whole table."""
+    """Empty for a whole table."""
 
     def __str__(self) -> str:
         return keys_text(self.keys)
@@ -160,16 +141,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """The reason why a chunk has no receipt."""
+    """Why a chunk has no receipt."""
 
     chunk: Chunk
     message: str
     traceback: str = ""
-    """The traceback of the worker's own code; empty when the worker could not report it."""
     log: str = ""
-    """The last lines of the worker's own log, where the run's logs don't have it."""
+    """The end of the worker's log, if the run's logs lack it."""
     bad: tuple[str, ...] = ()
-    """The chunk's partitions that the step named as the reason."""
+    """The keys that the step named as bad."""
     cause: Cause = Cause.WORKER
 
 
@@ -178,19 +158,16 @@ class Results:
     """The results of a run's workers so far."""
 
     receipts: dict[int, Receipt] = field(default_factory=dict)
-    """The receipts of the chunks that are done, by ordinal."""
     failures: list[WorkerFailure] = field(default_factory=list)
     links: dict[int, str] = field(default_factory=dict)
-    """Links to each worker's page or log, by chunk ordinal."""
     usages: list[Usage] = field(default_factory=list)
-    """The usages of all attempts, failed ones too."""
+    """Of all attempts, failed ones too."""
     running: int = 0
-    """Number of running workers."""
     waiting: bool = False
-    """Whether a chunk has waited noticeably for a slot that other runs hold."""
+    """Whether a chunk waits for other runs' slots."""
 
     def forget_chunks(self) -> None:
-        """Forgets what became of the chunks, as all of them are staged again."""
+        """Clears receipts and failures: all chunks are staged again."""
         self.receipts.clear()
         self.failures.clear()
 
@@ -202,22 +179,21 @@ class PendingChunk:
     chunk: Chunk
     attempt: Attempt
     record: AttemptRecord | None = None
-    """The last attempt of an earlier process, until it is known what became of it."""
+    """An earlier process's last attempt, until its outcome is known."""
     handle: Handle | None = None
-    """The worker of the earlier process, if it still runs."""
+    """Its worker, if it still runs."""
     inherited: bool = False
-    """Whether an earlier process made the attempt, and may have stopped its worker as well."""
+    """Whether an earlier process made the attempt, and may have stopped its worker."""
     tries: int = 1
     refusals: int = 0
     shortage: Patience = field(default_factory=lambda: Patience(REFUSED_SECONDS))
-    """How long the service has refused to start a worker."""
     due: float = 0.0
-    """When to start the worker, on time.monotonic()."""
+    """On time.monotonic()."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """The decision to try a chunk again in ``wait`` seconds."""
+    """A decision to try again in ``wait`` seconds."""
 
     pending: PendingChunk
     reason: str
@@ -226,13 +202,12 @@ class Retry:
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
-    """Decides what follows a worker's end without a receipt.
+    """Decides what follows if a worker ends without a receipt.
 
-    There is another attempt, up to ATTEMPTS, if the end was transient, or if the worker reported that something was out
-    of reach. failure: what it reported.
+    Retries, up to ATTEMPTS, if the end was transient or the reported failure was something out of reach.
     """
     if pending.inherited and ended.stopped:
-        # Its stop was meant for the earlier run, not for this one.
+        # The stop was meant for the earlier run.
         ended = replace(ended, transient=True)
     error = f"{failure['type']}: {failure['message']}" if failure else ""
     if failure and not (ended.transient or failure.get(OUT_OF_REACH)):
@@ -244,17 +219,17 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
         tried = f", in attempt {pending.tries} of {ATTEMPTS}" if pending.tries > 1 else ""
         return WorkerFailure(pending.chunk, f"the worker {reason}{tried} and left no receipt")
     attempt = replace(pending.attempt, number=pending.attempt.number + 1)
-    # The worker had started, so an earlier shortage is over: a new PendingChunk has no refusals.
+    # No refusals: the worker had started, so an earlier shortage is over.
     return Retry(PendingChunk(pending.chunk, attempt, tries=pending.tries + 1), reason, _wait(pending.tries))
 
 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
-    """Decides whether to try the same chunk later: if its worker may well be started then. now: on time.monotonic()."""
+    """Decides whether to start the worker later. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")
-    # If no answer came there may be a worker: the same key finds it, or starts it once.
+    # Without an answer there may be a worker: the same key finds it, or starts it once.
     attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unconfirmed))
     later = replace(
         pending,

@@ -1,6 +1,6 @@
-"""Whether the process of a run is alive: the lock it holds, the verdicts on the dead, and how the dead are ended.
+"""Liveness of runs: detects runs whose process died, and fails them.
 
-Where Dagster keeps runs in another storage, as in production, its own run monitoring asks the service that runs them.
+For storages without process locks, as in production, Dagster's run monitoring does this.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
 INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
-# FAILURE: Dagster took this process for dead. Whoever re-executes the run from failure starts its workers again.
+# FAILURE: Dagster believes that this process is dead; a re-execution from failure restarts its workers.
 ENDING = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
-# How often the status is read: a few milliseconds each time on SQLite.
+# Each read takes a few milliseconds on SQLite.
 STATUS_SECONDS = 2.0
 
 
@@ -44,32 +44,32 @@ class ThisRun:
         self._next_status_check = 0.0
 
     def log(self, level: int, text: str) -> None:
-        """Writes to the run's log, or to this process's own log if Dagster's storage refuses."""
+        """Writes to the run's log, or to the process's log if Dagster's storage refuses."""
         try:
             self.context.log.log(level, text)
         except Exception as error:  # each kind of storage has its own
             logger.log(level, "%s (not in the run's log: %r)", text, error)
 
     def raise_if_ended(self) -> None:
-        """Raises what *Terminate* raises when the run's status says that somebody ended it.
+        """Raises what *Terminate* raises if the run's status says that it was ended.
 
-        The signal alone is not enough: Python drops an exception that a signal's handler raises inside a destructor or
-        a weak reference's callback, and a run that is forced to *canceled* may get no signal.
+        The signal is not enough: Python drops an exception that its handler raises inside a destructor or a weak
+        reference's callback, and a run forced to *canceled* may get none.
         """
         if time.monotonic() < self._next_status_check:
             return
         self._next_status_check = time.monotonic() + STATUS_SECONDS
         try:
             if self._is_ended():
-                raise dg.DagsterExecutionInterruptedError  # a BaseException: not caught here
+                raise dg.DagsterExecutionInterruptedError  # a BaseException, not caught below
         except Exception as error:  # each kind of storage has its own
             logger.warning("the run's status can't be read, its workers go on: %r", error)
 
     def resumes_after(self, error: BaseException) -> bool:
-        """Says whether Dagster will resume the run in another process.
+        """Whether Dagster will resume the run in another process.
 
-        It will if nobody ended the run, and the error is the end of this process's host, such as a Spot interruption
-        or a task's retirement.
+        It does after the end of a host, e.g. a Spot interruption or a task's retirement, but not if somebody ended the
+        run.
         """
         if not isinstance(error, INTERRUPTIONS) or self._is_ended():
             return False
@@ -81,29 +81,26 @@ class ThisRun:
 
 
 def start_time(pid: int) -> str | None:
-    """Returns the start time of a process of this host, in ticks since its boot; None if it is gone or a zombie."""
+    """Returns the start of a process, in ticks since boot; None if it is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Counted after the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
+    # After the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 KEPT = "kept"
-"""The metadata of a verdict that a run has kept instead of evaluating the check."""
 NEVER = "not evaluated yet: the run failed before it came to this check"
 
 
 def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None = None) -> None:
-    """Stores the last verdict again, as the run's, of each check that the run has planned and will not evaluate.
+    """Stores the last verdict again for each planned check that the run will not evaluate.
 
-    A check that was never evaluated gets a warning: unknown is neither green nor red.
-
-    failed: the key of the step that fails now; then only its checks count, and those of the steps that wait for it.
-    None for a run that is over. Raises nothing: it is called while something worse is reported.
+    Without any verdict it is a warning: unknown is neither green nor red. failed: the step that fails, to keep only its
+    checks and those of steps that wait for it; None for a run that is over. Raises nothing.
     """
     try:
         keys = _keys(instance, run, failed)
@@ -116,7 +113,6 @@ def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str 
 
 
 def _keys(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None) -> list[dg.AssetCheckKey]:
-    """Returns the checks of the run's steps; with a failed one, of that and of all that wait for it."""
     if (plan_id := run.execution_plan_snapshot_id) is None:
         return []
     plan = instance.get_execution_plan_snapshot(plan_id)
@@ -132,7 +128,7 @@ def _keep(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKe
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=done)
     kept = _again(records[0]) if records else _unknown(key)
     if kept.partition is not None:
-        return  # a check with partitions of its own has a verdict for each of them
+        return  # a partitioned check has a verdict for each partition
     event = dg.DagsterEvent(
         event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
         job_name=run.job_name,
@@ -143,7 +139,6 @@ def _keep(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKe
 
 
 def _again(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
-    """Returns the evaluation of a record, with a note of when it was made; of one kept before, the first note stays."""
     event, said = not_none(record.event), not_none(record.evaluation)
     at = datetime.fromtimestamp(event.timestamp, UTC)
     note = f"a run failed before it came to this check; this is what was found at {at:%Y-%m-%d %H:%M:%S} UTC"
@@ -162,9 +157,8 @@ def _unknown(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
 
 
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-# How often a run that waits looks for dead ones, in seconds.
 LOOK_SECONDS = 5.0
-# By this tag versions before these locks named a run's process, as "<hostname>:<pid>:<start time>".
+# Versions without locks named a run's process by this tag: "<hostname>:<pid>:<start time>".
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
@@ -175,7 +169,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     for dead in locks.gone() if locks else ():
         if _fail(instance, dead.name, dead.process):
             reaped.append(dead.name)
-        # Also of a run that ended before its process did: no daemon may be there to do it.
+        # Also if the run ended before its process: there may be no daemon to do it.
         instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
@@ -186,12 +180,12 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
 
 
 def told(run_id: str) -> str:
-    """Returns what a person is told of a run that was reaped."""
+    """Returns the message about a reaped run."""
     return f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
 
 
 def hold_lock(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Holds the lock of a run that this process is about to create, so that it is found even if it is never started."""
+    """Locks a run before it is created, so that it is found even if it never starts."""
     if locks := locks_of(instance.run_storage):
         locks.hold(run_id)
 
@@ -202,10 +196,9 @@ class Lookout:
 
     run: ThisRun
     _next: float = 0.0
-    """When to look next, in monotonic seconds."""
 
     def look(self) -> None:
-        """Reaps dead runs, every few seconds, and logs which. Raises nothing: the next look tries again."""
+        """Reaps and logs dead runs every few seconds. Raises nothing."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_SECONDS
@@ -217,14 +210,14 @@ class Lookout:
 
 
 def is_dead(tag: str) -> bool:
-    """Says whether a process tag's value names a process of this host that is gone."""
+    """Whether a process tag names a process of this host that is gone."""
     host, pid, started = tag.rsplit(":", 2)
     return host == _host() and start_time(int(pid)) != started
 
 
 def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
-    """Fails a run that has not ended, and returns whether it was one. process: words for its process."""
-    # Read now: since it was listed, the run may have ended, and its process with it.
+    """Returns False if the run had ended already."""
+    # Read again: the run may have ended since it was listed.
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return False
@@ -239,7 +232,7 @@ def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
 
 
 def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """Returns the run's own process tag. A re-execution begins with a copy of its parent's, which does not count."""
+    """Returns the run's process tag, unless it is a copy of its parent's."""
     tag = run.tags.get(PROCESS_TAG)
     parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
     return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

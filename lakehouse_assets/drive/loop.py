@@ -1,4 +1,4 @@
-"""The poll loop that drives a run's workers: it starts, watches, retries and cancels them."""
+"""The poll loop that starts, watches, retries and cancels a run's workers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 from lakehouse_assets.wire.receipts import Receipt
 
-# Short compared with a worker's seconds, long compared with a turn's microseconds.
+# A worker takes seconds, a turn microseconds.
 TURN_SECONDS = 0.1
-# How long receipts may be unreadable, beyond the storage's own retries, before a run fails.
+# After the storage's own retries.
 UNREADABLE_SECONDS = 300.0
 
 
@@ -40,7 +40,6 @@ class Drive:
     """The poll loop over one run's workers."""
 
     results: Results
-    """What the workers have done so far."""
     _journal: Journal
     _workers: Workers
     _claims: Claims
@@ -49,32 +48,30 @@ class Drive:
     _next_poll: float = 0.0
 
     def resume(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], done: Collection[int] = ()) -> list[Chunk]:
-        """Returns the chunks that still need a worker. The receipts of the others become results.
+        """Returns the chunks that still need a worker; takes the receipts of the others.
 
-        first: the first attempt at each chunk, by ordinal. done: ordinals of chunks that need no worker for another
-        reason. Raises as Journal.find.
+        done: ordinals of other chunks that need no worker. Raises as Journal.find().
         """
         self.results.receipts.update(self._journal.find(first[chunk.ordinal] for chunk in chunks))
         left = [c for c in chunks if c.ordinal not in self.results.receipts and c.ordinal not in done]
         for chunk in set(chunks) - set(left):
-            # An earlier process of this very run may hold its slot; Dagster frees such slots only at the run's end.
+            # An earlier process of this run may hold its slot; Dagster frees it only at the run's end.
             self._workers.slots.free(chunk.ordinal)
         return left
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], *, keep_on: bool) -> None:
-        """Drives the chunks until each has a receipt or a failure in the results.
+        """Drives the chunks until each has a receipt or a failure.
 
-        first: the first attempt at each chunk, by ordinal. keep_on: whether further chunks start after a failure. If
-        not, the running workers still go on: a retry need not do again what they have done.
+        keep_on: whether chunks still start after a failure. Running workers always finish: a retry can use their work.
         """
-        # Where chunks are staged again, a worker of before would free at its end the slot that its successor has.
+        # If chunks are staged again, an old worker would free its successor's slot at its end.
         self._workers.settle()
         pending = self._pending(chunks, first)
         while self._workers.running or pending:
             self._workers.run.raise_if_ended()
             if self.results.failures and not keep_on:
                 for dropped in pending:
-                    self._workers.slots.free(dropped.chunk.ordinal)  # or its place in the queue would be given a slot
+                    self._workers.slots.free(dropped.chunk.ordinal)  # else its place in the queue gets a slot
                 pending.clear()
             self._start_due(pending)
             if self._is_due():
@@ -86,18 +83,17 @@ class Drive:
                 time.sleep(TURN_SECONDS)
 
     def settle(self) -> None:
-        """Waits until the workers whose receipt was found have ended, so that their usage is known. Raises nothing."""
+        """Waits for the end of workers with a receipt. Raises nothing."""
         self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
-        """Starts what is due while there are slots, and until it is time to look at the running workers."""
-        # The chunk that was due first is the one to go on claiming: a slot is given to the claim that has waited.
+        # The earliest chunk keeps claiming: a slot goes to the claim that has waited.
         while pending and (due := min(pending, key=lambda p: p.due)).due <= time.monotonic():
             if not self._claims.claim(due.chunk):
                 return
             pending.remove(due)
             try:
-                # Looked up here, so that a refusal of what follows does not begin with the recorded attempt again.
+                # Here, so that a later refusal does not begin with the recorded attempt again.
                 looked_up, due = bool(due.record), self._look_up(due)
                 if looked_up and self._receipt_arrived(due):
                     self._workers.slots.free(due.chunk.ordinal)
@@ -112,28 +108,25 @@ class Drive:
                 return
 
     def _pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
-        """Returns the chunks in the order in which to start them, each with the last record of an earlier process."""
         records = self._journal.last(c.ordinal for c in chunks) if self._workers.launcher.durable else {}
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
                 attempt = replace(first[ordinal], number=record.number)
                 self._workers.unconfirmed[ordinal] = Handle(record.id) if record.id else attempt
         pending = [PendingChunk(c, first[c.ordinal], records.get(c.ordinal)) for c in chunks]
-        # Chunks whose worker may be running come first, so that the pool soon counts those workers.
+        # First those whose worker may be running, so that the pool soon counts it.
         return sorted(pending, key=lambda p: p.record is None)
 
     def _look_up(self, pending: PendingChunk) -> PendingChunk:
-        """Returns the chunk with the recorded worker, if that still runs; otherwise with the attempt to make.
+        """Returns the chunk with the recorded worker if that still runs, else with the attempt to make.
 
         The recorded worker        what happens
-        runs, does the same work   it is taken over (``inherited``)
-        runs, does other work      it is cancelled, and looked up again later
-        not found, the same work   the same attempt again: its key prevents a second worker
-        not found, other work      the next attempt
-        has ended                  the next attempt
-        another launcher's         the next attempt: this launcher can't find that worker
+        runs, same work            taken over (``inherited``)
+        runs, other work           cancelled, looked up again later
+        not found, same work       same attempt: its key prevents a second worker
+        anything else              next attempt
 
-        Raises NotStarted while that can't be found out, and until a worker that does other work has ended.
+        Raises NotStarted while that is unknown, and until a worker that does other work has ended.
         """
         if (record := pending.record) is None:
             return pending
@@ -146,22 +139,19 @@ class Drive:
         handle = known or launcher.find(recorded)
         if handle and handle.id not in launcher.poll([handle]):
             if same_work:
-                handle = replace(handle, asked=None)  # it was seen: the service knows it
+                handle = replace(handle, asked=None)  # the service knows it
                 return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
             self._workers.cancel([handle])
             text = "the recorded worker runs other code, or other partitions, and is being ended"
             raise NotStarted(text, transient=True, unconfirmed=True)
         if handle is None and same_work:
-            # There may be a worker that the service does not show yet. The same key starts no second one.
+            # The service may not show a worker yet. The same key starts no second one.
             return replace(pending, attempt=recorded, record=None, inherited=True)
         self._workers.unconfirmed.pop(pending.chunk.ordinal, None)
         return following
 
     def _receipt_arrived(self, pending: PendingChunk) -> bool:
-        """Takes the receipt of an earlier process's worker that has ended, if it left one while the chunk waited.
-
-        Returns whether it did. Raises NotStarted while receipts can't be read.
-        """
+        """Raises NotStarted while receipts can't be read."""
         if pending.handle:
             return False
         ordinal = pending.chunk.ordinal
@@ -177,7 +167,7 @@ class Drive:
         return True
 
     def _start(self, pending: PendingChunk) -> None:
-        """Opens a session for the chunk's worker, and starts the worker unless it runs already. Raises NotStarted."""
+        """Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         launcher, run = self._workers.launcher, self._workers.run
         injector, reader = launcher.pipes(attempt)
@@ -189,7 +179,7 @@ class Drive:
         self._workers.unconfirmed.pop(ordinal, None)
         try:
             self._record(attempt, handle.id)
-        except OSError as error:  # the worker is found by its attempt's key as well
+        except OSError as error:  # the attempt's key finds the worker as well
             run.log(logging.WARNING, f"chunk {ordinal}: its worker's id can't be recorded: {error}")
         self.results.links[ordinal] = link = launcher.link(handle)
         if not launcher.blocking:
@@ -200,8 +190,8 @@ class Drive:
         try:
             self._record(pending.attempt)
         except OSError as error:
-            # Nothing was submitted now, but an earlier try with this key may have started a worker: the key is kept.
-            denied = isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # as PyArrow reports S3's
+            # Keep the key: an earlier try with it may have started a worker.
+            denied = isinstance(error, PermissionError) or "ACCESS_DENIED" in str(error)  # PyArrow's for S3
             text = f"its attempt can't be recorded: {error}"
             raise NotStarted(text, transient=not denied, unconfirmed=True) from error
         self._workers.unconfirmed[pending.chunk.ordinal] = pending.attempt
@@ -221,11 +211,10 @@ class Drive:
         return type(self._workers.launcher).__name__
 
     def _is_due(self) -> bool:
-        """Says whether it is time to look at the workers: asking their service costs calls."""
         return time.monotonic() >= self._next_poll
 
     def _poll(self) -> list[PendingChunk]:
-        """Looks at all workers once. Returns the chunks to try again."""
+        """Returns the chunks to retry."""
         ended = self._workers.poll()
         retries: list[PendingChunk] = []
         readable = True
@@ -234,7 +223,7 @@ class Drive:
             if (receipt := self._reported(worker)) is not None:
                 self._let_end(worker, receipt)
             elif worker.handle.id in ended:
-                # After one failure the others wait for the next poll: each try may take a minute.
+                # After a failure the others wait for the next poll: each try may take a minute.
                 readable = readable and self._judge(worker, ended[worker.handle.id], retries)
             elif time.monotonic() > worker.deadline:
                 self._cancel_overdue(worker)
@@ -248,17 +237,16 @@ class Drive:
         return next((receipt for receipt in parsed if receipt is not None), None)
 
     def _let_end(self, worker: RunningWorker, receipt: Receipt) -> None:
-        """Takes the receipt. The worker ends by itself while the run goes on, and keeps its slot until then."""
+        """The worker keeps its slot until it has ended."""
         self.results.receipts[worker.chunk.ordinal] = receipt
         del self._workers.running[worker.handle.id]
         worker.deadline = time.monotonic() + self._workers.ending_seconds()
         self._workers.ending.append(worker)
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
-        """Judges a worker that ended without reporting a receipt.
+        """Judges an ended worker by its durable receipt, else by its service's reason and its report.
 
-        A durable receipt decides, then its service's reason and the failure that it reported. Returns False, and does
-        nothing, while receipts can't be read; raises OSError once that has lasted too long.
+        Returns False while receipts can't be read; raises OSError after UNREADABLE_SECONDS.
         """
         ordinal = worker.chunk.ordinal
         try:
@@ -274,13 +262,12 @@ class Drive:
         if receipt is not None:
             self.results.receipts[ordinal] = receipt
         else:
-            # If this run cancelled the worker itself, its service's reason would blame somebody else.
+            # If this run cancelled the worker, the service's reason would blame somebody else.
             verdict = after_end(worker.pending, worker.overdue or ended, worker.reported_failure())
             retries += self._follow(verdict, worker)
         return True
 
     def _follow(self, verdict: Retry | WorkerFailure, worker: RunningWorker | None = None) -> list[PendingChunk]:
-        """Returns the chunk to try again, or none: then the failure is noted, with the end of its worker's log."""
         if isinstance(verdict, WorkerFailure):
             failure = replace(verdict, log=self._workers.launcher.tail(worker.handle) if worker else "")
             text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)
@@ -293,7 +280,7 @@ class Drive:
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
 
     def _set_deadline(self, worker: RunningWorker) -> None:
-        """Gives the worker its deadline, as soon as it has begun: the time it waits for a machine does not count."""
+        """The wait for a machine does not count."""
         limit, began = worker.pending.attempt.timeout, self._workers.launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
             return
@@ -301,10 +288,7 @@ class Drive:
         worker.deadline = time.monotonic() + left.total_seconds()
 
     def _cancel_overdue(self, worker: RunningWorker) -> None:
-        """Cancels a worker whose time is up.
-
-        It is judged when its service says that it ended: until then its slot is taken and its bill grows.
-        """
+        """The worker is judged after its end: until then it has its slot and costs."""
         if self._workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
             worker.overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
@@ -321,11 +305,8 @@ def driving(
 ) -> Iterator[Drive]:
     """Yields the poll loop that drives workers for an op or an asset.
 
-    Leaving the context waits for the workers that are ending, and raises nothing; an exception cancels all of them.
-    Only if this process is ended and Dagster resumes the run in another one, they are left to that process.
-
-    journal: attempts are recorded in it where the launcher's workers outlive this process. report: called with the
-    results at each turn. results: where what the workers do is noted; None for a new one.
+    Leaving it waits for workers that are ending, and raises nothing; an exception cancels all workers, unless Dagster
+    resumes the run in another process, which takes them over. report: called at each turn.
     """
     run = ThisRun(context)
     slots = Slots(context.instance, run.id, context.get_step_execution_context().step.key)
@@ -340,7 +321,7 @@ def driving(
             raise
         workers.settle()
     finally:  # also when *Terminate* arrives while it settles
-        # No signal may interrupt this: one may follow the status that ended the run, or another error.
+        # A signal may follow the status that ended the run, or another error.
         with capture_interrupts():
             workers.stop_reading()
             if interruption and launcher.durable and run.resumes_after(interruption):

@@ -1,4 +1,4 @@
-"""The workers that a run started or took over, until they end by themselves or are cancelled."""
+"""The workers that a run started or took over."""
 
 from __future__ import annotations
 
@@ -20,25 +20,22 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 
 logger = logging.getLogger(__name__)
 
-# A JVM that has nothing left to do ends in a second or two. One that hangs keeps its slot, so it is cancelled. A remote
-# service takes longer to notice an end.
+# An idle JVM ends in a second or two; one that hangs keeps its slot, so it is cancelled. Remote services notice later.
 ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
-# A reading is a round trip to S3, closing a session several. botocore keeps 10 connections, more threads would wait.
+# Reading is a round trip to S3, closing a session several. botocore keeps 10 connections; more threads would wait.
 SESSION_THREADS = 10
-# How Dagster (1.13.27, open_pipes_session) begins its advice where a worker reported nothing, or did not close its
-# session: to look at its output, to call PipesContext.close().
+# Begins the advice of Dagster (1.13.27, open_pipes_session) if a worker reported nothing or did not close its session.
 ADVICE = "[pipes] did not receive"
 
 
 @contextmanager
 def open_session(context: Context, injector: Any, reader: Any, payload: Any) -> Iterator[dg.PipesSession]:
-    """Opens Dagster's session with a worker, but drops the advice that Dagster logs.
+    """Opens Dagster's session with a worker, without the advice that Dagster logs.
 
-    A worker that died could not have followed it, and the loop logs what became of the worker.
+    A dead worker could not have followed it.
     """
-    # The filter is never removed: the log is this step's own, adding it twice is adding it once, and sessions are
-    # closed in several threads at the same time.
+    # Never removed: the log is this step's own, a filter is added only once, and several threads close sessions.
     context.log.addFilter(_is_no_advice)
     with dg.open_pipes_session(
         context=context, context_injector=injector, message_reader=reader, extras={"work": payload}
@@ -59,32 +56,31 @@ class RunningWorker:
     session: dg.PipesSession
     reader: Any
     stack: ExitStack
-    """Closes the worker's session."""
     deadline: float = inf
-    """When its work must be done, and after that when it must have ended, on time.monotonic()."""
+    """For its work, later for its end, on time.monotonic()."""
     overdue: Ended | None = None
-    """Why this run cancelled it; None if it did not."""
+    """Why this run cancelled it."""
 
     @property
     def chunk(self) -> Chunk:
-        """The chunk whose work the worker does."""
+        """The worker's chunk."""
         return self.pending.chunk
 
     def read(self) -> None:
-        """Hands what the worker has sent to its session, which writes it to the run's log."""
+        """Passes the worker's messages to its session, which logs them."""
         try:
             self.reader.read()
-        except Exception as error:  # the instance's storage is away; durable receipts decide
+        except Exception as error:  # e.g. the instance's storage is away; durable receipts decide
             logger.warning("chunk %d: what its worker reports can't be logged: %r", self.chunk.ordinal, error)
 
     def reported(self, name: str) -> Iterator[Any]:
-        """Yields what the worker's messages hold under a name. Its own code may have sent messages of any shape."""
+        """Yields the worker's messages of a name. User code may send any shape."""
         for message in self.session.get_custom_messages():
             if isinstance(message, Mapping) and name in message:
                 yield message[name]
 
     def reported_failure(self) -> Mapping[str, Any] | None:
-        """Returns the failure that the worker reported (type, message, traceback); None if it reported none."""
+        """Returns the reported failure (type, message, traceback), if any."""
         errors = self.reported("error")
         return next((error for error in errors if isinstance(error, Mapping) and "type" in error), None)
 
@@ -97,27 +93,22 @@ class Workers:
     slots: Slots
     run: ThisRun
     usages: list[Usage]
-    """What each worker that ended has used."""
     running: dict[str, RunningWorker] = field(default_factory=dict)
-    """The running workers, by their handles' ids."""
+    """By handle id."""
     ending: list[RunningWorker] = field(default_factory=list)
-    """The workers whose receipt was found; they keep their slots until they have ended."""
+    """They have a receipt, and keep their slots until they end."""
     unconfirmed: dict[int, Attempt | Handle] = field(default_factory=dict)
-    """Attempts that may have a worker which is in neither ``running`` nor ``ending``, by chunk; the worker's handle
-    where its id is known."""
+    """Attempts that may have a worker in neither list, by chunk; its handle if the id is known."""
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="messages")
     )
 
     def ending_seconds(self) -> float:
-        """Returns how long a worker may take to end, once its work is done or it was cancelled."""
+        """Returns how long a worker may take to end."""
         return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def poll(self) -> Mapping[str, Ended]:
-        """Reads what the running workers have sent, closes those that are done, cancels those that are slow to end.
-
-        Returns the workers that have ended, by their handles' ids.
-        """
+        """Reads messages, closes finished workers, cancels late ones. Returns the ended ones by handle id."""
         running = list(self.running.values())
         ended = self.launcher.poll([worker.handle for worker in (*running, *self.ending)])
         self._close_ended(ended)
@@ -129,14 +120,14 @@ class Workers:
         return ended
 
     def close(self, worker: RunningWorker) -> None:
-        """Closes the session of a worker that ended, gives its slot back and notes what it used."""
+        """Closes an ended worker's session, frees its slot and records its usage."""
         self._close_session(worker)
         self.slots.free(worker.chunk.ordinal)
         if usage := self.launcher.usage(worker.handle):
             self.usages.append(usage)
 
     def cancel(self, handles: Sequence[Handle]) -> bool:
-        """Asks the launcher to cancel workers. Returns False, and logs it, if that failed: the caller tries again."""
+        """Cancels workers. Returns False, and logs it, if that failed."""
         try:
             self.launcher.cancel(handles)
         except Exception as error:
@@ -145,9 +136,9 @@ class Workers:
         return True
 
     def settle(self) -> None:
-        """Waits until the workers whose receipt was found have ended: then their usage is known, and their slots free.
+        """Waits for the end of workers with a receipt, at most twice ending_seconds().
 
-        Raises nothing, and waits for twice ending_seconds() at most: the chunks may be published already.
+        Raises nothing: the chunks may already be published.
         """
         until = time.monotonic() + 2 * self.ending_seconds()
         try:
@@ -161,7 +152,7 @@ class Workers:
             self._abandon()
 
     def stop_reading(self) -> None:
-        """Reads no more, and does not wait for a reading that is under way."""
+        """Stops reading, without waiting for a read in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def cancel_all(self) -> None:
@@ -176,12 +167,11 @@ class Workers:
             for attempt in (u for u in unconfirmed if isinstance(u, Attempt)):
                 self._cancel_unconfirmed(attempt)
             self.slots.free_all()
-            # In threads: a run's own task is killed soon after it was asked to end.
+            # In threads: a run's task is killed soon after it was asked to end.
             with ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="close") as pool:
                 list(pool.map(self._close_session, left))
 
     def _close_ended(self, ended: Mapping[str, Ended]) -> None:
-        """Closes the workers whose work was done and that have ended; cancels those that take too long."""
         for worker in [w for w in self.ending if w.handle.id in ended]:
             self.ending.remove(worker)
             self.close(worker)
@@ -189,10 +179,9 @@ class Workers:
         late = [w for w in self.ending if now > w.deadline]
         if late and self.cancel([w.handle for w in late]):
             for worker in late:
-                worker.deadline = inf  # it is cancelled once: the calls of a service may take seconds
+                worker.deadline = inf  # cancel once: a service's calls may take seconds
 
     def _abandon(self) -> None:
-        """Cancels the workers that should have ended by themselves, and waits for them no longer."""
         left = list(self.ending)
         self.ending.clear()
         self.cancel([worker.handle for worker in left])

@@ -1,7 +1,4 @@
-"""Makes clients of AWS's services, tells which errors are transient, and waits for what lists don't show yet.
-
-boto3 is imported when a client is made: it is slow. What is asked of a service is its launcher's business.
-"""
+"""Makes AWS clients, and tells which errors are transient."""
 
 from __future__ import annotations
 
@@ -25,24 +22,21 @@ ARGUMENTS = {
 }
 # Seconds. One thread polls all workers of a run, and *Terminate* waits for it: botocore's default of 60 is too long.
 TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
-# How often a call to S3 is made. With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than
-# 20 s; about 12 s where connections are refused or break, minutes where they hang.
+# With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than 20 s; about 12 s if connections
+# are refused or break, minutes if they hang.
 S3_ATTEMPTS = 10
 READERS = 16
-"""Threads that read small objects at once, as their round trips overlap; more would only queue for connections."""
+"""Threads that read small objects; more would queue for connections."""
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
 def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
-    """Makes a boto3 client of a service other than S3, configured by AWS's own environment variables.
-
-    attempts: how often a call is made at most. read_timeout: seconds. Raises SettingsError without a region.
-    """
+    """Makes a boto3 client, except of S3. Raises SettingsError without a region."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import NoRegionError
 
-    # botocore repeats throttled calls, with jitter; what to do about one that still fails is the caller's decision.
+    # botocore repeats throttled calls, with jitter.
     timeouts = TIMEOUTS | {"read_timeout": read_timeout}
     config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, **timeouts)
     try:
@@ -52,7 +46,7 @@ def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_t
 
 
 def is_transient(error: Exception) -> bool:
-    """Says whether the same call may well succeed later: it was throttled, or the network or the service failed."""
+    """Whether the call may succeed later: throttling, or a failure of network or service."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,
@@ -65,29 +59,26 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return bool(status >= 500 or error.response["Error"]["Code"].startswith(THROTTLED))
-    # botocore's other errors are about settings that will be missing next time as well.
+    # botocore's other errors are about missing settings.
     unreachable = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError)
     return isinstance(error, (*unreachable, MetadataRetrievalError))
 
 
 def error_code(error: Exception) -> str:
-    """Returns the code of a service's answer, such as ``NoSuchKey``; "" of errors that are none, as of the network.
-
-    S3's answer to HEAD has only the status.
-    """
+    """Returns an answer's code, such as ``NoSuchKey``; "" for network errors. For HEAD, S3 has only the status."""
     answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
     return str(answer.get("Error", {}).get("Code", ""))
 
 
 def batches(items: Sequence[T], size: int) -> list[list[T]]:
-    """Cuts the items into parts of at most ``size``, in order, which is what one call takes."""
+    """Cuts the items into parts of at most ``size``, in order."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | None:
-    """Calls ``find`` after each of the waits (seconds) until it returns something other than None.
+    """Calls ``find`` after each of the waits (seconds) until its result is not None.
 
-    This is for AWS's lists, which show what was just created only a few seconds later.
+    AWS's lists show new items only seconds later.
     """
     for wait in waits:
         time.sleep(wait)
@@ -97,7 +88,7 @@ def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | No
 
 
 def region_problems() -> list[str]:
-    """Says why client() would find no valid region, or none can be made; empty where one can."""
+    """Says why client() finds no valid region, or boto3 is unusable."""
     if find_spec("boto3") is None:
         return ["boto3 is not installed, which AWS needs: install lakehouse-assets with its extra aws"]
     import botocore.session
@@ -118,16 +109,15 @@ def region_problems() -> list[str]:
 
 
 def bucket_and_key(location: str) -> tuple[str, str]:
-    """Splits ``s3://bucket/some/key`` into (bucket, key), the key without slashes around it; it may be empty."""
+    """Splits ``s3://bucket/some/key`` into bucket and bare key."""
     bucket, _, key = location.removeprefix("s3://").partition("/")
     return bucket, key.strip("/")
 
 
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
-    """Makes a boto3 client of S3, for the same endpoint and keys as PyIceberg's FileIO.
+    """Makes a boto3 client of S3 with the endpoint and keys of PyIceberg's FileIO.
 
-    properties: PyIceberg's for the catalog; s3.* wins over client.*, and boto3 finds by itself what neither gives.
-    attempts: how often a call is made at most.
+    properties: PyIceberg's; s3.* wins over client.*, and boto3 finds missing ones.
     """
     import boto3
     from botocore.config import Config

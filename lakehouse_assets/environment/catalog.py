@@ -1,4 +1,4 @@
-"""Opens the one catalog, ``lake``, by PyIceberg's own configuration with an embedded default, and checks it."""
+"""Opens and checks the catalog ``lake``, by default an embedded one."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-# How long a commit waits for a catalog file that another process has locked before it counts as conflicting: not long,
-# as SQLite waits in C, where *Terminate* can't interrupt it.
+# How long a commit waits for a locked catalog file before it counts as conflicting. Short, as *Terminate* can't
+# interrupt SQLite's wait, which is in C.
 SQLITE_BUSY_SECONDS = 5
 RETRY_SECONDS = 300
-"""The time for which a catalog that is away is waited for: a database that fails over is back in a minute or two."""
+"""A database fails over in a minute or two."""
 POSTGRESQL = "postgresql://"
 CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 CREATED_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 RUN_PROPERTIES = "lakehouse.run."
-"""The prefix of the table properties that record a run's commit."""
+"""The prefix of properties that record a run's commit."""
 # The user's configuration wins.
 FILE_IO = {
     "py-io-impl": "lakehouse_assets.environment.file_io.ClosingFileIO",
@@ -67,12 +67,11 @@ FILE_IO = {
 
 
 def catalog_properties(settings: Settings, received: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns PyIceberg's properties of ``lake``, as they are configured, else those of the embedded default.
+    """Returns PyIceberg's properties of ``lake``: configured, or those of the embedded default.
 
-    They are configured by ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``; the embedded default is SQLite and a
-    folder under LAKEHOUSE_HOME.
-    received: what a worker was sent of the code location's properties (no secrets); its own environment wins.
-    Raises SettingsError where the configuration can't be read, and where a worker lacks the URI, which was not sent.
+    Configuration: ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``. Default: SQLite and a folder under
+    LAKEHOUSE_HOME. received: the code location's properties, in a worker; its own environment wins. Raises
+    SettingsError if the configuration is unreadable, or a worker has no URI.
     """
     configured, unreadable = configuration()
     if unreadable:
@@ -88,10 +87,9 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
 
 
 def worker_properties(settings: Settings) -> dict[str, str]:
-    """Returns the properties of ``lake`` that workers are sent: no secrets, and of a SQL catalog no address.
+    """Returns the properties for workers: no secrets, and no address of a SQL catalog.
 
-    Workers open no catalog but one that vends credentials by table, which a SQL catalog does not. Raises SettingsError
-    as catalog_properties().
+    Workers only open catalogs that vend credentials. Raises as catalog_properties().
     """
     properties = catalog_properties(settings)
     kind, _ = catalog_type(properties)
@@ -99,12 +97,12 @@ def worker_properties(settings: Settings) -> dict[str, str]:
 
 
 def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Completes PyIceberg's properties with defaults: those of the embedded catalog where there are none."""
+    """Completes PyIceberg's properties; without any, returns the embedded catalog's."""
     found = dict(properties)
     if not found:
         found = {"type": "sql", "uri": f"sqlite:///{settings.home / CATALOG}?timeout={SQLITE_BUSY_SECONDS}"}
     elif (uri := found.get("uri", "")).startswith(POSTGRESQL) and find_spec("psycopg") is None:
-        # SQLAlchemy 2.1 uses psycopg where the URL names no driver; PyIceberg and Dagster come with psycopg2.
+        # If the URL names no driver, SQLAlchemy 2.1 uses psycopg; PyIceberg and Dagster come with psycopg2.
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
     # A SQL catalog leaves the warehouse to its clients.
     warehouse = (
@@ -114,10 +112,10 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
 
 
 def configuration() -> tuple[dict[str, str], str | None]:
-    """Reads PyIceberg's configuration of ``lake``, nested names joined with dots; and why it can't be read, or None."""
+    """Reads PyIceberg's configuration of ``lake``; and why it is unreadable."""
     in_environment = any(name.upper().startswith("PYICEBERG_") for name in os.environ)
     if not in_environment and not any((place / CONFIGURATION).is_file() for place in (Path.home(), Path.cwd())):
-        return {}, None  # and definitions do not import the reader of YAML, which takes 70 ms
+        return {}, None  # importing the YAML reader takes 70 ms
     from pyiceberg.utils.config import PYICEBERG_HOME, Config
     from strictyaml import YAMLError
 
@@ -142,8 +140,8 @@ def configuration() -> tuple[dict[str, str], str | None]:
 def load_lake(settings: Settings) -> Catalog:
     """Opens the catalog ``lake``.
 
-    Raises SettingsError when LAKEHOUSE_HOME can't be created or was moved, and when the configuration can't be read or
-    has no catalog, one of an unknown type, or one that would load tables in part.
+    Raises SettingsError if LAKEHOUSE_HOME can't be created or was moved, if the configuration is unreadable, has no
+    catalog or an unknown type, or would load tables in part.
     """
     from pyiceberg.catalog import load_catalog
 
@@ -173,10 +171,7 @@ def load_lake(settings: Settings) -> Catalog:
 
 
 def _open_sql(properties: Mapping[str, str]) -> Catalog:
-    """Opens a SQL catalog, whose two tables PyIceberg creates if they are not there.
-
-    If several create them at once, as in an empty home, all but one fail at each table; then it is there.
-    """
+    """Opens a SQL catalog. If several processes create its two tables at once, all but one fail at each."""
     from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import DBAPIError
 
@@ -187,17 +182,16 @@ def _open_sql(properties: Mapping[str, str]) -> Catalog:
 
 
 def data_folders(settings: Settings, properties: Mapping[str, str]) -> list[Path]:
-    """Returns the folders in the home that hold tables' and staged files; they are made before all else in it.
+    """Returns the home's folders for tables' and staged files.
 
-    So a process that starts later finds them there, and takes none of an older home (local_paths.folder_of).
-    properties: PyIceberg's, of ``lake``.
+    They are made first, or a later process might choose an older home's (local_paths.folder_of).
     """
     paths = map(path_of, (settings.staging, properties.get("warehouse", "")))
     return [path for path in paths if path and path.is_relative_to(settings.home)]
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:
-    """Loads a table; None where there is none. Raises what catalogs raise."""
+    """Loads a table, if there is one. Raises what catalogs raise."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
@@ -207,10 +201,9 @@ def find_table(catalog: Catalog, identifier: str) -> Table | None:
 
 
 def why_gone(found: TableMetadata | None, uuid: UUID | str, snapshot_id: int | None) -> str:
-    """Says in half a sentence, of which the table is the subject, why a snapshot can't be read any more; else "".
+    """Says, as a predicate about the table, why a snapshot is gone; else "".
 
-    found: the table's metadata now; None where it is not in the catalog. uuid: of the table that had the snapshot.
-    snapshot_id: None for a table without one.
+    found: the current metadata. uuid: of the snapshot's table.
     """
     if found is None:
         return "is no longer in the catalog"
@@ -222,10 +215,10 @@ def why_gone(found: TableMetadata | None, uuid: UUID | str, snapshot_id: int | N
 
 
 def _roll_back_refused_commits(catalog: Catalog) -> None:
-    """Rolls back every connection that goes back into the pool.
+    """Rolls back every connection that returns to the pool.
 
-    A COMMIT that SQLite refuses, because a reader holds the lock, leaves its transaction open, while SQLAlchemy counts
-    it as ended. The next user of the connection would see the commit, and a publish would report what nobody else sees.
+    If a reader holds the lock, SQLite refuses a COMMIT but leaves its transaction open; the connection's next user
+    would see the commit, and a publish would report what nobody else sees.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import event
@@ -235,9 +228,9 @@ def _roll_back_refused_commits(catalog: Catalog) -> None:
 
 
 def _keep_run_properties_out(catalog: Catalog) -> None:
-    """Leaves a table's properties about runs out of Glue's parameters; they are read from the table's metadata only.
+    """Keeps properties about runs out of Glue's parameters.
 
-    PyIceberg copies all properties there and removes none, so an hourly table would gather 8,760 a year
+    PyIceberg copies all properties there and removes none: an hourly table would gather 8,760 a year
     (https://github.com/apache/iceberg-python/issues/3977).
     """
     from pyiceberg.catalog.glue import GlueCatalog
@@ -252,12 +245,10 @@ def _keep_run_properties_out(catalog: Catalog) -> None:
 
 
 def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
-    """Returns the properties of the FileIO for a table's files.
+    """Returns a table's FileIO properties, with the credentials that a REST catalog vends.
 
-    They are the catalog's, and the credentials that a REST catalog vends with the table. These expire; where the
-    catalog renews them, REFRESH_ENDPOINT is the URL for that.
-
-    properties: PyIceberg's. Raises SettingsError where the catalog signs requests instead.
+    These expire; REFRESH_ENDPOINT is the URL to renew them, if any. Raises SettingsError if the catalog signs requests
+    instead.
     """
     from pyiceberg.catalog import load_catalog
 
@@ -269,21 +260,21 @@ def table_io(properties: Mapping[str, str], identifier: str) -> dict[str, Any]:
     remember(found)
     refuse_signing(found)
     endpoint = found.pop(REFRESH_ENDPOINT, None)
-    # PyIceberg mixes in the table's own properties. An endpoint from there is not used: anybody who may set
-    # properties could have the catalog's credential sent to himself.
+    # PyIceberg mixes in the table's properties. An endpoint from there would let anybody who may set properties receive
+    # the catalog's credential.
     if endpoint and endpoint != table.properties.get(REFRESH_ENDPOINT):
         found[REFRESH_ENDPOINT] = urljoin(f"{catalog.properties['uri'].rstrip('/')}/", endpoint.lstrip("/"))
     return found
 
 
 class CatalogUnavailable(OSError):
-    """The catalog can't be used; the message quotes the database's or the service's."""
+    """The catalog can't be used."""
 
 
 def with_retries(call: Callable[[], T]) -> T:
-    """Repeats a call while the catalog is locked, busy or out of reach, for RETRY_SECONDS at most.
+    """Repeats a call while the catalog is locked, busy or unreachable, RETRY_SECONDS at most.
 
-    The call must be one that may be done twice: opening, loading, creating. Raises CatalogUnavailable.
+    Only for repeatable calls: opening, loading, creating. Raises CatalogUnavailable.
     """
     retrying = Retrying(
         retry=retry_if_exception(_is_transient),
@@ -300,12 +291,11 @@ def with_retries(call: Callable[[], T]) -> T:
 
 
 def _tell_once(state: RetryCallState) -> None:
-    if state.attempt_number == 3:  # others' locks of a moment are not worth a line
+    if state.attempt_number == 3:  # short locks are not worth a line
         logger.warning("the catalog %r is out of reach or locked; it is waited for, %d s at most", LAKE, RETRY_SECONDS)
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """Returns the errors that databases, REST catalogs and Glue raise when they refuse, fail or can't be reached."""
     from pyiceberg.exceptions import RESTError
     from requests.exceptions import RequestException
     from sqlalchemy.exc import DBAPIError
@@ -328,7 +318,7 @@ def _is_transient(error: BaseException) -> bool:
         return True
     driver_error = getattr(error, "orig", None)
     locked = getattr(driver_error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-    # Of several processes that open a new database at once, all but one find that its tables exist already.
+    # If several processes open a new database at once, all but one fail as its tables exist already.
     state = getattr(driver_error, "pgcode", None) or ""
     return (
         locked
@@ -338,9 +328,9 @@ def _is_transient(error: BaseException) -> bool:
     )
 
 
-# With a SQL catalog or Glue a warehouse is a place on S3; with a REST catalog it is a name.
+# For a SQL catalog or Glue; a REST catalog's warehouse is a name.
 WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
-# What PyIceberg reads as a property of some catalog; it ignores any other name silently.
+# A catalog's property to PyIceberg, which silently ignores any other name.
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
 PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | frozenset().union(*REWORDED.values(), ADVICE))
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
@@ -348,12 +338,9 @@ FILES = ("file:", "/")
 
 
 def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
-    """Returns a sentence for each problem of the catalog, of remote workers' places, and of the names of variables.
+    """Returns a sentence for each problem of the catalog, places and variables' names.
 
-    Looked at are the catalog's configuration, secrets in the names of places, the places and the cluster's file that
-    remote workers need, and AWS's region where they or the queue need it.
-
-    computes: all that workers may run on: LAKEHOUSE_COMPUTE, and what tables choose for themselves.
+    Includes what remote workers or the queue need: reachable places, the cluster's file, AWS's region.
     """
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)
@@ -376,9 +363,9 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
 
 
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each variable that looks like a catalog's property but is none, with the most similar one.
+    """Returns a problem for each misspelt catalog property; other catalogs' are fine.
 
-    With a misspelt URI ``lake`` would be the embedded catalog. PyIceberg's own settings and other catalogs' are fine.
+    With a misspelt URI, ``lake`` would be the embedded catalog.
     """
     given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
     unknown = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
@@ -387,18 +374,12 @@ def unknown_properties(env: Mapping[str, str]) -> list[str]:
 
 
 def _of_a_catalog(name: str) -> bool:
-    """Says whether the variable, here in capitals, was probably meant as a catalog's property."""
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
 
 def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """Returns a problem for each place that workers on other machines can't reach.
-
-    The catalog, the warehouse and the drop zone must not be on this machine's file system, and the warehouse of a SQL
-    catalog or of Glue must be on S3.
-    The staging prefix is checked by read_settings. A loopback address is accepted: it may be a tunnel.
-    """
+    """Returns the places that other machines can't reach. A loopback address may be a tunnel."""
     problems = []
     if embedded:
         problems.append(f"{variable('uri')} is not set, and the embedded catalog is a file of this machine")

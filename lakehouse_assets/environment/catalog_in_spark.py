@@ -1,4 +1,4 @@
-"""PyIceberg's catalog settings as Spark's: the catalog of the lake, and catalogs in memory."""
+"""Translates PyIceberg's catalog settings to Spark's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# How PyIceberg's own process connects and retries: of no meaning to another engine. Java's timeouts are http-client.*.
+# How PyIceberg's process connects and retries, without meaning to other engines. Java's timeouts are http-client.*.
 PYTHON_ONLY = _names("""
     type py-io-impl echo pool_pre_ping init_catalog_tables schema_version
     rest.sigv4.max-retries glue.max-retries glue.retry-mode
     s3.retry-strategy-impl s3.connect-timeout s3.request-timeout
 """)
 
-# With the same name and meaning in both, or Java's alone where PyIceberg has nothing that it would contradict.
+# With the same name and meaning in both, or Java's alone if PyIceberg has no contradicting one.
 # https://iceberg.apache.org/javadoc/latest/org/apache/iceberg/aws/s3/S3FileIOProperties.html
 S3 = _names("""
     io-impl s3.endpoint s3.access-key-id s3.secret-access-key s3.session-token s3.path-style-access s3.acl
@@ -48,14 +48,14 @@ CLIENT_KEYS = frozenset(f"client.{key}" for key in KEYS)
 GLUE = _names("warehouse glue.id glue.endpoint glue.skip-archive glue.region glue.profile-name") | frozenset(
     f"glue.{key}" for key in KEYS
 )
-# The properties that Java spells otherwise, or does without, by the catalog's type; "" is for all types.
+# The properties that Java names differently or lacks, by the catalog's type; "" is for all types.
 REWORDED = {
     "": frozenset({"client.region", "s3.region", "s3.force-virtual-addressing"}),
     "sql": CLIENT_KEYS | {"uri", "warehouse"},
     "rest": CLIENT_KEYS | {"rest.sigv4-enabled"},
     "glue": CLIENT_KEYS | GLUE,
 }
-# A REST catalog returns these with a table whose keys it renews: https://iceberg.apache.org/docs/latest/aws/
+# A REST catalog returns these with a table if it renews keys: https://iceberg.apache.org/docs/latest/aws/
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
 REFRESH_ENABLED = "client.refresh-credentials-enabled"
 EXPIRES_AT = "s3.session-token-expires-at-ms"
@@ -86,7 +86,7 @@ ADVICE = {
 
 
 def variable(name: str) -> str:
-    """Names a property of ``lake`` for messages: its environment variable, and the name in ``.pyiceberg.yaml``."""
+    """Names a property of ``lake``: its variable, and its name in ``.pyiceberg.yaml``."""
     return f"PYICEBERG_CATALOG__{LAKE.upper()}__{name.upper().replace('.', '__').replace('-', '_')} ({name})"
 
 
@@ -95,9 +95,9 @@ DELEGATION = "header.x-iceberg-access-delegation"
 
 
 def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the properties of Iceberg's Java catalog, and a problem for each of PyIceberg's that Java lacks.
+    """Returns the Java catalog's properties, and a problem for each that Java lacks.
 
-    There are none unless it is a REST catalog: workers use no other one.
+    There are no properties unless it is a REST catalog: workers use no others.
     """
     kind, problem = catalog_type(properties)
     if problem:
@@ -115,7 +115,7 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
 
 
 def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
-    """Returns the catalog's type, by its URI where none is set, as in PyIceberg; and why it can't be used, or None."""
+    """Returns the type, by default inferred like PyIceberg; and why it can't be used."""
     uri, kind = properties.get("uri"), properties.get("type", "").lower()
     if not kind and uri:
         from pyiceberg.catalog import infer_catalog_type
@@ -135,7 +135,6 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def _same(kind: str, name: str) -> bool:
-    """Says whether the property has the same name and meaning in Java."""
     if name in S3 or name.startswith(S3_PREFIXES):
         return True
     own = name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE)
@@ -166,13 +165,13 @@ def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     elif authenticated:
         java["rest.auth.type"] = "oauth2"
     if "credential" in properties:
-        # As in PyIceberg, the credential is used again for a new token: not every server exchanges expiring tokens.
+        # As in PyIceberg, get new tokens with the credential: not every server exchanges expiring tokens.
         java["token-exchange-enabled"] = properties.get("token-exchange-enabled", "false")
     return java, problems
 
 
 def partial_loading(properties: Mapping[str, str]) -> list[str]:
-    """Says why a REST catalog with these properties, its server's included, would not load all snapshots of a table."""
+    """Says why a REST catalog omits snapshots of tables."""
     mode = properties.get(SNAPSHOT_LOADING) or "all"
     if mode == "all":
         return []
@@ -183,7 +182,7 @@ def partial_loading(properties: Mapping[str, str]) -> list[str]:
 
 
 def _url_problems(uri: str) -> list[str]:
-    """Says why the database of a SQL catalog can't be used. No message quotes its URL, which may hold a password."""
+    """The messages do not quote the URL, which may hold a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -202,7 +201,7 @@ def _url_problems(uri: str) -> list[str]:
 
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties that Java's S3FileIO spells otherwise. s3.* wins over client.*, as in PyIceberg."""
+    """Returns what Java's S3FileIO names differently. As in PyIceberg, s3.* wins over client.*."""
     names = {"region": "client.region", **{key: f"s3.{key}" for key in KEYS}}
     given = {java: properties.get(f"s3.{name}") or properties.get(f"client.{name}") for name, java in names.items()}
     found = {java: value for java, value in given.items() if value}
@@ -212,29 +211,29 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
-    """Returns a problem where half of a key for S3 is given, with which neither PyIceberg nor Java can work."""
+    """Returns a problem if only half of an S3 key is given."""
     missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
     return [f"{variable(missing[0])} is missing: the other half of the key is given"] if len(missing) == 1 else []
 
 
 def path_style(properties: Mapping[str, str]) -> str:
-    """Returns ``true`` where a URL has the bucket in its path, PyIceberg's default, ``false`` where in its host."""
+    """Returns ``true`` if URLs have the bucket in the path (PyIceberg's default)."""
     return str(not is_true(properties.get("s3.force-virtual-addressing", ""))).lower()
 
 
 def on_s3(kind: str, properties: Mapping[str, str]) -> bool:
-    """Says whether the tables of a catalog of this type are surely on S3."""
+    """Whether the catalog's tables are surely on S3."""
     warehouse = properties.get("warehouse", "")
     return kind == "glue" or warehouse.startswith(("s3:", "arn:aws:s3")) or "s3.endpoint" in properties
 
 
 def s3_retries(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Sets how often Java retries calls to S3, for a catalog that may have tables there, as any REST catalog may."""
+    """Sets Java's S3 retries if tables may be there, as with any REST catalog."""
     return S3_RETRIES if kind == "rest" or on_s3(kind, properties) else {}
 
 
 def is_true(text: str) -> bool:
-    """Says whether PyIceberg reads the property's value as true."""
+    """Whether PyIceberg reads the value as true."""
     return text.lower() in ("y", "yes", "t", "true", "on", "1")  # as pyiceberg.types.strtobool
 
 
@@ -242,15 +241,15 @@ STAGE = "stage"
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 # Chooses a FileIO by each location's scheme, as PyIceberg does.
 ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
-# A provider of keys for S3FileIO that asks the catalog for new ones before they expire.
+# S3FileIO's provider of keys that asks the catalog for new ones before they expire.
 PROVIDER = "client.credentials-provider"
 VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 NOWHERE = "file:/dev/null/inputs-are-read-only"
-"""A location at which nobody can make a folder, for inputs, and for a catalog in which no table is made."""
-# clients=1: each connection to :memory: is a database of its own.
+"""Nobody can make a folder there."""
+# clients=1: each connection to :memory: is another database.
 PRIVATE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
-# Iceberg's InMemoryCatalog would need no database, but takes no FileIO except its own. Derby has no LIMIT, which only
-# listing namespaces needs.
+# Iceberg's InMemoryCatalog needs no database, but takes no FileIO except its own. Derby has no LIMIT; only listing
+# namespaces needs it.
 PRIVATE_DERBY = {"uri": "jdbc:derby:memory:{name};create=true"}
 
 
@@ -261,14 +260,11 @@ def spark_catalogs(
     derby: bool = False,
     live: bool = False,
 ) -> dict[str, str]:
-    """Returns Spark's settings for the catalogs ``lake`` and ``stage``, both one session's own, in memory.
+    """Returns Spark's settings for one session's in-memory catalogs ``lake`` (inputs) and ``stage`` (outputs).
 
-    In the first the worker registers what its step may read, in the second what it writes.
-
-    properties: PyIceberg's. table_io: the properties of the staged table's own FileIO (``table.io.properties``), where
-    the catalog vends credentials. derby: keep both in Derby, which Spark itself brings, for a JVM without SQLite's
-    driver (EMR's). live: have the REST catalog itself as ``lake``, whose tables can be read by what it vends only.
-    Raises SettingsError naming everything that has no Spark counterpart.
+    table_io: the staged table's, if vended. derby: for JVMs without SQLite's driver (EMR). live: ``lake`` is the REST
+    catalog itself, if only its vended credentials can read tables. Raises SettingsError naming everything without a
+    Spark counterpart.
     """
     lake, problems = translate(properties)
     if problems:
@@ -276,11 +272,11 @@ def spark_catalogs(
     private = {
         "type": "jdbc",
         **(PRIVATE_DERBY if derby else PRIVATE_SQLITE),
-        # Never written to in a worker: every table is registered with a location of its own.
+        # Workers never write there: every table is registered with its location.
         "warehouse": "file:/nonexistent",
         **_private_io(properties, table_io or properties),
     }
-    # cache-enabled=false: a session that several workers use (inline) must see what others commit meanwhile.
+    # cache-enabled=false: if workers share a session (inline), it must see others' commits.
     conf: dict[str, str] = {}
     own = _named(private, LAKE) | {"warehouse": NOWHERE}
     for name, catalog in ((LAKE, lake if live else own), (STAGE, _named(private, STAGE))):
@@ -291,14 +287,14 @@ def spark_catalogs(
 
 
 def _named(private: Mapping[str, str], name: str) -> dict[str, str]:
-    """Returns the properties with a database of the catalog's own: Derby's are the whole JVM's, by their names."""
+    """Derby's databases are shared by the JVM, so each has its catalog's name."""
     return {**private, "uri": private["uri"].format(name=name)}
 
 
 def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns Hadoop's settings for ``s3://`` as steps read it (the drop zone), by the catalog's FileIO ``properties``.
+    """Returns Hadoop's settings for ``s3://`` in steps (the drop zone).
 
-    Hadoop finds what is missing by itself, as the AWS SDK does: environment, container, instance profile.
+    Hadoop finds missing ones like the AWS SDK: environment, container, instance profile.
     """
     java = {**properties, **s3_file_io(properties)}
     found = {theirs: java[name] for name, theirs in S3A.items() if name in java}
@@ -306,16 +302,12 @@ def hadoop_s3(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_signing(table_io: Mapping[str, str]) -> None:
-    """Raises SettingsError where a catalog signs requests instead of vending keys."""
+    """Raises SettingsError if a catalog signs requests instead of vending keys."""
     if is_true(str(table_io.get("s3.remote-signing-enabled", ""))):
         raise SettingsError(f"the catalog {LAKE!r} signs requests to S3 itself: {SIGNING}")
 
 
 def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties of the private catalogs' FileIO.
-
-    io: a FileIO's properties, and others that are left out.
-    """
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
@@ -329,11 +321,11 @@ def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[st
 
 
 def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
-    """Makes a FileIO ask the catalog for new keys, with the catalog's own properties to reach it.
+    """Makes a FileIO ask the catalog for new keys.
 
-    With the endpoint alone it would send requests to ``stage``'s ``uri``, which is a JDBC driver's. So the provider is
-    named, and has properties of its own. Iceberg 1.10 uses a named provider only where refreshing is off and no keys
-    are given; later versions always use it (AwsClientProperties.credentialsProvider).
+    The endpoint alone would send requests to ``stage``'s JDBC ``uri``; so the provider is named, with its own
+    properties. Iceberg 1.10 uses a named provider only if refreshing is off and no keys are given; later versions
+    always do (AwsClientProperties.credentialsProvider).
     """
     catalog = {n: v for n, v in translate(properties)[0].items() if n in REST or n.startswith(("header.", "rest."))}
     keys = {f"s3.{key}": java[f"s3.{key}"] for key in KEYS if f"s3.{key}" in java}

@@ -1,7 +1,4 @@
-"""The computes, the places where workers can run: their settings, and what differs from one to the other.
-
-This is the one list of them; a package adds another by an entry point. No service is called: launchers do that.
-"""
+"""The computes: where workers can run; packages add more by entry points."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS = "lakehouse_assets.environment.launchers"
 GROUP = "lakehouse.launchers"
-"""The group of entry points that add computes: the name is LAKEHOUSE_COMPUTE's value, the object a ComputeSettings."""
+"""Entry points: LAKEHOUSE_COMPUTE's value → a ComputeSettings."""
 ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
 ROLE_EXAMPLE = "arn:aws:iam::123456789012:role/x"
 # The label of EMR on EC2 has no suffix: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-releases.html
@@ -38,43 +35,40 @@ MOST_WEIGHT = 1000
 
 
 def _made(launcher: str, *arguments: Any) -> Launcher:
-    """Makes a launcher by its module's name and its own: it imports this module, and more than definitions need."""
+    """Imports a launcher only when needed: it imports this module."""
     made: Launcher = resolve_name(f"{LAUNCHERS}.{launcher}")(*arguments)
     return made
 
 
 @dataclass(frozen=True)
 class ComputeSettings:
-    """A compute: the settings of a place where workers run, and what is different there.
+    """The settings and traits of a compute.
 
-    Workers look up the class by its name: the package that adds one is installed where they run as well.
+    Workers look up the class by name: they need its package too.
     """
 
     remote: ClassVar[bool] = True
-    """Whether workers run on other machines, each alone on its own: they reach no folder of this one."""
+    """Whether each worker runs alone on another machine, without local folders."""
     brings_spark: ClassVar[bool] = False
-    """Whether the service starts Spark's JVM itself, with its own jars, memory and master."""
+    """Whether the service starts Spark's JVM, with its jars, memory and master."""
     shares_session: ClassVar[bool] = False
-    """Whether several workers use one Spark session, one after the other."""
+    """Whether workers share one Spark session, one after the other."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> Self:
-        """Reads the settings from the environment, and adds what is wrong with them to the reader's problems."""
+        """Reads the settings; adds problems to the reader's."""
         return cls()
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher; what it needs is imported here.
-
-        settings: a Settings. worker: the package that ``python -m`` runs.
-        """
+        """Makes the launcher. worker: the package for ``python -m``."""
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Returns a sentence for each problem in files that the settings name, or in variables that are not ours."""
+        """Returns problems of files or other variables."""
         return []
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why a table's workers can't have this size; None if they can. conf: their Spark settings."""
+        """Returns why workers can't have this size."""
         return None
 
 
@@ -85,7 +79,7 @@ class Inline(ComputeSettings):
     shares_session = True
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of workers in this process, which imports PySpark."""
+        """Makes the launcher; imports PySpark."""
         perform = import_module(f"{worker}.perform").perform
         return _made("inline:InlineLauncher", lambda work, session: perform(work, session, settings=lambda: settings))
 
@@ -96,13 +90,13 @@ class Local(ComputeSettings):
     remote = False
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of subprocesses with this process's Python."""
+        """Makes the launcher."""
         return _made("local:LocalLauncher", (sys.executable, "-m", worker))
 
 
 class _OnAws(ComputeSettings):
     def problems(self) -> list[str]:
-        """Returns why boto3 would find no valid region, if so."""
+        """Returns why boto3 finds no region."""
         from lakehouse_assets.environment.aws import region_problems
 
         return region_problems()
@@ -115,24 +109,23 @@ class Ecs(_OnAws):
     cluster: str
     task_definition: str
     container: str
-    """The container of the task definition that runs the worker's command."""
     subnets: tuple[str, ...]
     security_groups: tuple[str, ...]
     public_ip: bool
     capacity: Mapping[str, int]
-    """Weights by capacity provider (FARGATE, FARGATE_SPOT, or the name of an EC2 one)."""
+    """Weights by capacity provider."""
     size: Size
-    """The size of tasks whose table has none of its own."""
+    """The default; tables may override it."""
 
     def sized(self, own: Size) -> tuple[Size, str | None]:
-        """Completes a table's own size by the setting's; says why no task can have that size, else None."""
+        """Completes a table's size; also says why no task can have it."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
         fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
         return size, fargate_problem(size) if fargate else None
 
     @classmethod
     def read(cls, reader: EnvReader) -> Ecs:
-        """Reads the LAKEHOUSE_ECS_* variables, and adds what is wrong with them to the reader's problems."""
+        """Reads the LAKEHOUSE_ECS_* variables."""
         capacity = _capacity(reader)
         fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
         ecs = cls(
@@ -146,7 +139,7 @@ class Ecs(_OnAws):
             capacity=capacity,
             size=_size(reader, fargate),
         )
-        # RunTask would answer «Assign public IP is not supported for this launch type».
+        # RunTask's error: «Assign public IP is not supported for this launch type».
         if ecs.public_ip and not fargate:
             reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
         if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
@@ -156,11 +149,11 @@ class Ecs(_OnAws):
         return ecs
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of tasks whose container runs the worker."""
+        """Makes the launcher."""
         return _made("ecs:EcsLauncher", settings, self, ("python", "-m", worker))
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why no task can have the size, with what is missing of it taken from the settings."""
+        """Returns why no task can have the completed size."""
         problem = self.sized(size)[1]
         return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
 
@@ -172,15 +165,14 @@ class Emr(_OnAws):
     brings_spark = True
 
     by: str
-    """What ``cluster`` is: ``id``, ``name``, ``tag`` (``key=value``), or ``transient`` (a file with RunJobFlow's
-    parameters, for a cluster that each run starts for itself)."""
+    """``id``, ``name``, ``tag`` (``key=value``), or ``transient``: a file with RunJobFlow's parameters for each run's
+    cluster."""
     cluster: str
     code: str
-    """The prefix that code is uploaded to."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> Emr:
-        """Reads LAKEHOUSE_EMR_CLUSTER, an id unless it begins with ``name:`` or the like, and LAKEHOUSE_CODE."""
+        """Reads LAKEHOUSE_EMR_CLUSTER (an id, ``name:…``, …) and LAKEHOUSE_CODE."""
         value = reader.text(
             "LAKEHOUSE_EMR_CLUSTER",
             r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
@@ -190,11 +182,11 @@ class Emr(_OnAws):
         return cls(by, cluster, _read_code(reader))
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of steps."""
+        """Makes the launcher."""
         return _made("emr:EmrLauncher", settings, self, worker)
 
     def problems(self) -> list[str]:
-        """Returns also why a run could not ask for a cluster of its own, if so."""
+        """Returns also why a transient cluster's file is unusable."""
         if self.by != "transient":
             return super().problems()
         from lakehouse_assets.environment.launchers.base import NotStarted
@@ -206,7 +198,7 @@ class Emr(_OnAws):
         return super().problems()
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why a driver and executors of EMR can't have the size."""
+        """Returns why drivers and executors can't have the size."""
         return emr_problem(size)
 
 
@@ -217,11 +209,8 @@ class EmrServerless(_OnAws):
     brings_spark = True
 
     application: str
-    """The application's id."""
     role: str
-    """The ARN of the role that jobs run as."""
     code: str
-    """The prefix that code is uploaded to."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrServerless:
@@ -233,28 +222,26 @@ class EmrServerless(_OnAws):
         )
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of job runs."""
+        """Makes the launcher."""
         return _made("emr_serverless:EmrServerlessLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why EMR Serverless has no worker of the size."""
+        """Returns why EMR Serverless offers no such worker."""
         return serverless_problem(size, conf)
 
 
 @dataclass(frozen=True)
 class EmrEks(_OnAws):
-    """Job runs on a virtual cluster of EMR on EKS: pods of Kubernetes."""
+    """Job runs (Kubernetes pods) on a virtual cluster of EMR on EKS."""
 
     brings_spark = True
 
     virtual_cluster: str
-    """The virtual cluster's id."""
     role: str
-    """The ARN of the role that jobs run as, the job execution role."""
+    """The job execution role's ARN."""
     release: str
-    """The release label, such as ``emr-7.9.0-latest``."""
+    """Such as ``emr-7.9.0-latest``."""
     code: str
-    """The prefix that code is uploaded to."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrEks:
@@ -267,16 +254,15 @@ class EmrEks(_OnAws):
         )
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher of job runs."""
+        """Makes the launcher."""
         return _made("emr_eks:EmrEksLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why pods can't have the size, whatever the cluster's nodes are."""
+        """Returns why pods can't have the size on any node."""
         return emr_problem(size, "EMR on EKS")
 
 
 def _capacity(reader: EnvReader) -> dict[str, int]:
-    """Reads LAKEHOUSE_ECS_CAPACITY: weights by provider, without names that no provider can have."""
     variable = "LAKEHOUSE_ECS_CAPACITY"
     items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
     given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
@@ -300,7 +286,7 @@ def _size(reader: EnvReader, fargate: bool) -> Size:
     vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
     both_valid = len(reader.problems) == problems_before
     size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
-    # Where one of them is no number, it is unknown whether they fit together.
+    # If one is not a number, whether they fit together is unknown.
     judged = size if both_valid else replace(size, vcpus=None, memory_gib=None)
     if fargate and (problem := fargate_problem(judged)):
         variables = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]
@@ -329,19 +315,19 @@ BUILT_IN: dict[str, type[ComputeSettings]] = {
 
 @cache
 def added() -> dict[str, type[ComputeSettings]]:
-    """Loads the computes that installed packages add."""
+    """Loads the computes of installed packages."""
     return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
 
 
 def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
-    """Finds a compute by its name. option: where the name was given. Raises ValueError that names the known ones."""
+    """Finds a compute by name. Raises ValueError that names the known ones."""
     if found := BUILT_IN.get(name) or added().get(name):
         return found
     raise ValueError(f"{option}={redacted(name)!r} is unknown; known are {', '.join(BUILT_IN | added())}")
 
 
 def compute_variables() -> set[str]:
-    """Returns the names of all variables that some compute reads."""
+    """Returns all variables that computes read."""
     reader = EnvReader({})
     for kind in [*BUILT_IN.values(), *added().values()]:
         kind.read(reader)

@@ -1,4 +1,4 @@
-"""Databases of catalogs and of Dagster: how they are made, and which failed connections are worth another try."""
+"""Creates and checks databases, and tells which failed connections to retry."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ SHARING = (
 
 
 def make_database(path: Path) -> None:
-    """Creates an empty database where there is none, with the mode that the umask gives.
+    """Creates an empty database if there is none, with the umask's mode.
 
-    SQLite itself creates files that no group may write, whatever the umask; its ``-wal`` and ``-shm`` files have the
-    database's mode.
+    SQLite itself denies group writes; its ``-wal`` and ``-shm`` files copy the database's mode.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -38,9 +37,9 @@ def make_database(path: Path) -> None:
 
 
 def check_databases(home: Path) -> None:
-    """Raises SettingsError where this user may not write a database of the home, or the folder of one.
+    """Raises SettingsError if this user may not write a database of the home, or its folder.
 
-    SQLite would open it all the same, and leave files beside it that lock its owner out.
+    SQLite would open it anyway, and leave files that lock its owner out.
     """
     for path in _databases(home):
         if not os.access(path, os.W_OK):
@@ -49,7 +48,7 @@ def check_databases(home: Path) -> None:
 
 
 def refused_database(error: BaseException, home: Path) -> str | None:
-    """Returns a message for an error of SQLite that says a database can't be opened or written; else None."""
+    """Returns a message if SQLite could not open or write a database."""
     at: BaseException | None = error
     while at:
         if isinstance(at, sqlite3.Error) and getattr(at, "sqlite_errorcode", 0) & 0xFF in (
@@ -64,7 +63,6 @@ def refused_database(error: BaseException, home: Path) -> str | None:
 
 
 def _databases(home: Path) -> Iterator[Path]:
-    """Yields what is there of the databases that all commands open, each behind its folder."""
     for folder, pattern in (
         (home, f"{CATALOG}*"),
         (home / "dagster" / "history", "runs.db*"),
@@ -79,15 +77,15 @@ def _databases(home: Path) -> Iterator[Path]:
 def _owner(path: Path) -> str:
     try:
         return path.owner()
-    except KeyError:  # a user that this machine has no name for, as in a container
+    except KeyError:  # a user without a name here, as in a container
         return f"user {path.stat().st_uid}"
 
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 AWAY = ("08", "53300", "57P")
-"""How SQLSTATEs begin that pass: connections that break, too many of them, a server that starts or shuts down."""
+"""Prefixes of transient SQLSTATEs: broken or too many connections, a server that starts or stops."""
 REFUSED = ("28", "3D")
-"""How SQLSTATEs begin that stay: no right to log in, no such database."""
+"""Prefixes of permanent SQLSTATEs: no right to log in, no such database."""
 LOOK_SECONDS = 10.0
 SQLSTATE_ALONE = 3  # PQERRORS_SQLSTATE of libpq
 POLLS = {1: ([0], []), 2: ([], [0])}
@@ -95,11 +93,10 @@ POLLS = {1: ([0], []), 2: ([], [0])}
 
 @cache
 def tell_connections_apart() -> None:
-    """From now on, a connection that SQLAlchemy can't make counts as lost, unless the server refuses it for good.
+    """Counts failed connections of psycopg2 as lost from now on, unless the server refuses for good.
 
-    SQLAlchemy calls one lost that broke while it was used (``connection_invalidated``), and never one that could not be
-    made. Only connections of psycopg2 are looked at, and only once they have failed. Messages lose what is secret in
-    them: psycopg2 quotes as a host's name what follows an ``@`` that should have been percent-encoded.
+    SQLAlchemy itself counts only those that break during use (``connection_invalidated``). Also removes secrets from
+    messages: psycopg2 quotes what follows an unencoded ``@`` as a host.
     """
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
@@ -124,19 +121,17 @@ def _hide_secrets(context: ExceptionContext) -> None:
 
 
 def is_refused(*arguments: Any, **keywords: Any) -> bool:
-    """Connects once more, and says whether PostgreSQL refuses that for good, such as for a wrong password.
+    """Connects once more, and says whether PostgreSQL refuses for good, such as for a wrong password.
 
-    psycopg2 raises the same error for every connection that fails, without its SQLSTATE. It lends libpq's connection
-    while that is made, and libpq can be told to give the SQLSTATE in place of a text. arguments, keywords: of
-    ``psycopg2.connect``.
+    psycopg2's error has no SQLSTATE; but libpq, whose connection it lends, can give that instead of a text.
     """
     import psycopg2
     from psycopg2 import _psycopg
 
-    libpq = ctypes.CDLL(_psycopg.__file__)  # the one that psycopg2 was linked with or brings along
+    libpq = ctypes.CDLL(_psycopg.__file__)  # psycopg2's own
     try:
         connection = psycopg2.connect(*arguments, **keywords, async_=True)
-    except psycopg2.OperationalError:  # such as a host's name that is not found
+    except psycopg2.OperationalError:  # such as for an unknown host
         return False
     pointer = ctypes.c_void_p(connection.pgconn_ptr)
     libpq.PQsetErrorVerbosity(pointer, SQLSTATE_ALONE)
@@ -152,7 +147,6 @@ def is_refused(*arguments: Any, **keywords: Any) -> bool:
 
 
 def _wait(connection: Any) -> None:
-    """Waits until the connection is made, or for LOOK_SECONDS. Raises psycopg2's OperationalError where it fails."""
     deadline = time.monotonic() + LOOK_SECONDS
     while (state := connection.poll()) in POLLS and (left := deadline - time.monotonic()) > 0:
         reads, writes = ([connection] * len(wanted) for wanted in POLLS[state])

@@ -1,7 +1,4 @@
-"""Recognises a full disk in the errors of many libraries, and reports it with its path and free space.
-
-Nothing is freed or retried here.
-"""
+"""Recognises a full disk in many libraries' errors, and reports its path and free space."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ LEAST_FREE = MIB
 
 
 def full_disk(error: BaseException, settings: Settings) -> str | None:
-    """Returns a message for an error that a full disk caused: which file system, how much is free. Else None.
-
-    An error's causes and contexts count too: libraries wrap the system's error.
-    """
+    """Returns a message if a full disk caused the error or one of its causes or contexts; else None."""
     causes = list(_chain(error))
     certain = next(filter(_is_full_disk, causes), None)
     if not (certain or any(map(_may_be_full_disk, causes))):
@@ -64,7 +58,6 @@ def _may_be_full_disk(error: BaseException) -> bool:
 
 
 def _places(settings: Settings) -> Iterator[Path]:
-    """Yields the folders that this process and its children write to; each may be on a file system of its own."""
     yield settings.home
     yield from (settings.home / name for name in ("dagster", "warehouse", "staging", "tmp", "reports"))
     urls = [settings.staging, settings.landing]

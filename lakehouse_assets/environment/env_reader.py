@@ -1,4 +1,4 @@
-"""Reads environment variables into values, and says which of them are secret."""
+"""Reads environment variables, and recognises secrets."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-# Spark's own default (spark.redaction.regex), and the names of other secrets among PyIceberg's properties, HTTP headers
-# and Hadoop's settings. The pattern means the same in Java and in Python.
+# Spark's default (spark.redaction.regex), and other secrets of PyIceberg's properties, HTTP headers and Hadoop's
+# settings. The pattern means the same in Java and Python.
 WORDS = (
     "secret|passw|passphrase|cookie|(?<!security[.])authorization|signed-url|connection-string"
     "|token|user[._-]?info|(?<!renewal[.])credential|encryption[.]key(?=$|=)|(?:access|account|api|private|shared|sse)[._-]?key"
 )
-# The endings of names that have such a word but are no secrets: switches, classes, places, times.
+# Endings of names that have such a word but are no secrets: switches, classes, places, times.
 ENDINGS = (
     "enabled|type|mechanism|providers?(?:[.](?:type|path|mapping))?|binding|file|bitlength|ratio|wait"
     "|expires-(?:at|in-ms)"
@@ -32,12 +32,12 @@ ASSIGNED = re.compile(rf"((?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=)[\"']
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Says whether a name is that of a secret, or a value has a password in it: in a URL, or ``password=…``."""
+    """Whether a name is a secret's, or a value has a password: in a URL, or ``password=…``."""
     return bool(NAME.search(name) or INSIDE.search(value) or USER_INFO.search(value))
 
 
 def redacted(value: str) -> str:
-    """Returns the value for a message: an ellipsis where the value has a password in it."""
+    """Returns the value; an ellipsis if it has a password."""
     return "…" if is_secret("", value) else value
 
 
@@ -52,13 +52,13 @@ BUCKET = r"://[^/\s]+(/.*)?"
 
 
 class SettingsError(ValueError):
-    """The environment's settings can't work; the message lists every problem with its variable's name."""
+    """The settings can't work; the message lists every problem."""
 
 
 class EnvReader:
-    """Reads variables of ``env``; ``problems`` has a sentence for each that can't work, ``asked`` all their names.
+    """Reads variables of ``env``; collects ``problems`` and all names ``asked``.
 
-    needed_by: what needs the variables that are read from now on, for the messages.
+    needed_by: what needs the next variables, for messages.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -68,7 +68,7 @@ class EnvReader:
         self.asked: set[str] = set()
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
-        """Reads the variable's value; a problem when it is missing (without a default) or doesn't match."""
+        """Reads a value; a problem if it is missing (without a default) or doesn't match."""
         value = self._value(name)
         if not value:
             missing = f"{name} is not set"
@@ -81,7 +81,7 @@ class EnvReader:
         return value
 
     def items(self, name: str, pattern: str, example: str, *, required: bool = True) -> tuple[str, ...]:
-        """Reads a comma-separated list. It is empty only where the variable isn't required and isn't set."""
+        """Reads a comma-separated list; empty only if not required and not set."""
         if not required and not self._value(name):
             return ()
         text = self.text(name, example=example)
@@ -94,7 +94,7 @@ class EnvReader:
         return values
 
     def number(self, name: str, kind: Callable[[str], N], most: N | None = None) -> N | None:
-        """Reads a number above 0; None when the variable isn't set. kind: int or float. most: the largest it may be."""
+        """Reads a number above 0, None if it isn't set."""
         value = self._value(name)
         if not value:
             return None

@@ -1,7 +1,4 @@
-"""Keeps Dagster's event log on SQLite: a batch of events in one transaction, slots of pools claimed one at a time.
-
-It is named in dagster.yaml; everything else about the log is Dagster's own.
-"""
+"""Dagster's event log on SQLite: events in batches, pools' slots claimed one by one."""
 
 from __future__ import annotations
 
@@ -25,15 +22,15 @@ from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import read_home
 
 LOCK_SECONDS = 60
-"""The time for which a locked file of Dagster is waited for. SQLite's own 5 s are over while somebody copies the file,
-and a run whose last event is lost stays STARTED for ever."""
+"""SQLite's 5 s are too short while somebody copies a file of Dagster, and a run without its last event stays STARTED
+for ever."""
 
 
 @cache
 def wait_for_locks(home: str) -> None:
-    """From now on, connections to SQLite files below a Dagster home wait LOCK_SECONDS for a lock.
+    """Makes connections to SQLite files below a Dagster home wait LOCK_SECONDS for a lock.
 
-    Each of Dagster's storages makes engines of its own, so SQLAlchemy is told for all of them. home: without links.
+    For all of SQLAlchemy: Dagster's storages make their own engines. home: without links.
     """
 
     def be_patient(connection: Any, _: object) -> None:
@@ -46,55 +43,50 @@ def wait_for_locks(home: str) -> None:
 
 
 def dagster_home() -> Path:
-    """Returns DAGSTER_HOME; where that is not set, ``dagster`` below LAKEHOUSE_HOME.
-
-    It is not set where somebody runs a `dagster` command in the checkout, which uses its dagster.yaml.
-    """
+    """Returns DAGSTER_HOME, by default ``dagster`` below LAKEHOUSE_HOME, as for `dagster` in the checkout."""
     return Path(os.environ.get("DAGSTER_HOME") or read_home() / "dagster")
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """Dagster's event log in ``$DAGSTER_HOME/history/runs``, its usual place.
 
-    With DAGSTER_EVENT_BATCH_SIZE set, Dagster (1.13.27) collects the planned and the materialization events of a run's
-    partitions. Its own storage writes them one by one, each with two commits and two new engines: for 365 partitions
-    this takes 3 s before the run starts, and 4 s after its commit.
+    With DAGSTER_EVENT_BATCH_SIZE, Dagster (1.13.27) collects the events of a run's partitions. Its own storage writes
+    each with two commits and two new engines: 365 partitions take 3 s before the run starts, and 4 s after its commit.
     """
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
-        """Returns an empty schema: there is nothing to configure in dagster.yaml."""
+        """Returns an empty schema."""
         return {}
 
     @classmethod
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> BatchedSqliteEventLog:
-        """Opens the log below DAGSTER_HOME; where that is not set, it is ``dagster`` below LAKEHOUSE_HOME."""
+        """Opens the log below dagster_home()."""
         del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
         home = dagster_home()
         wait_for_locks(os.path.realpath(home))
         return cls(str(home / "history" / "runs"), inst_data)
 
     def conn_string_for_shard(self, shard_name: str) -> str:
-        """Returns the address of a run's database, or that of the index, which is made if it is not there."""
+        """Returns a database's address; creates the file if missing."""
         make_database(Path(self.path_for_shard(shard_name)))
         return super().conn_string_for_shard(shard_name)
 
     def claim_concurrency_slot(
         self, concurrency_key: str, run_id: str, step_key: str, priority: int | None = None
     ) -> ConcurrencyClaimStatus:
-        """Claims a slot as Dagster's storage does, but by one process at a time.
+        """Claims a slot, one process at a time.
 
-        Dagster looks for a free slot, locks its row and takes it. SQLite locks no rows: two runs at once would take the
-        same slot, and more workers would run than the pool has slots.
+        Dagster locks a free slot's row, but SQLite locks no rows: two runs could take one slot.
         """
         with Path(self._base_dir, ".claims").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
-        """Stores one run's asset events in two transactions for all, other events one by one, as store_event would."""
+        """Stores one run's asset events in two transactions, others one by one."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
         if not batch:

@@ -1,4 +1,4 @@
-"""Local paths as locations and back, and the message for a home that was moved."""
+"""Converts local paths to locations and back, and recognises a moved home."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 FILE_URL = re.compile(r"(?:(?i:file):(?://(?:localhost)?(?=/)|(?!//)))?(/.*)", re.DOTALL)
-"""A path of this machine, or its URL; one of another host is no place here."""
+"""An absolute path, or its URL without another host."""
 OF_A_HOME = ("catalog.db", "dagster")
-"""What a home that has been used holds itself."""
+"""What a used home contains."""
 
 
 def location_of(path: Path) -> str:
-    """Returns the location of an absolute path: its URL if that has nothing to percent-encode, else the path itself.
+    """Returns a path's location: its URL if that encodes nothing, else the path.
 
-    PyIceberg and Hadoop decode no ``%20``; other readers do. PyIceberg ends a URL, but not a plain path, at ``#`` or
-    ``?``. So the plain path is the one spelling of ``/My Projects #1`` that all of them take for the same folder.
+    PyIceberg and Hadoop decode no ``%20``; other readers do. PyIceberg ends a URL, but not a path, at ``#`` or ``?``.
+    So for ``/My Projects #1`` only the path means the same folder to all.
     """
     url = path.as_uri()
     return url if url == f"file://{path}" else str(path)
 
 
 def path_of(location: str) -> Path | None:
-    """Returns the path that a location names, undecoded; None if it is not on this machine."""
+    """Returns a location's path, undecoded; None if it is not on this machine."""
     found = FILE_URL.fullmatch(location)
     return Path(found[1]) if found else None
 
 
 def folder_of(home: Path, name: str) -> Path:
-    """Returns the folder for the warehouse or for staged files of a home.
+    """Returns a home's folder for the warehouse or staged files.
 
-    Older versions put that of a home in ``My Projects`` into ``My%20Projects``. A home in use that has it there
-    keeps it there, because the tables' metadata names its files.
+    Older versions wrote ``My Projects`` as ``My%20Projects``. A used home keeps that folder: the metadata names its
+    files.
     """
     own, encoded = home / name, Path(home.as_uri().removeprefix("file://"), name)
     in_use = any((home / file).exists() for file in OF_A_HOME)
@@ -46,9 +46,9 @@ def folder_of(home: Path, name: str) -> Path:
 
 
 def refuse_moved(catalog: Catalog) -> None:
-    """Raises SettingsError if a table's recorded metadata file is missing, but is in the warehouse as it is now.
+    """Raises SettingsError if a table's metadata file is missing, but is in the current warehouse.
 
-    In a warehouse that was not moved, no file is looked at.
+    Looks at no file if the warehouse has not moved.
     """
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
     from sqlalchemy import select
@@ -67,7 +67,7 @@ def refuse_moved(catalog: Catalog) -> None:
 
 
 def _warehouse_of(file: Path, warehouse: Path) -> Path | None:
-    """Returns the folder below which a file was, at the same relative path at which the warehouse has it now."""
+    """Returns the warehouse before the move."""
     folders = (folder for folder in file.parents if folder.name == warehouse.name)
     return next((folder for folder in folders if (warehouse / file.relative_to(folder)).is_file()), None)
 

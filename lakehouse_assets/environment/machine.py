@@ -1,4 +1,4 @@
-"""This machine: Java, cores, memory, free ports, and this package as a zip file for Spark."""
+"""This machine's Java, cores and memory; this package's sources."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 JAVA_MINIMUM = 17
-"""Spark 4 runs on Java 17 and later (https://spark.apache.org/docs/4.1.0/)."""
+"""For Spark 4 (https://spark.apache.org/docs/4.1.0/)."""
 WRAPPER = Path(__file__).with_name("jvm")
-"""A folder that looks like a Java home; its ``java`` runs the one of LAKEHOUSE_JAVA_HOME (see the script)."""
+"""Looks like a Java home; its ``java`` runs that of LAKEHOUSE_JAVA_HOME."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
-"""ECS's variable with the URL of a container's metadata."""
 METADATA_TIMEOUT_SECONDS = 1.0
 # Seconds between tries: the documents may not be there yet when a container starts.
 METADATA_WAITS = (0.2, 0.5)
@@ -35,14 +34,13 @@ MIB = 2**20
 
 
 class SetupError(RuntimeError):
-    """Something the workers need is not on this machine; the message says how to get it."""
+    """Workers lack something here; the message says how to get it."""
 
 
 def scratch(home: Path) -> Path:
-    """Returns ``<home>/tmp``, created if it isn't there.
+    """Returns ``<home>/tmp``, created if missing.
 
-    The CLI removes temporary files of killed processes from it; in the system's own folder they would stay until the
-    machine starts again.
+    There the CLI removes files of killed processes; the system's folder would keep them until a restart.
     """
     folder = home / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,10 +48,9 @@ def scratch(home: Path) -> Path:
 
 
 def java_home() -> Path:
-    """Finds the home of a Java 17 or later: LAKEHOUSE_JAVA_HOME if set, else JAVA_HOME, else the ``java`` on PATH.
+    """Finds a Java 17 or later: LAKEHOUSE_JAVA_HOME, else JAVA_HOME, else from PATH.
 
-    spark_setup.environment() sets LAKEHOUSE_JAVA_HOME for child processes, whose JAVA_HOME is a wrapper.
-    Raises SetupError, naming what was found and what to install.
+    In child processes JAVA_HOME is a wrapper. Raises SetupError, naming what was found and what to install.
     """
     # With the wrapper as JAVA_HOME, but no LAKEHOUSE_JAVA_HOME, the wrapper would run itself.
     usable = (v for v in ("LAKEHOUSE_JAVA_HOME", "JAVA_HOME") if os.environ.get(v, "") not in ("", str(WRAPPER)))
@@ -71,7 +68,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int:
-    """Finds the feature version (8, 17, 21 …) of the Java at ``home``. Raises SetupError when it can't be found out."""
+    """Finds a Java's feature version (8, 17, 21 …). Raises SetupError if it is unknown."""
     release = home / "release"
     text = release.read_text() if release.is_file() else ""
     match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
@@ -85,10 +82,7 @@ def java_version(home: Path) -> int:
 
 
 def command(arguments: str, folder: Path | None = None) -> str:
-    """Returns what a person types for a command of this library, with a path where the shell would not find it.
-
-    folder: where it is typed, by default the working directory.
-    """
+    """Returns what a person types for a command in a folder."""
     script = Path(sys.executable).with_name("lakehouse")
     if not script.exists():
         return f"{sys.executable} -m lakehouse_assets.cli {arguments}"
@@ -100,26 +94,26 @@ def command(arguments: str, folder: Path | None = None) -> str:
 
 
 def memory_bytes() -> int:
-    """Returns the memory this process may use: the least of the machine's, its control groups' and its ECS task's."""
+    """Returns the least of the machine's, the control groups' and the ECS task's memory."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_cgroup_limits(), *_task_limits()[1]])
 
 
 def cores() -> int:
-    """Returns the number of processors this process may run on, at most as many as its ECS task has."""
+    """Returns the usable processors, limited by the ECS task."""
     available = len(os.sched_getaffinity(0))
     return min(available, task_cores() or available)
 
 
 def task_cores() -> int | None:
-    """Returns the processors of the ECS task that this process is in, rounded up; None without a limit."""
+    """Returns the ECS task's processors, rounded up; None without a limit."""
     return _task_limits()[0]
 
 
 def _task_limits() -> tuple[int | None, tuple[int, ...]]:
-    """Returns the processors and the bytes of memory that ECS allows; None and nothing without such limits.
+    """Returns ECS's limits: processors, and bytes of memory.
 
-    No control group on Fargate shows these, and the machine is somewhat larger than the task.
+    On Fargate no control group shows them, and the machine is larger than the task.
     """
     return _metadata_limits(os.environ[METADATA]) if os.environ.get(METADATA) else (None, ())
 
@@ -138,7 +132,6 @@ def _metadata_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _document(address: str) -> dict[str, Any]:
-    """Reads a JSON document of the task's metadata. Raises OSError, HTTPException, ValueError."""
     from urllib.request import ProxyHandler, build_opener
 
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
@@ -157,7 +150,7 @@ def _document(address: str) -> dict[str, Any]:
 
 
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Returns the memory limits (bytes) of this process's control group and all that contain it (versions 1 and 2)."""
+    """Includes the parent groups'; versions 1 and 2."""
     if not membership.is_file():
         return []
     limits = []
@@ -187,14 +180,13 @@ def _advice() -> str:
 LIBRARY = "lakehouse_assets"
 INSTALLED = ("site-packages", "dist-packages")
 VERSION = "0.2.0"
-"""Of the library, for pyproject.toml and for workers: a zip on Python's path has no metadata that would tell it."""
+"""For pyproject.toml and for workers: zips on Python's path have no metadata."""
 
 
 def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
-    """Yields the files of this library and of the packages as (path on Python's path, content), in order.
+    """Yields the library's and packages' files, as (path on Python's path, content), in order.
 
-    packages: top-level names, of packages or of modules that are a file. Bytecode is left out. Raises ImportError for a
-    name that is none.
+    packages: top-level packages or single-file modules. Raises ImportError for an unknown one.
     """
     for package in sorted({LIBRARY, *packages}):
         if (spec := find_spec(package)) is None:
@@ -207,24 +199,20 @@ def sources(packages: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
 
 
 def project_folders(specs: Iterable[ModuleSpec | None]) -> list[str]:
-    """Returns the folders, or zips, that top-level modules lie in, each once, but those of installed packages.
-
-    specs: of the modules; None for one that there is not.
-    """
+    """Returns the distinct folders or zips of modules that are not installed."""
     found = (folder for spec in specs if spec for folder in _folders(spec))
     return [folder for folder in dict.fromkeys(found) if os.path.basename(folder) not in INSTALLED]
 
 
 def _folders(spec: ModuleSpec) -> Iterator[str]:
-    """Yields the folders, or the zip, that a top-level module lies in; none for one that is in no file."""
     places = spec.submodule_search_locations or ([str(spec.origin)] if spec.has_location else [])
     yield from map(os.path.dirname, places)
 
 
 @cache
 def installed_with(module: str) -> frozenset[str]:
-    """Returns the top-level modules of the distributions that a module is from; none where pip has not installed it."""
-    if project_folders([find_spec(module)]):  # to look through all that is installed takes a tenth of a second
+    """Returns all top-level modules of a module's distributions."""
+    if project_folders([find_spec(module)]):  # looking through all distributions takes 0.1 s
         return frozenset()
     owners = packages_distributions()
     return frozenset(name for name, names in owners.items() if not {*names}.isdisjoint(owners.get(module, ())))

@@ -1,4 +1,4 @@
-"""What leaves a process: secrets are removed from it, and printing never fails a run."""
+"""Removes secrets from output, and keeps printing from failing a run."""
 
 from __future__ import annotations
 
@@ -18,31 +18,28 @@ from lakehouse_assets.environment.env_reader import ASSIGNED, NAME, URL_PASSWORD
 
 HIDDEN = "…"
 SHORTEST = 4
-"""Shorter values are hidden in URLs only: they are words, or parts of words, in too many texts."""
+"""Shorter values are hidden in URLs only: too many texts contain them."""
 ALWAYS = 16
-"""Values of letters and digits that are as long are hidden within words as well."""
+"""Alphanumeric values this long are hidden within words too."""
 NO_SECRETS = ("true", "false", "none", "null")
 KNOWN: dict[str, str] = {}
-"""Settings that are not in the environment, such as those of .pyiceberg.yaml: remember() adds them."""
+"""Settings outside the environment, from remember()."""
 
 
 def remember(settings: Mapping[str, str]) -> None:
-    """Has the secrets among these settings hidden from now on, in addition to those of the environment's variables."""
+    """Hides the secrets of these settings from now on."""
     KNOWN.update({name: str(value) for name, value in settings.items() if any(_secrets(name, str(value)))})
 
 
 def redacted(text: str) -> str:
-    """Returns the text without the values of this process's secrets, percent-encoded or not, and without their parts.
-
-    Passwords in URLs are hidden whether they are known or not.
-    """
+    """Returns the text without this process's secrets, their parts and encodings, and URLs' passwords."""
     if pattern := _pattern(frozenset({*os.environ.items(), *KNOWN.items()})):
         text = pattern.sub(HIDDEN, text)
     return URL_PASSWORD.sub(rf"\g<1>{HIDDEN}@", text)
 
 
 def redact(error: BaseException) -> None:
-    """Takes secrets out of the messages of an error, its causes and contexts, in place."""
+    """Removes secrets from an error's, its causes' and contexts' messages, in place."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -64,34 +61,33 @@ def _pattern(settings: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
-    """Yields the secrets in a setting: its value, passwords in it, and the parts that a message may quote alone."""
+    """Includes the parts that a message may quote alone."""
     if NAME.search(name):
-        # Before a colon there is a name, such as OAuth2's client id or the user of basic authentication.
+        # A name may precede a colon: OAuth2's client id, or basic authentication's user.
         yield from (value, *value.splitlines(), value.partition(":")[2])
     yield from (found[2] for found in ASSIGNED.finditer(value))
     if found := USER_INFO.search(value):
         yield (password := found[1])
-        # Clients end a password at another character than we do where it is not percent-encoded.
+        # Without percent-encoding, clients may end a password at another character than we do.
         yield from re.split(r"[@:/?#]", password)
         yield from (f"{password[at.end() :]}@" for at in re.finditer("@", password))
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yields how the secret may be written in a text."""
     for form in {secret, unquote(secret), unquote_plus(secret)}:
         written = {form, quote(form), quote(form, ""), quote_plus(form), repr(form)[1:-1]}
         yield from (one for one in written if len(one) >= SHORTEST)
 
 
 def _alone(secret: str) -> str:
-    """Returns a pattern for the secret, which leaves longer words alone where it may be a word itself."""
+    """Spares longer words if the secret may be a word."""
     if len(secret) >= ALWAYS or not secret.isalnum():
         return re.escape(secret)
     return rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"
 
 
 PLAIN = {"─": "-", "…": "...", "→": "->"}
-"""What stands for characters that the locale's encoding lacks; others become question marks."""
+"""For characters that the encoding lacks."""
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -103,8 +99,6 @@ codecs.register_error("plain", _plain)
 
 
 class _Descriptor(io.RawIOBase):
-    """Writes to a file descriptor, and drops what can't be written."""
-
     def __init__(self, number: int) -> None:
         self._number = number
         self.error: OSError | None = None
@@ -130,10 +124,7 @@ class _Descriptor(io.RawIOBase):
 
 
 class Unfailing(io.TextIOWrapper):
-    """A text stream to a file descriptor that hides secrets, and drops what can't be written.
-
-    Closing it leaves the descriptor open.
-    """
+    """A text stream that hides secrets, drops what can't be written, and leaves its descriptor open."""
 
     def __init__(self, number: int) -> None:
         self._descriptor = _Descriptor(number)
@@ -141,13 +132,13 @@ class Unfailing(io.TextIOWrapper):
         super().__init__(io.BufferedWriter(self._descriptor), encoding, "plain", line_buffering=True)
 
     def write(self, text: str, /) -> int:
-        """Writes the text without secrets. Returns the number of characters that were given."""
+        """Writes the text without secrets; returns its original length."""
         super().write(redacted(text))
         return len(text)
 
     @property
     def error(self) -> OSError | None:
-        """The first error of a write; None again once it is set to that."""
+        """The first error of a write; can be set to None."""
         return self._descriptor.error
 
     @error.setter
@@ -156,16 +147,16 @@ class Unfailing(io.TextIOWrapper):
 
 
 def use_unfailing_streams() -> None:
-    """Replaces this process's standard streams. One that is closed leads to nowhere from now on.
+    """Replaces this process's standard streams; redirects closed ones to nowhere.
 
-    Else the next file to be opened, such as a database, would get its number, and what is printed.
+    Else the next opened file, such as a database, would get the number, and the output.
     """
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(free, True)
     os.close(free)
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream: TextIO | None = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):  # not where a test or a caller has its own
+        if stream is getattr(sys, f"__{name}__"):  # a test or a caller may have its own
             if stream:
                 with suppress(OSError):
                     stream.flush()
@@ -173,7 +164,7 @@ def use_unfailing_streams() -> None:
 
 
 def lost_output() -> str | None:
-    """Says that standard output could not be written, and why; None if it was, or if its reader has gone."""
+    """Says why standard output could not be written; None also if its reader has gone."""
     sys.stdout.flush()
     error = sys.stdout.error if isinstance(sys.stdout, Unfailing) else None
     if error is None or isinstance(error, BrokenPipeError):  # as `head` does

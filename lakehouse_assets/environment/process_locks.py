@@ -1,4 +1,4 @@
-"""Sign of life of a process: a lock on a file that it holds, and that the system drops when it dies."""
+"""Signs of life: file locks, which the system drops when their process dies."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from pathlib import Path
 from uuid import uuid4
 
 _held: dict[Path, int] = {}
-"""The locks of this process, each with its file descriptor."""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """What a process did that has died."""
+    """The lock of a dead process."""
 
     name: str
-    """What it was called, such as a run's id."""
+    """The lock's name, such as a run's id."""
     process: str
-    """The process for a message, such as ``process 123 on lake-1``: neither number nor host name is unique."""
+    """Such as ``process 123 on lake-1``; not unique."""
 
 
 @dataclass(frozen=True)
 class ProcessLocks:
     """The locks in a folder, a file for each.
 
-    A file lock needs no clock and no name of a process: it holds across containers that share the folder, while the
-    process is stopped, and while the machine sleeps. What a process starts does not inherit it.
+    They need no clock and no process names: they work across containers that share the folder, and while the process is
+    stopped or the machine sleeps. Child processes do not inherit them.
     """
 
     folder: Path
 
     def hold(self, name: str) -> None:
-        """Holds a lock until release() or the end of this process. Does nothing where this process has it."""
+        """Holds a lock until release() or the end of this process."""
         path = self.folder / name
         if path in _held:
             return
@@ -48,23 +47,23 @@ class ProcessLocks:
         _held[path] = lock
 
     def release(self, name: str) -> None:
-        """Releases a lock where this process holds it."""
+        """Releases a lock if this process holds it."""
         path = self.folder / name
         if (lock := _held.pop(path, None)) is not None:
             path.unlink(missing_ok=True)
             os.close(lock)
 
     def process(self, name: str) -> str:
-        """Returns the words for the process that took a lock; empty if there is none."""
+        """Describes the process that took a lock."""
         try:
             return (self.folder / name).read_text()
         except FileNotFoundError:
             return ""
 
     def gone(self) -> Iterator[Gone]:
-        """Yields each lock whose process is dead, and removes it once the caller asks for the next.
+        """Yields each lock of a dead process, and removes it when the caller asks for the next.
 
-        One process at a time is given a lock; if it fails, the lock is yielded again next time.
+        Only one process at a time gets a lock; if it fails, a later call yields it again.
         """
         for path in self._files():
             if path in _held:  # on NFS, closing another descriptor of the file would drop this process's lock
@@ -81,7 +80,7 @@ class ProcessLocks:
                 os.close(lock)
 
     def living(self) -> list[str]:
-        """Returns the words for the processes that hold locks."""
+        """Describes the processes that hold locks."""
         for _ in self.gone():
             pass
         return [words for path in self._files() if (words := self.process(path.name))]
@@ -91,13 +90,13 @@ class ProcessLocks:
 
 
 def locks_of(run_storage: object) -> ProcessLocks | None:
-    """Returns the locks of the processes of runs; None where Dagster's run storage has none, as in production."""
+    """Returns the locks of runs' processes; None if Dagster's run storage has none."""
     locks = getattr(run_storage, "locks", None)  # run_storage.py takes half a second to import
     return locks if isinstance(locks, ProcessLocks) else None
 
 
 def daemon_locks(dagster_home: Path) -> ProcessLocks:
-    """Returns the locks of the Dagster daemons of a DAGSTER_HOME. There should be one."""
+    """Returns the locks of a DAGSTER_HOME's daemons."""
     return ProcessLocks(dagster_home / "daemons")
 
 

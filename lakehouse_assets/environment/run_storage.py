@@ -1,7 +1,4 @@
-"""Keeps Dagster's runs on SQLite; the process of an active run holds a lock, and so does the daemon's.
-
-It is named in dagster.yaml; everything else about runs is Dagster's own.
-"""
+"""Dagster's runs on SQLite; processes of active runs and daemons hold locks."""
 
 from __future__ import annotations
 
@@ -25,10 +22,9 @@ ENDS = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.Dag
 
 
 class LockingSqliteRunStorage(SqliteRunStorage):
-    """Dagster's runs in ``$DAGSTER_HOME/history``, their usual place; their locks are in ``$DAGSTER_HOME/alive``.
+    """Dagster's runs in ``$DAGSTER_HOME/history``, with locks in ``$DAGSTER_HOME/alive``.
 
-    The event that starts a run is stored by the run's own process, whoever started that, before any op begins and
-    before it waits for any pool.
+    A run's own process stores the event that starts it, before any op begins or waits for a pool.
     """
 
     locks: ProcessLocks
@@ -36,14 +32,14 @@ class LockingSqliteRunStorage(SqliteRunStorage):
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
-        """Returns an empty schema: there is nothing to configure in dagster.yaml."""
+        """Returns an empty schema."""
         return {}
 
     @classmethod
     def from_config_value(
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> LockingSqliteRunStorage:
-        """Opens the storage below DAGSTER_HOME; where that is not set, it is ``dagster`` below LAKEHOUSE_HOME."""
+        """Opens the storage below dagster_home()."""
         del config_value  # it is empty: dagster.yaml can't refer to DAGSTER_HOME
         return cls.from_folder(dagster_home(), inst_data)
 
@@ -56,7 +52,7 @@ class LockingSqliteRunStorage(SqliteRunStorage):
         return storage
 
     def handle_run_event(self, run_id: str, event: dg.DagsterEvent, update_timestamp: datetime | None = None) -> None:
-        """Changes the run's status as Dagster does. The lock is held from before the run starts until it has ended."""
+        """Updates the status; holds the lock from before the start until after the end."""
         if event.event_type is dg.DagsterEventType.RUN_START:
             self.locks.hold(run_id)
         super().handle_run_event(run_id, event, update_timestamp)
@@ -64,7 +60,7 @@ class LockingSqliteRunStorage(SqliteRunStorage):
             self.locks.release(run_id)
 
     def add_daemon_heartbeat(self, daemon_heartbeat: DaemonHeartbeat) -> None:
-        """Notes a daemon's sign of life as Dagster does; the daemon's process, which calls this, also holds a lock."""
+        """Stores a heartbeat; the daemon's process, which calls this, also holds a lock."""
         if daemon_heartbeat.daemon_id:
             self.daemons.hold(daemon_heartbeat.daemon_id)
         super().add_daemon_heartbeat(daemon_heartbeat)

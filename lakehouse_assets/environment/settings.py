@@ -1,8 +1,4 @@
-"""Reads the environment's variables, and validates them, once into one frozen object.
-
-No client and no file is opened; for the default of LAKEHOUSE_MAX_WORKERS an ECS task's size may be asked for. Defaults
-are only here: every other module takes a Settings.
-"""
+"""Reads and validates the environment's variables once; all defaults are here."""
 
 from __future__ import annotations
 
@@ -21,27 +17,27 @@ from lakehouse_assets.environment.local_paths import folder_of, location_of
 from lakehouse_assets.environment.machine import cores
 
 QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
-"""The URL of a standard queue: the names of other queues end with .fifo
+"""A standard queue: others' names end with .fifo
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
 QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
 QUEUE_RUNS = 4
 NO_HOME = re.compile(r"\?|%[0-9A-Fa-f]{2}|,")
-"""What the home's path may not have: Dagster (1.13.27) opens its files by SQLite URLs, in which ``?`` ends a path and
-``%20`` is decoded, and spark.local.dir is a list with commas."""
+"""In Dagster's (1.13.27) SQLite URLs, ``?`` ends a path and ``%20`` is decoded; spark.local.dir is a list with
+commas."""
 PLACE = rf"(?!s3[an]?:).*|s3[an]?{BUCKET}"
-"""A folder, or a URL, which names a bucket where it is one of S3."""
+"""S3's URLs must name a bucket."""
 
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """The settings of the queue that asks for partitions."""
+    """The queue that requests partitions."""
 
     url: str
     """LAKEHOUSE_QUEUE."""
     dead_letters: str
-    """LAKEHOUSE_QUEUE_DEAD_LETTERS, the URL of the queue for messages that nobody can act on."""
+    """LAKEHOUSE_QUEUE_DEAD_LETTERS, for messages that nobody can act on."""
     runs: int = QUEUE_RUNS
-    """LAKEHOUSE_QUEUE_RUNS, how many runs of its own the queue may have at once, over all tables."""
+    """LAKEHOUSE_QUEUE_RUNS, the queue's most concurrent runs over all tables."""
 
     @property
     def name(self) -> str:
@@ -50,12 +46,12 @@ class QueueSettings:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine reaches the queue, as that of ``make ui QUEUE=1``."""
+        """Whether only this machine reaches it, as with ``make ui QUEUE=1``."""
         return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]:
-    """Reads the settings, None where LAKEHOUSE_QUEUE is not set; and a sentence for each that can't work."""
+    """Reads the queue's settings, and a sentence for each problem."""
     if not env.get("LAKEHOUSE_QUEUE", "").strip():
         set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
         return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not: no queue is read" for name in set_alone]
@@ -76,40 +72,38 @@ def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]
 
 
 Chosen = Mapping[str, Sequence[str]]
-"""Computes, each with the identifiers of the tables that chose it for themselves."""
+"""Tables by the compute that they chose."""
 NOBODY: Chosen = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One code location's settings."""
+    """A code location's settings."""
 
     home: Path
-    """LAKEHOUSE_HOME, absolute: the embedded catalog, its warehouse, Dagster's state, landing and reports."""
+    """LAKEHOUSE_HOME, absolute: embedded catalog, warehouse, Dagster's state, landing, reports."""
     cache: Path
-    """LAKEHOUSE_CACHE, absolute: jars and the class-data archive; shared by homes, safe to delete."""
+    """LAKEHOUSE_CACHE, absolute: jars and class-data archives; shared by homes, safe to delete."""
     compute: str
-    """LAKEHOUSE_COMPUTE, where workers run unless their table has a compute of its own."""
+    """LAKEHOUSE_COMPUTE, the tables' default."""
     computes: Mapping[str, ComputeSettings]
-    """The computes in use, by name: LAKEHOUSE_COMPUTE's and those of tables."""
     landing: str
-    """LAKEHOUSE_LANDING, the drop zone's prefix: a path or a URL; default ``<home>/landing``."""
+    """LAKEHOUSE_LANDING, the drop zone's prefix."""
     staging: str
-    """LAKEHOUSE_STAGING, the prefix of receipts: a path or a URL; default ``<home>/staging``."""
+    """LAKEHOUSE_STAGING, the prefix of receipts."""
     max_workers: int
-    """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``; default 1 for each 2 cores, at least 1."""
+    """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``."""
     spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
-    """Every ``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b`` (two underscores for a dot, case kept)."""
+    """``LAKEHOUSE_SPARK__a__b=v`` as Spark setting ``a.b``, case kept."""
     queue: QueueSettings | None = None
-    """The queue that asks for partitions as data arrives; None where LAKEHOUSE_QUEUE is not set."""
     maintenance_role: str | None = None
-    """LAKEHOUSE_MAINTENANCE_ROLE, the ARN of the role of runs on ECS that maintain tables; None: that of all runs."""
+    """LAKEHOUSE_MAINTENANCE_ROLE, the role ARN of maintenance on ECS; None: that of all runs."""
     unshared: str | None = None
-    """LAKEHOUSE_UNSHARED, a prefix below which no table needs a file in another table's folder; None: unknown."""
+    """LAKEHOUSE_UNSHARED, a prefix below which no table needs another folder's files."""
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person decides what runs, as on a laptop; elsewhere schedules and sensors are on from the start."""
+        """Whether a person starts runs, as on a laptop; elsewhere schedules and sensors start on."""
         return not find_compute(self.compute).remote
 
 
@@ -117,15 +111,15 @@ SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (
     *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "MAINTENANCE_ROLE"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
-    # The image, the workers and the tests read these by themselves.
+    # The image, the workers and the tests read these.
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS", "TEST_LAKES"),
     *("TEST_MODEL_TABLES", "TEST_ORDER"),
 )
-"""The variables of this project without the prefix LAKEHOUSE_, beside those that computes read."""
+"""This project's variables, except for those of computes."""
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
-    """Reads LAKEHOUSE_HOME alone, for code that must work even where another setting is wrong."""
+    """Reads LAKEHOUSE_HOME alone, for code that must work even if another setting is wrong."""
     return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
 
 
@@ -134,11 +128,10 @@ def read_settings(
     also: Chosen = NOBODY,
     check: Callable[[Settings, Chosen], list[str]] = lambda settings, computes: [],
 ) -> Settings:
-    """Reads the environment's variables. Blanks around values are dropped, except in Spark's settings.
+    """Reads the variables, stripped except for Spark's settings.
 
-    also: the computes that tables choose for themselves. check: finds further problems of the settings and of all
-    computes in use (a code location passes lakehouse_assets.environment.catalog.catalog_problems).
-    Raises SettingsError naming all problems at once.
+    also: the computes that tables choose. check: finds further problems. Raises SettingsError naming all problems at
+    once.
     """
     spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}
     env = {name: value.strip() for name, value in env.items()}
@@ -172,16 +165,15 @@ def read_settings(
 
 
 def chosen_by(compute: str, also: Chosen) -> str:
-    """Names the tables that chose the compute, for a message: the first one and the number of the others."""
+    """Names the first table that chose the compute; counts the others."""
     first, *more = also[compute]
     return f"table {first!r} and {len(more)} more" if more else f"table {first!r}"
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each LAKEHOUSE_ variable that does not exist, with the most similar one.
+    """Returns a problem for each unknown LAKEHOUSE_ variable or Spark setting without dots.
 
-    A setting of Spark whose name has no dots is a problem as well.
-    It is for code locations only: a worker's environment may have variables that are meant for others.
+    For code locations only: a worker's environment may have variables for others.
     """
     given = {name for name in env if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX)}
     known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
@@ -199,7 +191,6 @@ def _absolute(path: str) -> Path:
 
 
 def _unusable(home: Path, cache: Path) -> list[str]:
-    """Says which characters of the two paths Dagster, Spark or Java would give a meaning."""
     problems = []
     if found := NO_HOME.search(str(home)):
         problems.append(
@@ -215,7 +206,7 @@ def _unusable(home: Path, cache: Path) -> list[str]:
 
 
 def _prefix(place: str) -> str:
-    """Leaves a URL as it is, and makes a path absolute: workers and servers have other working directories."""
+    """Workers and servers have other working directories."""
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
@@ -230,8 +221,7 @@ def _compute(env: Mapping[str, str], problems: list[str]) -> str:
 
 
 def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, ComputeSettings], list[str]]:
-    """Reads the settings of the computes in use, by name; and what is wrong with them."""
-    # Messages name the table where the variable LAKEHOUSE_COMPUTE doesn't name the compute.
+    # Messages name the table if its compute isn't that of LAKEHOUSE_COMPUTE.
     needed_by = {compute: f"LAKEHOUSE_COMPUTE={compute}"}
     needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
     reader, found = EnvReader(env), dict[str, ComputeSettings]()

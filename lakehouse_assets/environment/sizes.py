@@ -1,7 +1,4 @@
-"""Describes the size of a worker that has a machine of its own, and checks it against what each service offers.
-
-No environment is read and no service is called here.
-"""
+"""The size of a worker with its own machine."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LEAST_MEMORY_GIB = 2
-"""The least memory of a worker: half is its heap, the rest is for Python and for what a JVM needs beside its heap."""
+"""Half is the heap."""
 # vCPUs → GiB: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
 FARGATE: Mapping[float, Sequence[float]] = {
     0.25: (0.5, 1, 2),
@@ -21,7 +18,7 @@ FARGATE: Mapping[float, Sequence[float]] = {
     16: range(32, 121, 8),
 }
 FARGATE_DISK_GIB = (21, 200)
-# vCPUs → GiB, including the overhead beside the heap; the same as Fargate's from 1 vCPU on:
+# vCPUs → GiB, including overhead outside the heap; the same as Fargate's from 1 vCPU on:
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/app-behavior.html (worker configurations)
 SERVERLESS = {vcpus: memory for vcpus, memory in FARGATE.items() if vcpus >= 1}
 SERVERLESS_DISK_GIB = (20, 200)
@@ -31,7 +28,7 @@ OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a worker that has a machine of its own; None leaves a number to the environment's setting.
+    """The size of a worker with its own machine; None means the environment's setting.
 
     Example:
         >>> from lakehouse_assets import Size
@@ -42,13 +39,13 @@ class Size:
     vcpus: float | None = None
     """Processors, as the service counts them."""
     memory_gib: float | None = None
-    """Memory in GiB, heap and all else."""
+    """Total memory in GiB."""
     disk_gib: int | None = None
     """Scratch space in GiB; on EMR and EMR on EKS the cluster decides."""
 
 
 def fargate_problem(size: Size) -> str | None:
-    """Returns all reasons why Fargate has no task of this size; None when it has, or the task definition decides."""
+    """Returns all reasons why Fargate has no such task."""
     problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
         problems.append("vCPUs and memory go together: give both or neither")
@@ -56,10 +53,7 @@ def fargate_problem(size: Size) -> str | None:
 
 
 def emr_problem(size: Size, service: str = "EMR") -> str | None:
-    """Returns all reasons why a driver and executors can't have this size, on any cluster; None if they can.
-
-    service: EMR, or EMR on EKS, for the message.
-    """
+    """Returns all reasons why drivers and executors can't have this size on any cluster."""
     problems = []
     if size.disk_gib is not None:
         advice = f"on {service} disks are the cluster's: give its instances larger volumes"
@@ -70,10 +64,7 @@ def emr_problem(size: Size, service: str = "EMR") -> str | None:
 
 
 def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
-    """Returns all reasons why EMR Serverless has no worker of this size; None when it has, or the application decides.
-
-    conf: the worker's Spark settings, which may choose another type of disk.
-    """
+    """Returns all reasons why EMR Serverless has no such worker. conf: may choose another type of disk."""
     types = [f"spark.emr-serverless.{process}.disk.type" for process in ("driver", "executor")]
     optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
     problems = _problems(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
@@ -87,7 +78,7 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
 
 
 def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
-    """Says why the service has no worker of this size. offered: GiB by vCPUs. disk: the least and the most, in GiB."""
+    """offered: GiB by vCPUs."""
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
         problems.append(f"{size.disk_gib} GiB of disk; {service} gives {least} to {most}")

@@ -1,7 +1,4 @@
-"""Sets Spark up on this machine: its jars, the class-data archive, and all settings of a session but the catalogs.
-
-``lakehouse setup`` and the image's build fetch and train; workers only find what is there.
-"""
+"""Sets up Spark on this machine: jars, class-data archive, session settings."""
 
 from __future__ import annotations
 
@@ -36,20 +33,19 @@ from lakehouse_assets.environment.machine import (
 from lakehouse_assets.environment.settings import Settings
 
 LOCAL_FILES = "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0"
-"""The jar by which Spark writes local files without a process for each (machine_conf)."""
 DRIVERS = ("org.xerial:sqlite-jdbc:3.50.3.0", "org.postgresql:postgresql:42.7.7")
 COORDINATES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
-    # Steps read s3:// through Hadoop: its client for S3, of Spark's own Hadoop version, and the two parts of the
-    # AWS SDK that Iceberg's bundle leaves out, of the bundle's version.
+    # Steps read s3:// through Hadoop: its S3 client, in the version of Spark's Hadoop, and the two parts of the AWS SDK
+    # that Iceberg's bundle leaves out, in the bundle's version.
     "org.apache.hadoop:hadoop-aws:3.4.2",
     "software.amazon.awssdk:s3-transfer-manager:2.54.17",
     "software.amazon.awssdk:apache-client:2.54.17",
     LOCAL_FILES,
     *DRIVERS,
 )
-"""The Maven coordinates of the jars for the Spark that this package is installed with. EMR brings its own."""
+"""Jars for the Spark that this package installs; EMR brings its own."""
 EXCLUDED = (
     "commons-codec:*",
     "org.apache.httpcomponents:*",
@@ -68,17 +64,16 @@ EXCLUDED = (
     "software.amazon.awssdk:utils",
     "software.amazon.s3.analyticsaccelerator:*",
 )
-"""Dependencies of COORDINATES that Spark or Iceberg's bundle brings already, or that only other settings of S3A use."""
+"""Spark or Iceberg's bundle already has these, or our S3A settings don't use them."""
 
 
 JARS_BYTES = 280 * MIB
-"""The jars twice: Ivy keeps what it has fetched until they are in place."""
+"""Twice the jars: Ivy keeps its copies until they are in place."""
 ARCHIVE_BYTES = 220 * MIB
-"""The class-data archive, and the small tables that a training session writes."""
 
 
 def spark_home() -> Path:
-    """Finds the directory of the installed pyspark package, which is a complete Spark. Raises SetupError without it."""
+    """Finds the installed pyspark. Raises SetupError without it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("pyspark is not installed in this environment: `pip install pyspark==4.1.*`")
@@ -86,28 +81,25 @@ def spark_home() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Returns the variables that make a process start Spark's JVM with this Java, this Spark and this Python.
-
-    Raises SetupError when there is no suitable Java.
-    """
+    """Returns variables for Spark's JVM. Raises SetupError if there is no suitable Java."""
     return {
         "JAVA_HOME": str(WRAPPER),
         "LAKEHOUSE_JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Java can't open the file names that Python can where the locale's encoding is another one, as in C.
+        # In another encoding (the C locale), Java can't open file names that Python can.
         **({} if locale.getencoding().lower() in ("utf-8", "utf8") else {"LC_ALL": "C.UTF-8"}),
     }
 
 
 def jar_folder(cache: Path) -> Path:
-    """Returns the folder that holds the jars of COORDINATES once they are fetched. cache: as in Settings."""
+    """Returns the folder for the jars of COORDINATES."""
     return cache / "jars" / digest(COORDINATES + EXCLUDED)
 
 
 def jars(settings: Settings) -> list[Path]:
-    """Finds the jars of COORDINATES, in a fixed order. Raises SetupError when set-up has not run."""
+    """Finds the jars in a fixed order. Raises SetupError if setup has not run."""
     folder = jar_folder(settings.cache)
     if not folder.is_dir():
         raise SetupError(f"Iceberg's jars for Spark are not in {folder}; run `{command('setup')}`")
@@ -115,23 +107,22 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def fetch_jars(settings: Settings) -> None:
-    """Fetches the jars of COORDINATES. Raises SetupError as resolve() does, and where the disk has no room for them."""
+    """Fetches the jars. Raises SetupError as resolve(), or if the disk is too full."""
     if problem := no_room(settings.cache, JARS_BYTES):
         raise SetupError(f"Spark's jars can't be fetched: {problem}")
     resolve(settings, COORDINATES, jar_folder(settings.cache), EXCLUDED)
 
 
 def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded: Sequence[str] = ()) -> None:
-    """Lets Spark's own resolver fetch packages from Maven Central, and what they depend on, into a new folder.
+    """Fetches packages and dependencies from Maven Central, by Spark's resolver.
 
-    packages: their coordinates. excluded: those of what they need not bring. Raises SetupError with the resolver's last
-    lines.
+    Raises SetupError with its last lines.
     """
     with scratch_beside(target) as scratch:
         script = scratch / "nothing.py"
         script.write_text("")
         call: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
-        # A proxy's repositories or Ivy settings are the user's to give; they must reach this JVM as well.
+        # The user's repositories or Ivy settings, such as for a proxy, must reach this JVM as well.
         conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
         conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(excluded)}
         for name, value in conf.items():
@@ -150,7 +141,7 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
 
 
 def no_room(cache: Path, needed: int) -> str | None:
-    """Says that the cache's disk has fewer bytes free than are needed; None if it has them."""
+    """Says that the cache's disk is too full; else None."""
     cache.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(cache).free) >= needed:
         return None
@@ -162,14 +153,14 @@ def no_room(cache: Path, needed: int) -> str | None:
 
 @contextmanager
 def scratch_beside(target: Path) -> Iterator[Path]:
-    """Yields a scratch directory on the target's own file system, so that the result can be renamed to ``target``."""
+    """Yields a directory on the target's file system, for a rename."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as scratch:
         yield Path(scratch)
 
 
 def put_in_place(result: Path, target: Path) -> None:
-    """Renames ``result`` to ``target``. Where another set-up was faster, its result stays: it has the same content."""
+    """Renames ``result``, unless another set-up was faster."""
     try:
         result.rename(target)
     except OSError:
@@ -178,7 +169,7 @@ def put_in_place(result: Path, target: Path) -> None:
 
 
 def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in Spark's environment and ``env``; the result's ``stdout`` has its whole output."""
+    """Runs a command in Spark's environment; ``stdout`` includes stderr."""
     return subprocess.run(
         list(map(str, command)),
         env={**os.environ, **environment(), **env},
@@ -189,23 +180,22 @@ def run(command: Iterable[object], **env: str) -> subprocess.CompletedProcess[st
 
 
 def last_lines(text: str) -> str:
-    """Returns the last 30 lines of a program's output, for a message."""
+    """Returns the last 30 lines."""
     return "\n".join(text.strip().splitlines()[-30:])
 
 
 def digest(parts: Iterable[str]) -> str:
-    """Returns 16 hex digits that name a set-up with these parts."""
+    """Returns 16 hex digits that identify these parts."""
     return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()[:16]
 
 
 ARCHIVES = "archives"
-"""The folder of the cache that the class-data archives are in."""
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """Finds the archive made with this Java, this Spark and these jars; None when there is none.
+    """Finds the archive for this Java, this Spark and these jars.
 
-    Its name holds its size: a JVM crashes over a truncated archive.
+    Its name contains its size: a JVM crashes over a truncated archive.
     """
     found = (settings.cache / ARCHIVES).glob(f"{archive_key(settings.cache, java_home())}-*.jsa")
     return next((a for a in found if a.stem.endswith(f"-{a.stat().st_size}")), None)
@@ -213,9 +203,9 @@ def class_data_archive(settings: Settings) -> Path | None:
 
 @cache
 def archive_key(cache_folder: Path, home: Path) -> str:
-    """Returns 16 hex digits over all that an archive depends on. home: the Java's."""
-    # The JVM itself compares every file's path, size and time before it uses an archive. It compares whole seconds: an
-    # image that was pushed and pulled has lost the fractions.
+    """Returns 16 hex digits over everything that an archive depends on."""
+    # The JVM compares every file's path, size and time before it uses an archive. Whole seconds: pushing and pulling an
+    # image loses the fractions.
     files = [*sorted(home.rglob("libjvm.*")), *sorted((spark_home() / "jars").glob("*.jar"))]
     files += sorted(jar_folder(cache_folder).glob("*.jar"))
     stats = [(f, f.stat()) for f in files]
@@ -223,11 +213,9 @@ def archive_key(cache_folder: Path, home: Path) -> str:
 
 
 def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
-    """Runs a small session like a worker's in a JVM that writes an archive of its loaded classes when it exits.
+    """Runs a small session in a JVM that archives its classes at exit; returns the output if it fails.
 
-    module: the name of what runs the session; its argument is the path of a JSON file with its settings, ``conf``, and
-    a ``scratch`` directory for its files. conf: Spark's settings for a session in that directory.
-    Returns the end of the output when no archive was written, else None.
+    module: runs the session; its argument is a JSON file with ``conf`` and a ``scratch`` directory.
     """
     key = archive_key(settings.cache, java_home())
     with scratch_beside(settings.cache / ARCHIVES / key) as scratch:
@@ -248,49 +236,47 @@ COMPILE_LATER = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-"""Ten times the JVM's own thresholds, so that its second compiler (C2) compiles a method later: it competes with the
-work on few cores, and pays only in methods that run for long. Measured in docs/why.md."""
+"""Ten times the JVM's thresholds for its second compiler (C2), which competes with the work on few cores and pays only
+in long-running methods. Measured in docs/why.md."""
 GIB = 2**30
 HEAP_SHARE = 0.4
-"""The share of the machine's memory for the heaps of all workers together: the rest is for Python, Dagster, off-heap
-memory and the page cache. On 6 GiB it gives 2.4 GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
+"""The share of memory for all heaps; Python, Dagster, off-heap memory and the page cache need the rest. 6 GiB give 2.4
+GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
 HEAP_SHARE_ALONE = 0.7
-"""The share of a container's memory for the heap of the one worker in it."""
+"""For the only worker of a container."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
 BESIDE_HEAP = GIB
-"""The memory that is left beside a heap; on a machine of less than 2 GiB it is half of the memory. Measured: a JVM with
-a full heap of 1 GiB takes a third of a GiB more, the worker's Python 150 MiB; the page cache needs room as well."""
+"""The least memory outside the heap, or half of less than 2 GiB. Measured: a JVM with a full heap of 1 GiB takes
+another third of a GiB, the worker's Python 150 MiB; the page cache needs room too."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
-    # The defaults of Spark 4, set for Spark 3.5 as well: a step means the same on both.
+    # The defaults of Spark 4, so that a step means the same on Spark 3.5.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.ui.showConsoleProgress": "false",
-    # Spark's own pattern has neither OAuth2's credential nor most headers: its UI would show them beside each query.
+    # Spark's pattern misses OAuth2's credential and most headers: its UI would show them with each query.
     "spark.redaction.regex": SENSITIVE,
 }
 SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
-"""Settings that spark-submit extends with the project's code and resolved packages, which the table's own values would
-replace in a session: the executors' Python would lose the project's code."""
+"""spark-submit extends these with the project's code. In a session the table's values would replace them, and the
+executors' Python would lose the code."""
 
 
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
-    """Returns one worker's heap as Spark spells it, where ``workers`` together take ``share`` of ``memory`` bytes."""
+    """Returns one worker's heap if ``workers`` together take ``share`` of ``memory`` bytes."""
     low, high = HEAP_LIMITS
     room = max(memory - BESIDE_HEAP, memory / 2)
     return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
 
 
 def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = "local") -> dict[str, str]:
-    """Returns all settings of a worker's session, catalogs left out, for the machine this runs on.
+    """Returns a session's settings on this machine, without catalogs.
 
-    overrides: the table's own settings; they win over the defaults, ``settings.spark_conf`` wins over both.
-    compute: where the worker runs.
-    Java options are in Spark's setting for administrators (``defaultJavaOptions``) and jars on the class path, so that
-    ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users.
-    Raises SetupError when jars or Java are missing.
+    overrides: win over the defaults; ``settings.spark_conf`` wins over both. ``spark.driver.extraJavaOptions`` and
+    ``spark.jars`` stay free for users: Java options are in ``defaultJavaOptions`` and jars on the class path. Raises
+    SetupError if jars or Java are missing.
     """
     kind = find_compute(compute)
     own = {**overrides, **settings.spark_conf}
@@ -302,11 +288,11 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = 
 
 
 def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:
-    """Returns Spark's settings on this machine. heap: as Spark spells it. folder: for temporary files; must exist."""
+    """Returns Spark's settings here. folder: for temporary files; must exist."""
     return {
         "spark.master": f"local[{task_cores() or '*'}]",
         "spark.driver.memory": heap,
-        # On the application class path, not in spark.jars: there the archive covers them and nothing is copied.
+        # On the class path, unlike in spark.jars, the archive covers them and nothing is copied.
         "spark.driver.extraClassPath": ":".join(map(str, jars(settings))),
         "spark.driver.defaultJavaOptions": " ".join(java_options(archive, folder)),
         "spark.driver.host": "127.0.0.1",
@@ -314,7 +300,7 @@ def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Pa
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        # Hadoop's own starts a process, chmod, for each file that it writes, and one for the file's checksums.
+        # Hadoop's own starts a process (chmod) for each file, and one for the file's checksums.
         "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
         "spark.sql.shuffle.partitions": str(max(2, cores())),
         "spark.ui.enabled": "false",
@@ -323,12 +309,12 @@ def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Pa
 
 
 def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
-    """Yields the JVM's options, quoted as Spark splits them. folder: for temporary files."""
+    """Yields the JVM's options, quoted."""
     yield "-Duser.timezone=UTC"
-    # For native libraries that drivers and codecs unpack, and files that S3FileIO is about to upload.
+    # For native libraries that drivers and codecs unpack, and for S3FileIO's uploads.
     yield quoted(f"-Djava.io.tmpdir={folder}")
     yield f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    # A JVM that can't use its archive goes on without it; its remarks about that help nobody.
+    # A JVM that can't use its archive runs without it; its warnings help nobody.
     yield "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
     yield from COMPILE_LATER
     if archive is not None:
@@ -336,16 +322,15 @@ def java_options(archive: Path | None, folder: Path) -> Iterator[str]:
 
 
 def quoted(option: str) -> str:
-    """Quotes one of the JVM's options as Spark splits them (CommandBuilderUtils.parseOptionString)."""
+    """Quotes a JVM option for CommandBuilderUtils.parseOptionString."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def build(settings: Settings, training: str) -> None:
-    """Fetches the jars and trains the archive, each only if it is not there yet, with a printed line about each.
+    """Fetches jars and trains the archive if missing; prints progress.
 
-    training: the module that runs a training session (see train_archive). Raises SetupError when the jars can't be
-    fetched or Java is missing. Where no archive can be built, workers start without one.
+    Raises SetupError without jars or Java. Without an archive, workers start slower.
     """
     archive_key.cache_clear()
     java_home()

@@ -1,4 +1,4 @@
-"""A hand-off in Glue: its table, its partitions, and how they are switched."""
+"""A hand-off's table, partitions and view in Glue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse_assets.hand_off.hive import hive_type, quoted, trino_type, values
 from lakehouse_assets.hand_off.records import Clock, HandOffPlan, Version, Written, backoff
 
 OURS = "lakehouse.hand-off"
-"""The parameter that tells what a hand-off made from what others made: its asset's key."""
+"""Marks what a hand-off made, with its asset's key."""
 VERSION, UUID, SNAPSHOT, SEQUENCE = (
     "lakehouse.version",
     "lakehouse.table-uuid",
@@ -33,16 +33,16 @@ PARQUET = {
     },
 }
 LONGEST_COMMENT, LONGEST_DESCRIPTION = 255, 2048
-"""The characters of a column's comment (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html) and of a view's
-description (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html)."""
+"""Of a column's comment (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html) and a view's description
+(https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html), in characters."""
 NOT_IN_LINES = re.compile(r"[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff\r\n\t]+")
 """What Glue refuses in texts of several lines: control characters."""
 NOT_IN_A_LINE = re.compile(f"(?:{NOT_IN_LINES.pattern}|[\r\n])+")
-"""What it refuses in those of one line: line breaks, too."""
+"""What Glue refuses in texts of one line: also line breaks."""
 
 
 def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]:
-    """Returns the TableInput of a version's own table. key: the hand-off's asset key, as text."""
+    """Returns the TableInput of a version's own table."""
     return {
         "Name": version.table,
         "TableType": "EXTERNAL_TABLE",
@@ -53,7 +53,7 @@ def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]
 
 
 def partition_inputs(plan: HandOffPlan, version: Version, written: Written) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Returns a PartitionInput for each folder of a version, by its values; none without partition columns."""
+    """Returns a PartitionInput for each folder, by its values."""
     if not plan.partitioned_by:
         return {}
     folders = {path.rpartition("/")[0] for path in written.files}
@@ -65,10 +65,10 @@ def partition_inputs(plan: HandOffPlan, version: Version, written: Written) -> d
 
 
 def view_input(key: str, plan: HandOffPlan, version: Version, description: str) -> dict[str, Any]:
-    """Returns the TableInput of the view that readers use, on a version's table.
+    """Returns the TableInput of the readers' view.
 
-    Athena and Trino read ViewOriginalText, where the parameter presto_view says so: JSON in base64 in a comment
-    (io.trino.plugin.hive.ViewReaderUtil). Spark and Hive read ViewExpandedText, which is SQL of theirs
+    With the parameter presto_view, Athena and Trino read ViewOriginalText: base64 JSON in a comment
+    (io.trino.plugin.hive.ViewReaderUtil). Spark and Hive read ViewExpandedText, in their SQL
     (org.apache.spark.sql.hive.client.HiveClientImpl).
     """
     names = [field.name for field in plan.schema.fields]
@@ -93,12 +93,12 @@ def view_input(key: str, plan: HandOffPlan, version: Version, description: str) 
 
 
 def select_from(names: Iterable[str], database: str, table: str) -> str:
-    """Returns the view's query, as Trino writes it."""
+    """Returns the view's query for Trino."""
     return f"SELECT {', '.join(map(quoted, names))} FROM {quoted(database)}.{quoted(table)}"
 
 
 def parameters(key: str, plan: HandOffPlan, version: Version) -> dict[str, str]:
-    """Returns the parameters by which a table or view says of which version it is."""
+    """Returns the parameters that identify a version."""
     return {
         OURS: key,
         VERSION: version.name,
@@ -109,13 +109,13 @@ def parameters(key: str, plan: HandOffPlan, version: Version) -> dict[str, str]:
 
 
 def of_parameters(found: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the parameters of a table as Glue gives it."""
+    """Returns a Glue table's parameters."""
     given: Mapping[str, str] = found.get("Parameters", {})
     return given
 
 
 def unreadable_parameters(found: Mapping[str, str]) -> list[str]:
-    """Returns which parameters a view lacks, or has garbled, of those that say of which version it is."""
+    """Returns the identifying parameters that are missing or garbled."""
     return [
         name
         for name in (VERSION, UUID, SNAPSHOT, SEQUENCE)
@@ -125,7 +125,7 @@ def unreadable_parameters(found: Mapping[str, str]) -> list[str]:
 
 def _descriptor(plan: HandOffPlan, location: str) -> dict[str, Any]:
     names = [field.name for field in plan.schema.fields if field.name not in plan.partitioned_by]
-    # With the slash: without it, listing a version's folder would find those that begin with its name, too.
+    # The slash keeps a listing of the folder from matching other folders with this prefix.
     return {"Columns": _columns(plan, names), "Location": f"{location}/", **PARQUET}
 
 
@@ -144,39 +144,39 @@ def _columns(plan: HandOffPlan, names: Iterable[str]) -> list[dict[str, str]]:
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 100
-"""The most partitions of one BatchCreatePartition (https://docs.aws.amazon.com/glue/latest/webapi/API_BatchCreatePartition.html)."""
+"""The most partitions of one BatchCreatePartition
+(https://docs.aws.amazon.com/glue/latest/webapi/API_BatchCreatePartition.html)."""
 ROUNDS = 3
-"""How often partitions that are missing are created: Glue answers for each one by itself."""
+"""Tries to create missing partitions: Glue answers for each one separately."""
 ATTEMPTS = 8
-"""How often the view is switched at most, where answers get lost or others switch it: about 2 minutes of waits."""
+"""Tries to switch the view if answers get lost or others switch it: about 2 minutes of waits."""
 LATER = ("OperationTimeoutException", "ResourceNotReadyException", "FederationSourceRetryableException")
-"""Glue's errors of requests that may have landed, or will; they have no status of 500
+"""Glue's errors of requests that may still land, without a status of 500
 (https://docs.aws.amazon.com/glue/latest/webapi/CommonErrors.html)."""
 CONFLICTS = ("ConcurrentModificationException", "AlreadyExistsException")
 
 
 def may_have_landed(error: Exception) -> bool:
-    """Says whether a call that failed with this error may have landed, or may yet: no refusal by the service."""
+    """Whether a call that failed so may have landed, or may yet."""
     return is_transient(error) or error_code(error) in LATER
 
 
 @dataclass(frozen=True)
 class GlueRegistry:
-    """The tables and the view of one hand-off in Glue. Every method raises what boto3 raises."""
+    """A hand-off's tables and view in Glue. Every method raises what boto3 raises."""
 
     glue: Any
-    """A client that repeats calls."""
+    """Retries calls."""
     glue_once: Any
-    """A client that makes each call once: of each answer it is known which request it is for."""
+    """Never retries: each answer belongs to a known request."""
     key: str
-    """The hand-off's asset key, as text."""
     clock: Clock
 
     def find_view(self, plan: HandOffPlan) -> Mapping[str, Any] | None:
-        """Returns the view that readers use, as Glue has it; None where there is none.
+        """Returns the readers' view, or None.
 
-        Raises HandOffRefused where the name is somebody else's, or the view does not say of which version it is: then
-        nobody knows what readers get, which may not be removed, and whether it is newer.
+        Raises HandOffRefused if it is someone else's, or doesn't name its version: nobody would know which version must
+        stay, and whether it is newer.
         """
         found = self._find(plan.database, plan.view)
         if found is not None and of_parameters(found).get(OURS) != self.key:
@@ -194,7 +194,7 @@ class GlueRegistry:
         return found
 
     def check_database(self, plan: HandOffPlan) -> None:
-        """Raises HandOffRefused where the database does not exist."""
+        """Raises HandOffRefused if the database does not exist."""
         try:
             self.glue.get_database(Name=plan.database)
         except self.glue.exceptions.EntityNotFoundException as error:
@@ -203,9 +203,9 @@ class GlueRegistry:
             ) from error
 
     def register(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Creates a version's own table with all its partitions, or what of it is missing; nobody uses it yet.
+        """Creates what is missing of a version's own table and partitions. Nobody reads them yet.
 
-        Raises HandOffUnfinished where Glue leaves partitions out.
+        Raises HandOffUnfinished if Glue leaves partitions out.
         """
         self._create_table(plan, version)
         wanted = partition_inputs(plan, version, written)
@@ -235,12 +235,11 @@ class GlueRegistry:
         description: str,
         is_outdated: Callable[[Mapping[str, str]], bool],
     ) -> str:
-        """Has the view lead to a version, by one call. Returns the name of the version that readers get then.
+        """Points the view to a version in one call. Returns the version that readers then get: a newer one if there.
 
-        That is another one's where a newer one is there already. is_outdated: tells, by the view's parameters, whether
-        its version is newer than this one.
+        is_outdated: whether the version in the view's parameters is newer.
 
-        Raises HandOffRefused where Glue has refused it, HandOffUnfinished where nobody knows whether it lands.
+        Raises as find_view(), and HandOffUnfinished if the switch may still land or others keep switching.
         """
         wanted = view_input(self.key, plan, version, description)
         unknown: Exception | None = None
@@ -272,7 +271,7 @@ class GlueRegistry:
         )
 
     def drop(self, version: Version) -> None:
-        """Deletes a version's own table with its partitions, if it is there."""
+        """Deletes a version's own table and partitions, if they exist."""
         try:
             self.glue.delete_table(DatabaseName=version.database, Name=version.table)
         except self.glue.exceptions.EntityNotFoundException:
@@ -282,7 +281,7 @@ class GlueRegistry:
         if found is None:
             self.glue_once.create_table(DatabaseName=plan.database, TableInput=wanted)
         else:
-            # Glue refuses it where the view has been changed since it was read; Iceberg's commits rely on the same.
+            # Glue refuses it if the view has changed since it was read; Iceberg's commits rely on the same.
             self.glue_once.update_table(
                 DatabaseName=plan.database, TableInput=wanted, VersionId=found["VersionId"], SkipArchive=True
             )
@@ -305,7 +304,7 @@ class GlueRegistry:
         return found
 
     def _locations(self, version: Version) -> dict[tuple[str, ...], str]:
-        """Returns the folders of the partitions that Glue has of a version, by their values."""
+        """Returns the locations of a version's partitions by their values."""
         found = self.glue.get_paginator("get_partitions").paginate(
             DatabaseName=version.database, TableName=version.table, ExcludeColumnSchema=True
         )

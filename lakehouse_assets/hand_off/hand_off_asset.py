@@ -1,4 +1,4 @@
-"""A hand-off as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it."""
+"""The declaration of a hand-off, and its Dagster asset."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from lakehouse_assets.hand_off.hand_over import HandOffOrder, HandOffOutcome, Services
 
 LOCATION = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^/\s?#]+(/[^/\s?#]+)*")
-"""A bucket and a prefix: a whole bucket can't be told from what else is in it."""
+"""A whole bucket may hold other objects, too."""
 GLUE = re.compile(r"[a-z0-9_]{1,100}\.[a-z0-9_]{1,200}")
-"""Names of Glue that Athena takes (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html);
-with a version's name behind it, at most 255 characters."""
+"""Glue names that Athena accepts (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html);
+with a version's name appended, at most 255 characters."""
 LEAST_KEEP = timedelta(hours=1)
-"""A query that began before the switch reads on: Athena ends its queries after 30 minutes, by default
+"""A query that began before the switch reads on: Athena ends queries after 30 minutes by default
 (https://docs.aws.amazon.com/athena/latest/ug/service-limits.html)."""
 
 
 @dataclass(frozen=True)
 class HandOff:
-    """A table as Hive-style Parquet with a name in Glue, for readers who know no Iceberg. Each version is whole.
+    """A table as Hive-style Parquet with a name in Glue, for readers without Iceberg. Each version is complete.
 
     Example:
         >>> from lakehouse_assets import Domain, HandOff, Table, column
@@ -46,29 +46,29 @@ class HandOff:
     """
 
     name: str
-    """The domain's. The asset is ``<name>/hand_off/<database>/<table>``."""
+    """The domain's name. The asset is ``<name>/hand_off/<database>/<table>``."""
     source: Table
-    """The table whose newest snapshot is handed off, of this domain or another one."""
+    """The table whose newest snapshot is handed off, of any domain."""
     location: str
-    """``s3://bucket/prefix``, below which each version gets a folder. No Iceberg table lies there."""
+    """``s3://bucket/prefix``, below which each version gets a folder. It must not overlap an Iceberg table."""
     glue: str
-    """``database.table`` in Glue: the view that readers use. Each version has a table of its own beside it."""
+    """``database.table`` in Glue: the view that readers use. Each version's own table is in the same database."""
     partitioned_by: Sequence[str] = ()
-    """The columns that folders are named by, of the types string, int, long and date: each has its partition in Glue.
-    Without them, a version is one folder of files."""
+    """The columns that name folders, of the types string, int, long and date: each folder is a Glue partition. Without
+    them, a version is one folder."""
     keep: timedelta = timedelta(days=90)
-    """How long a version stays, once a hand-off has seen that readers get another one; at least an hour."""
+    """How long a version stays after a hand-off saw that readers get another one; at least an hour."""
     replicas: Sequence[str] = ()
-    """The prefixes, ``s3://bucket/prefix``, to which S3 replicates ``location``: a version is switched to once all of
-    them have it."""
+    """The prefixes, ``s3://bucket/prefix``, to which S3 replicates ``location``: readers get a version once all have
+    it."""
     replicated_within: timedelta = timedelta(minutes=30)
-    """How long a run waits for its replicas, all together."""
+    """How long a run waits for all its replicas together."""
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
-    """When Dagster's daemon hands off, such as ``when_current(orders.key)``; None: by hand, by a schedule."""
+    """When Dagster's daemon hands off, such as ``when_current(orders.key)``; None: by hand or by a schedule."""
     owners: Sequence[str] = ()
-    """E-mail addresses, or ``team:…``, as Dagster shows them."""
+    """E-mail addresses or ``team:…``, as in Dagster."""
     description: str = ""
-    """What readers find in it; Glue shows it as well."""
+    """What readers find in it; Glue shows it, too."""
 
     def __post_init__(self) -> None:
         of = f"hand-off of {self.name}"
@@ -95,7 +95,7 @@ class HandOff:
 
     @property
     def key(self) -> dg.AssetKey:
-        """The key of its asset."""
+        """The asset's key."""
         return dg.AssetKey([self.name, "hand_off", *self.glue.split(".")])
 
     @cached_property
@@ -135,11 +135,11 @@ class HandOff:
         )
 
     def order(self, token: str, lakehouse: Lakehouse) -> "HandOffOrder":
-        """Returns what a run is to hand off. token: the id of the first run in its chain of re-executions."""
+        """token: the first run in its chain of re-executions."""
         from lakehouse_assets.hand_off.hand_over import HandOffOrder
 
         warehouse = catalog_properties(lakehouse.settings).get("warehouse", "")
-        is_place = re.match("s3[an]?://|file:|/", warehouse)  # of a REST catalog it is a name
+        is_place = re.match("s3[an]?://|file:|/", warehouse)  # a REST catalog's is a name
         return HandOffOrder(
             key=self.key.to_user_string(),
             table=self.source.identifier,
@@ -155,7 +155,7 @@ class HandOff:
         )
 
     def services(self, instance: dg.DagsterInstance, lakehouse: Lakehouse) -> "Services":
-        """Opens what a run needs. Raises SettingsError without a region."""
+        """Opens the clients and records. Raises SettingsError without a region."""
         from pyiceberg.io import load_file_io
 
         from lakehouse_assets.collect.needed import chains
@@ -178,7 +178,7 @@ class HandOff:
 
 
 def ui_metadata(outcome: "HandOffOutcome") -> dict[str, Any]:
-    """Returns the metadata of a hand-off: where it is, what it holds, what has arrived, what went."""
+    """Returns a hand-off's metadata."""
     plan, written = outcome.plan, outcome.written
     metadata: dict[str, Any] = {
         "path": outcome.version.location,
@@ -188,7 +188,7 @@ def ui_metadata(outcome: "HandOffOutcome") -> dict[str, Any]:
         "bytes": written.size,
         "files": len(written.files),
         "snapshot_id": str(plan.snapshot_id),
-        # For the trace: what is handed off need not be what the table's last run has made.
+        # For the trace: a hand-off need not be of the table's last run.
         READS: {plan.table: str(plan.snapshot_id)},
         "removed": [one.location for one in outcome.removed],
     }

@@ -1,7 +1,7 @@
-"""Handing a version over: writing it, verifying replicas, switching readers, removing what is old.
+"""Writes a version, verifies its replicas, switches readers, removes old versions.
 
-Each step can be killed: whoever resumes the run finds in the records, and in Glue, how far it came. S3 copies replicas
-by the rules of the bucket (https://docs.aws.amazon.com/AmazonS3/latest/userguide/replication.html).
+A run killed at any step resumes by the records and Glue. S3 replicates by the bucket's rules
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/replication.html).
 """
 
 from __future__ import annotations
@@ -53,24 +53,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VerifiedReplica:
-    """A replica that was found to have all files of a version."""
+    """A replica with all files of a version."""
 
     location: str
     """The version's folder there."""
     waited: timedelta
-    """From the first look until all was there."""
+    """From the first look until all files were there."""
     looks: int
 
 
 def verify_replicas(
     client: Any, replicas: Sequence[str], written: Written, within: timedelta, clock: Clock
 ) -> list[VerifiedReplica]:
-    """Waits until each replica has each file: as many bytes, the same footer, and so the same rows. Region by region.
+    """Waits until each replica has each file with the same size and footer, and so the same rows.
 
-    client: of S3; botocore finds a bucket's region by itself. replicas: prefixes. within: how long all of them may take
-    together.
+    client: of S3; botocore finds each bucket's region. within: for all replicas together.
 
-    Raises HandOffUnfinished for a replica that is not whole in time, HandOffRefused for one that can't be read.
+    Raises HandOffUnfinished for a replica that is incomplete after that, HandOffRefused for an unreadable one.
     """
     until = clock.now() + within
     return [_verify(client, one, written, until, clock) for one in replicas]
@@ -97,7 +96,7 @@ def _verify(client: Any, replica: str, written: Written, until: datetime, clock:
 
 
 def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified: set[str]) -> str:
-    """Says what a replica lacks of the files; "" for nothing. Adds those that are whole to ``verified``."""
+    """Returns what a replica lacks, or "". Adds complete files to ``verified``."""
     try:
         sizes = list_sizes(client, folder)
         there = {path: size for path, size in sizes.items() if path in files and path not in verified}
@@ -121,12 +120,10 @@ def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified:
 
 @dataclass(frozen=True)
 class HandOffOrder:
-    """Says what is to be handed off, and where to."""
+    """What to hand off."""
 
     key: str
-    """The hand-off's asset key, as text."""
     table: str
-    """The source's identifier."""
     location: str
     glue: str
     partitioned_by: Sequence[str]
@@ -135,45 +132,45 @@ class HandOffOrder:
     replicated_within: timedelta
     description: str
     token: str
-    """The id of the first run in a chain of re-executions from failure."""
+    """The first run in a chain of re-executions from failure."""
     apart_from: Sequence[str]
-    """Locations that no version may lie in, or around: the warehouse, the staging prefix."""
+    """What no version may overlap: the warehouse, the staging prefix."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """Holds the clients and records that a hand-off works with."""
+    """Clients and records."""
 
     catalog: Catalog
     io: FileIO
-    """The FileIO of the location."""
+    """Of the location."""
     s3: Any
-    """A client of boto3 for the location and its replicas."""
+    """For the location and replicas."""
     glue: Any
-    """A client of boto3 that repeats calls."""
+    """Retries calls."""
     glue_once: Any
-    """One that does not."""
+    """Never retries."""
     records: Records
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]]
-    """Says what Dagster knows of runs, by token."""
+    """Returns what Dagster knows of runs, by token."""
     clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True)
 class HandOffOutcome:
-    """Says what became of an order."""
+    """The result of an order."""
 
     plan: HandOffPlan
     version: Version
-    """The version that the run wrote."""
+    """What the run wrote."""
     written: Written
     current: str
-    """The name of the version that readers get: another one's where a newer one was there already."""
+    """What readers get: another version if a newer one was there."""
     arrived: Sequence[VerifiedReplica]
     removed: Sequence[Version]
-    """Older versions that went."""
+    """Older versions."""
     not_removed: str = ""
-    """Why older versions could not go; "" where nothing failed."""
+    """Why older versions could not be removed, or ""."""
 
     @property
     def landed(self) -> bool:
@@ -189,12 +186,11 @@ class HandOver:
     services: Services
 
     def run(self) -> HandOffOutcome:
-        """Hands off what was ordered; a run that was killed, or failed, goes on where it was.
+        """Hands off the order; continues a run that was killed or failed.
 
-        Readers get the version before or the new one, whole, whatever happens. A refusal removes what was written;
-        where nobody knows whether the switch lands, and where waiting may help, it stays.
-
-        Raises HandOffRefused and HandOffUnfinished, and what catalogs and the staging prefix raise.
+        Readers always get one complete version. A refusal removes what was written, unless it is a replica's or readers
+        may have the version. Raises HandOffRefused and HandOffUnfinished, and what catalogs and the staging prefix
+        raise.
         """
         with _in_our_words(f"{self.order.glue}: its plan"):
             plan = self.decide()
@@ -207,7 +203,7 @@ class HandOver:
                 self._note_offered(plan, version, written)
                 current = self.switch(plan, version)
         except HandOffRefused as refusal:
-            if written.offered:  # by an earlier attempt, so readers may be at it
+            if written.offered:  # by an earlier attempt, so readers may have it
                 raise
             raise self._undone(plan, version, refusal) from refusal
         if current != version.name:
@@ -217,13 +213,13 @@ class HandOver:
 
     @cached_property
     def registry(self) -> GlueRegistry:
-        """The registry of this hand-off."""
+        """In Glue."""
         return GlueRegistry(self.services.glue, self.services.glue_once, self.order.key, self.services.clock)
 
     # plan
 
     def decide(self) -> HandOffPlan:
-        """Reads the run's plan, or makes it of the source's current snapshot and writes it down.
+        """Returns the run's plan; first makes and records one of the source's current snapshot.
 
         Raises HandOffRefused for what can't be handed off, before anything is written.
         """
@@ -235,7 +231,7 @@ class HandOver:
         if snapshot is None:
             raise HandOffRefused(f"table {order.table} has no snapshot to hand off. Materialize it first")
         self._refuse_overlap([*order.apart_from, table.location()])
-        schema = table.schema()  # not the snapshot's: readers of the table see what has changed since
+        schema = table.schema()  # not the snapshot's: readers of the table see later changes
         if problems := [*type_problems(schema, order.partitioned_by)]:
             raise HandOffRefused(f"table {order.table} can't be handed off: {'. '.join(problems)}. Nothing was written")
         plan = HandOffPlan(
@@ -273,7 +269,7 @@ class HandOver:
     # write
 
     def ensure_written(self, plan: HandOffPlan) -> tuple[Version, Written]:
-        """Returns the version that the run has written and checked; it writes one where there is none."""
+        """Returns the run's checked version, or writes one."""
         records = self.services.records
         if (written := records.written(plan.token)) and (version := records.version(written.name)):
             return version, written
@@ -286,7 +282,7 @@ class HandOver:
         return version, written
 
     def begin_version(self, plan: HandOffPlan) -> Version:
-        """Notes a new version: each attempt to write has a folder that no earlier one can still write into."""
+        """Records a new version, whose folder no earlier attempt writes into."""
         now = self.services.clock.now()
         name = f"{now:%Y%m%dt%H%M%Sz}_{uuid4().hex[:8]}"
         folder = place_of(plan.location).child(name)
@@ -295,7 +291,7 @@ class HandOver:
         return version
 
     def write(self, plan: HandOffPlan, version: Version) -> Written:
-        """Writes all rows, and checks by what is in storage then that they are all there."""
+        """Writes all rows, and checks them in storage."""
         scan = source_scan(self._load(plan.table), plan)
         tasks = plan_tasks(scan)
         folder = place_of(version.location)
@@ -303,7 +299,7 @@ class HandOver:
         return self.check_written(version, folder, count_rows(scan))
 
     def check_written(self, version: Version, folder: Place, rows: int) -> Written:
-        """Reads back what is in storage. Raises HandOffRefused where it is not so many rows."""
+        """Reads storage back. Raises HandOffRefused if the number of rows differs."""
         sizes = list_sizes(self.services.s3, folder)
         written = Written(version.name, read_files(self.services.s3, folder, sizes))
         if written.rows != rows:
@@ -314,18 +310,18 @@ class HandOver:
         return written
 
     def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[VerifiedReplica]:
-        """Waits for the replicas. Raises HandOffUnfinished or HandOffRefused; what was written stays."""
+        """Raises HandOffUnfinished or HandOffRefused; written files stay."""
         within, clock = self.order.replicated_within, self.services.clock
         return verify_replicas(self.services.s3, plan.replicas, written, within, clock)
 
     # switch
 
     def register(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Creates the version's own table with all its partitions, which nobody reads yet."""
+        """Creates the version's own table and partitions, which nobody reads yet."""
         self.registry.register(plan, version, written)
 
     def switch(self, plan: HandOffPlan, version: Version) -> str:
-        """Switches the view, unless its version is newer. Returns the name of the version that readers get then."""
+        """Switches the view unless its version is newer. Returns the version that readers then get."""
 
         def is_outdated(current: Mapping[str, str]) -> bool:
             line = self._line(plan)
@@ -337,22 +333,22 @@ class HandOver:
         return self.registry.switch(plan, version, self.order.description, is_outdated)
 
     def _note_offered(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Notes that readers may get the version from now on; where they had it before, its time is not over yet."""
+        """Records that readers may get the version; if they had it before, its time starts over."""
         self.services.records.note_written(plan.token, replace(written, offered=True))
         if version.left_at is not None:
             self.services.records.note_version(replace(version, left_at=None))
 
     def _line(self, plan: HandOffPlan) -> list[int]:
-        """Returns the snapshots that led to the source's head as it is now, the newest first."""
+        """Returns the source's snapshots up to its head, newest first."""
         table = self._load(plan.table)
         return [one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)]
 
     # tidy
 
     def clean_up(self, plan: HandOffPlan) -> tuple[list[Version], str]:
-        """Removes the versions that a hand-off saw ``keep`` ago, or earlier, to be no longer what readers get.
+        """Removes the versions that a hand-off saw replaced ``keep`` ago or earlier.
 
-        Returns them, and why it failed: readers have the new version, so that it is no reason to fail.
+        Returns them, and why it failed: no reason to fail the run, as readers have the new version.
         """
         try:
             return self._clean_up(plan), ""
@@ -360,14 +356,14 @@ class HandOver:
             return [], f"older versions are left to the next hand-off: {error!r}"
 
     def _clean_up(self, plan: HandOffPlan) -> list[Version]:
-        """Removes what is over, and notes what is seen to be left. Returns what was removed.
+        """Removes expired versions, and records those that readers have left.
 
-        Only what records name is looked at. What readers get, and what a run may still finish, stays.
+        Touches only recorded versions, and none that readers get or a run may still finish.
         """
         records, now = self.services.records, self.services.clock.now()
         versions = records.versions()
         known = self.services.chains_of({one.token for one in versions})
-        view = self.registry.find_view(plan)  # behind the list: a version that is begun from now on is not in it
+        view = self.registry.find_view(plan)  # after the list: a version begun from now on is not in it
         current = of_parameters(view or {}).get(VERSION)
         removed = []
         for version in versions:
@@ -383,10 +379,7 @@ class HandOver:
         return removed
 
     def _remove(self, version: Version) -> None:
-        """Removes a version's table in Glue, its files and its records, in this order; what is gone is no error.
-
-        Raises what AWS and the staging prefix raise.
-        """
+        """Removes a version's Glue table, its files and its records, in this order; what is gone is no error."""
         self.registry.drop(version)
         folder = place_of(version.location)
         assert folder.key.endswith(f"/{version.name}")  # made by begin_version()
@@ -394,7 +387,7 @@ class HandOver:
         self.services.records.forget(version)
 
     def _undone(self, plan: HandOffPlan, version: Version, refusal: HandOffRefused) -> HandOffRefused:
-        """Removes a version that was refused. Returns the refusal, with what could not be removed."""
+        """Removes a refused version. Returns the refusal, with what is left."""
         try:
             self.services.records.forget_written(plan.token)
             self._remove(version)
@@ -407,9 +400,9 @@ class HandOver:
 
 @contextmanager
 def _in_our_words(what: str) -> Iterator[None]:
-    """Tells AWS's refusals from failures that may pass. what: the part of the hand-off, to begin a sentence.
+    """Turns AWS's errors into HandOffRefused, or HandOffUnfinished if they may pass.
 
-    Raises HandOffRefused and HandOffUnfinished for AWS's errors; other errors pass.
+    what: the part of the hand-off, to begin a sentence.
     """
     try:
         yield
@@ -438,9 +431,9 @@ def _overlap(one: Place, other: Place) -> bool:
 
 
 def _age(snapshot_id: int, sequence_number: int, line: Sequence[int]) -> tuple[int, int]:
-    """Returns what is smaller for a newer snapshot. line: the snapshots that led to the head, the newest first.
+    """Returns a smaller key for a newer snapshot. line: the head's ancestors, newest first.
 
-    One that is not among them was rolled back, has expired or is of a table that was created again: it is older than
-    all that are.
+    One outside the line was rolled back, has expired or is of a table that was created again: it is older than all
+    others.
     """
     return (line.index(snapshot_id) if snapshot_id in line else len(line), -sequence_number)

@@ -1,4 +1,4 @@
-"""Hive-style Parquet: Hive's types, folders of partitions, the files."""
+"""Hive-style Parquet: types, partition folders, files."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ PRIMITIVES: dict[type[IcebergType], tuple[str, str]] = {
     FloatType: ("float", "real"),
     DoubleType: ("double", "double"),
     DateType: ("date", "date"),
-    # Parquet keeps both as microseconds. Hive's timestamp has no zone: a timestamptz reads as its time in UTC.
+    # Parquet stores both as microseconds. Hive's timestamp has no zone: a timestamptz reads as its UTC time.
     TimestampType: ("timestamp", "timestamp(3)"),
     TimestamptzType: ("timestamp", "timestamp(3)"),
     StringType: ("string", "varchar"),
     BinaryType: ("binary", "varbinary"),
 }
-"""Hive's and Trino's names of types (https://docs.aws.amazon.com/athena/latest/ug/data-types.html). Not here are those
-that readers of Parquet by Hive's types don't read alike: uuid, time, fixed, and all of Iceberg's format version 3."""
+"""Hive's and Trino's names of types (https://docs.aws.amazon.com/athena/latest/ug/data-types.html), without those that
+readers by Hive's types don't read alike: uuid, time, fixed, all of format version 3."""
 PARTITION_TYPES = (StringType, IntegerType, LongType, DateType)
-"""The types whose values Hive's readers take back from a path as they were."""
+"""Types whose values Hive's readers restore from a path."""
 NAME = re.compile(r"[a-z_][a-z0-9_]*")
-"""Glue keeps names in lower case, and Athena knows no others without quotes
+"""Glue keeps names in lower case, and Athena accepts no others without quotes
 (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html)."""
 
 
 def hive_type(kind: IcebergType) -> str:
-    """Returns the type as Glue and Hive name it, such as ``struct<lat:double,lon:double>``.
+    """Returns the name in Glue and Hive, such as ``struct<lat:double,lon:double>``.
 
-    Raises KeyError for one that has no name there; type_problems() finds these first.
+    Raises KeyError for a type without one; type_problems() finds these first.
     """
     match kind:
         case DecimalType():
@@ -81,7 +81,7 @@ def hive_type(kind: IcebergType) -> str:
 
 
 def trino_type(kind: IcebergType) -> str:
-    """Returns the type as Trino and Athena name it in a view, such as ``row("lat" double,"lon" double)``."""
+    """Returns the name in views of Trino and Athena, such as ``row("lat" double,"lon" double)``."""
     match kind:
         case DecimalType():
             return f"decimal({kind.precision},{kind.scale})"
@@ -95,15 +95,12 @@ def trino_type(kind: IcebergType) -> str:
 
 
 def quoted(name: str) -> str:
-    """Returns a name as Trino quotes it; one that NAME allows has no quotes in it."""
+    """Quotes a name that NAME allows."""
     return f'"{name}"'
 
 
 def type_problems(schema: Schema, partitioned_by: Sequence[str]) -> Iterator[str]:
-    """Says what of a table has no place in a Hive table, a sentence each: types, names, partition columns.
-
-    partitioned_by: the columns that paths are to name.
-    """
+    """Yields a sentence for each type, name or partition column that Hive can't have."""
     for field in schema.fields:
         yield from _field_problems(field, field.name)
     columns = {field.name: field.field_type for field in schema.fields}
@@ -141,26 +138,26 @@ def _kind_problems(kind: IcebergType, path: str) -> Iterator[str]:
 
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for null in a path, and in a partition's values in Glue (Hive's hive.exec.default.partition.name)."""
-# org.apache.hadoop.hive.common.FileUtils.charToEscape; all other characters stay as they are, é for instance: Hive
-# decodes byte by byte what pyarrow's own encoding makes of it, and reads another text.
+"""Null in paths and in Glue's partition values (Hive's hive.exec.default.partition.name)."""
+# org.apache.hadoop.hive.common.FileUtils.charToEscape. All other characters, such as é, stay: Hive decodes
+# pyarrow's own encoding byte by byte, and reads another text.
 ESCAPED = {chr(code) for code in range(1, 0x20)} | {*"\"#%'*/:=?\\{}[]^\x7f"}
 
 
 def segment(name: str, value: Any) -> str:
-    """Returns the part of a path that says the value of a column, ``name=value``. value: None for null."""
+    """value: None for null."""
     text = NULL if value is None else "".join(f"%{ord(c):02X}" if c in ESCAPED else c for c in str(value))
     return f"{name}={text}"
 
 
 def values_of(path: str) -> tuple[str, ...]:
-    """Returns the values in the folders of a relative path, as Glue names them: unescaped, NULL for null."""
+    """Returns the values in a relative path's folders: unescaped, NULL for null."""
     folders = path.split("/")[:-1]
     return tuple(unquote(folder.partition("=")[2]) for folder in folders)
 
 
 def segments(name: str, column: pa.Array) -> pa.Array:
-    """Returns the parts of paths for all values of a column.
+    """Returns the folders for a column's values.
 
     Raises HandOffRefused for texts that would be read back as null, or cut.
     """
@@ -181,19 +178,18 @@ def segments(name: str, column: pa.Array) -> pa.Array:
 
 
 AT_ONCE = 128 * 2**20
-"""The bytes of files that are read ahead: PyIceberg begins to read all files that it gets, and keeps what it has read
-until it is taken."""
+"""Bytes of files to read ahead: PyIceberg starts on all files at once and keeps their rows until taken."""
 MOST_ROWS = 5_000_000
-"""The most rows of one file: beyond it, a partition gets a further one."""
+"""Larger partitions get several files."""
 GROUP_ROWS = 10_000
-"""The fewest rows of a row group, but for the last one of a file: until then, rows of open partitions wait."""
+"""The fewest rows of a row group, except a file's last: until then, open partitions' rows wait."""
 MOST_PARTITIONS = 100_000
 TAIL = 64 * 2**10
-"""The bytes at a file's end that are read for its footer; a longer footer takes a second request."""
+"""Bytes to read for a footer; a longer one takes a second request."""
 
 
 def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
-    """Returns the scan of the planned snapshot. Raises HandOffRefused where the snapshot is gone."""
+    """Raises HandOffRefused if the planned snapshot is gone."""
     if why := why_gone(table.metadata, plan.table_uuid, plan.snapshot_id):
         raise HandOffRefused(
             f"table {plan.table} {why}, so what this run was to hand off is gone. Nothing was switched: materialize "
@@ -203,7 +199,7 @@ def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
 
 
 def plan_tasks(scan: DataScan) -> list[FileScanTask]:
-    """Returns the files that a scan reads, in the order of their paths, so that rows of one partition come together.
+    """Returns the files by path: a partition's rows come together.
 
     Raises HandOffRefused for equality deletes, which PyIceberg does not apply.
     """
@@ -214,16 +210,15 @@ def plan_tasks(scan: DataScan) -> list[FileScanTask]:
 
 
 def count_rows(scan: DataScan) -> int:
-    """Returns how many rows the scan has: by metadata, and by reading one column where rows are deleted."""
+    """Counts rows by metadata, or by reading one column if rows are deleted."""
     first = next(field.name for field in scan.projection().fields)
     return scan.select(first).count()
 
 
 def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan, folder: Place, io: FileIO) -> None:
-    """Writes all rows of these files below a folder of S3: ``<column>=<value>/…/part-<n>.parquet``.
+    """Writes all rows to ``<column>=<value>/…/part-<n>.parquet`` below a folder of S3, a few files at a time.
 
-    It holds a few files' rows at a time. io: of the folder. Raises HandOffRefused for values that no path can hold, and
-    what storages raise.
+    Raises HandOffRefused for values that no path can hold, and what storages raise.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -233,7 +228,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
     rows = schema_to_pyarrow(plan.schema, include_field_ids=False)
     fields = [pa.field(f.name, pa.string()) if f.name in plan.partitioned_by else f for f in rows]
     batches = (_with_segments(batch, plan.partitioned_by) for batch in _batches(scan, tasks, plan.schema, rows))
-    # Not pyarrow's Hive partitioning, whose paths Hive misreads: folders that are named like its.
+    # Folders named like pyarrow's Hive partitioning, whose own paths Hive misreads.
     named = pa.schema([(name, pa.string()) for name in plan.partitioned_by])
     ds.write_dataset(
         pa.RecordBatchReader.from_batches(pa.schema(fields), batches),
@@ -246,7 +241,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
         max_rows_per_group=max(GROUP_ROWS, 1_000_000),
         max_rows_per_file=MOST_ROWS,
         max_partitions=MOST_PARTITIONS,
-        existing_data_behavior="overwrite_or_ignore",  # the folder is this attempt's own: nothing need be listed
+        existing_data_behavior="overwrite_or_ignore",  # the folder is this attempt's own: no listing needed
         create_dir=False,  # it would put an empty object for each folder
     )
 
@@ -254,7 +249,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
 def _batches(
     scan: DataScan, tasks: Sequence[FileScanTask], columns: Schema, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the files some at a time; PyIceberg's own reader has all of a table in memory where writing is slower."""
+    """PyIceberg's own reader buffers a whole table if writing is slower."""
     from pyiceberg.io.pyarrow import ArrowScan
 
     reader = ArrowScan(scan.table_metadata, scan.io, columns, scan.row_filter, scan.case_sensitive)
@@ -277,28 +272,24 @@ def _grouped(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _with_segments(batch: pa.RecordBatch, partitioned_by: Sequence[str]) -> pa.RecordBatch:
-    """Puts the parts of the path in the place of partition columns."""
     for name in partitioned_by:
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, name, segments(name, batch.column(at)))
     return batch
 
 
-# what is there
+# what storage has
 
 
 def list_sizes(client: Any, folder: Place) -> dict[str, int]:
-    """Returns the bytes of all objects below a folder, by their paths within it. Raises what S3 raises."""
+    """Returns all objects' bytes by relative path. Raises what S3 raises."""
     below = folder.child("")
     found = (one for page in pages(client, "list_objects_v2", below) for one in page.get("Contents", ()))
     return {one["Key"].removeprefix(below.key): one["Size"] for one in found}
 
 
 def read_files(client: Any, folder: Place, sizes: Mapping[str, int]) -> dict[str, HandedFile]:
-    """Reads the footers of files, sixteen at a time. sizes: bytes, by path below the folder.
-
-    Raises ValueError for a file that is no Parquet, and what S3 raises.
-    """
+    """Reads footers, sixteen at a time. Raises ValueError for other files than Parquet, and what S3 raises."""
 
     def read(path: str) -> HandedFile:
         return _read_footer(client, folder.child(path), sizes[path])

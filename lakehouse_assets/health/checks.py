@@ -1,9 +1,6 @@
-"""The checks ``files``, ``history`` and ``storage`` of every declared table, and the sensor that evaluates them.
+"""The asset checks ``files``, ``history`` and ``storage`` of every declared table, and their sensor."""
 
-They are also an op that a person can execute.
-"""
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+# No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +15,10 @@ EVERY_SECONDS = 300
 
 
 def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
-    """Returns the three checks of a table's health. measures: what finds what is wrong.
+    """Returns the three health checks of a table.
 
-    Dagster adds them to every materialization of the asset; checks that it does not add have no *Execute* button. It
-    costs a run about 0.25 s of CPU (a day of flights takes 12 to 15 s): 0.04 s to look, the rest is Dagster's step and
-    events. In return a table's health is known right after what changes it. The checks never fail a run, which has
-    published by then: what goes wrong is a warning of the checks themselves.
+    Dagster adds them to each materialization, for about 0.25 s of CPU; otherwise they would have no *Execute* button.
+    They never fail a run, which has published already: errors become warnings of the checks.
     """
     specs = [dg.AssetCheckSpec(check.value, asset=table.key, description=DESCRIPTIONS[check]) for check in Check]
 
@@ -48,7 +43,7 @@ def health_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. measures: what finds what is wrong. clock: returns seconds since 1970."""
+    """Returns one sensor for all tables. clock: seconds since 1970."""
 
     @dg.sensor(
         name="lakehouse_health",

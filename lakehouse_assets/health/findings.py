@@ -1,4 +1,4 @@
-"""What is wrong with the health of a table, in words, as the levels of maintenance measure it. Pure functions."""
+"""What is wrong with the health of a table, in words. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Check(StrEnum):
-    """The asset check that a finding belongs to."""
+    """A finding's asset check."""
 
     FILES = "files"
     HISTORY = "history"
@@ -32,12 +32,12 @@ DESCRIPTIONS = {
 
 
 def error_text(error: Exception) -> str:
-    """Returns an error as text: errors of ours are sentences, of others the class says most."""
+    """Returns an error as text: ours are sentences; for others, the class says most."""
     return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
 
 
 def size_text(size: float) -> str:
-    """Returns a number of bytes as text for a person, rounded to three or four digits: ``64 MiB``."""
+    """Returns bytes as text, rounded to three or four digits: ``64 MiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
@@ -46,25 +46,24 @@ def size_text(size: float) -> str:
 
 
 class Severity(StrEnum):
-    """The severity of a finding."""
+    """A finding's severity."""
 
     WARN = "WARN"
-    """It should be mended soon."""
+    """Should be mended soon."""
     ERROR = "ERROR"
     """Readers and writers already suffer."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A number's limits: it is a finding if it reaches them."""
+    """The least numbers that are a warning and an error."""
 
     warn: float
-    """The number from which on it is a warning."""
     error: float
-    """The number from which on it is an error: ten times a warning, where nothing better is known."""
+    """Ten times the warning, unless something better is known."""
 
     def severity(self, found: float) -> Severity | None:
-        """Returns how severe a number is; None below both limits."""
+        """Returns the severity; None below both limits."""
         if found >= self.error:
             return Severity.ERROR
         return Severity.WARN if found >= self.warn else None
@@ -77,18 +76,17 @@ class Finding:
     check: Check
     severity: Severity
     action: str | None
-    """The level of maintenance that mends it; None where a person must."""
+    """The level that mends it; None if a person must."""
     message: str
-    """What is wrong, as a sentence with the numbers."""
     worst: tuple[PartitionHealth, ...] = ()
-    """The worst of the partitions that have it, the worst first; none if it is of the whole table."""
+    """Worst first; empty if it concerns the whole table."""
 
 
 class HealthMeasure(Protocol):
-    """One kind of thing that may be wrong with a table; a level of maintenance is one."""
+    """Finds one kind of problem."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
-        """Finds what is wrong."""
+        """Returns what is wrong."""
         ...
 
 
@@ -96,7 +94,7 @@ Measures = Sequence[HealthMeasure]
 
 
 def by_check(health: TableHealth, measures: Measures) -> dict[Check, list[Finding]]:
-    """Returns all findings of each check, the gravest first; an empty list where there is none."""
+    """Returns the findings of each check, gravest first."""
     found = [finding for measure in measures for finding in measure.findings(health)]
     found.sort(key=lambda finding: finding.severity is not Severity.ERROR)
     return {check: [finding for finding in found if finding.check is check] for check in Check}

@@ -1,4 +1,4 @@
-"""The health of a table: its numbers, and what was found."""
+"""The health of a table, in numbers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from lakehouse_assets.health.summaries import SizeLimits, Summary
 
 FRAGMENT = 1 / 8
 UNDERSIZED = 3 / 4
-"""The shares of the target size up to which a file is a fragment or undersized, as Amoro has them
-(self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's rewrite_data_files rewrites files below the second one
-too (min-file-size-bytes)."""
+"""Shares of the target size, as in Amoro (self-optimizing.fragment-ratio, …min-target-size-ratio). Spark's
+rewrite_data_files also rewrites files below the second (min-file-size-bytes)."""
 
 
 @dataclass(frozen=True)
@@ -34,55 +33,47 @@ class TableHealth:
     target: int
     """The bytes that a data file should have."""
     limits: SizeLimits
-    """What counts as a fragment and as undersized."""
     data_manifests: int
-    """How many data manifests have live files."""
+    """Those with live files."""
     delete_manifests: int
-    """How many delete manifests have live files."""
+    """Those with live files."""
     empty_manifests: int
-    """How many manifests list only deletions of an earlier snapshot."""
+    """Those that list only deletions of an earlier snapshot."""
     manifest_size: int
-    """The bytes of all manifests."""
     snapshots: int
-    """How many snapshots the metadata has."""
     metadata_size: int
-    """The bytes of the current metadata.json."""
     last_write_ms: int | None
-    """When the last snapshot that was no rewrite was written, epoch milliseconds; None if there is none."""
+    """When the last snapshot that is no rewrite was written, epoch milliseconds."""
     format_version: int
-    """The version of Iceberg's table format."""
     location: str
-    """Where the table lies."""
     is_sorted: bool
-    """Whether the table has a sort order."""
     needs_spark: tuple[str, ...]
-    """Why none of it can be rewritten without Spark; empty if it can."""
+    """Why no partition can be rewritten without Spark."""
     partitions: tuple[PartitionHealth, ...]
-    """The partitions with live files, in the order of their names."""
+    """Those with live files, by name."""
     collected: LastLook | None = None
-    """What the collector found last; None before its first look."""
     expirable: int | None = None
-    """How many snapshots may expire if no run has pinned them; None if its properties forbid to tell."""
+    """Snapshots that may expire if no run pins them; None if unknown."""
 
     def total(self, number: str) -> int:
-        """Returns the sum of a number of the partitions, such as ``files``."""
+        """Returns the sum over all partitions of a number such as ``files``."""
         return sum(getattr(partition, number) for partition in self.partitions)
 
     @property
     def manifests(self) -> int:
-        """How many manifests the current snapshot has."""
+        """All manifests of the current snapshot."""
         return self.data_manifests + self.delete_manifests + self.empty_manifests
 
 
 def target_size(metadata: TableMetadata) -> int:
-    """Returns the bytes that a data file should have: write.target-file-size-bytes, else Iceberg's default."""
+    """Returns write.target-file-size-bytes, else Iceberg's default."""
     default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
     found = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default)
     return found or default
 
 
 def size_limits(metadata: TableMetadata) -> SizeLimits:
-    """Returns the limits up to which a file of this table counts as a fragment or as undersized."""
+    """Returns the limits from the table's target size."""
     target = target_size(metadata)
     return SizeLimits(int(target * FRAGMENT), int(target * UNDERSIZED))
 
@@ -96,11 +87,7 @@ def table_health(
     key_of: KeyOf,
     needs_spark: Sequence[str] = (),
 ) -> TableHealth:
-    """Returns the health of a table.
-
-    manifests: those of its current snapshot. summaries: those of all these manifests, counted by size_limits().
-    needs_spark: as needs_spark.reasons_of_table() finds them.
-    """
+    """Returns the health of a table, from all manifests of its current snapshot."""
     partitions = partition_healths(metadata, summaries, key_of)
     kinds = Counter(manifest.content if has_live_files(manifest) else None for manifest in manifests)
     return TableHealth(

@@ -1,7 +1,4 @@
-"""One look at the health of a table, and the cursor that spares a further one.
-
-No data file is opened, and nothing under the table is written. Losing the cursor costs one look at each table.
-"""
+"""Looks at the health of a table, with a cursor that saves further looks; losing it costs one look at each table."""
 
 from __future__ import annotations
 
@@ -32,17 +29,16 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 class TimeIsUp(Exception):
-    """A look ended before it had read all manifests. What it read is kept, the next look goes on from there."""
+    """The deadline passed before all manifests were read. The next look continues from there."""
 
 
 def look(
     table: IcebergTable, cache: SummaryCache, key_of: KeyOf = lambda _: None, deadline: float | None = None
 ) -> TableHealth:
-    """Returns the health of a table as it was loaded.
+    """Returns the health of a table as it was loaded, without opening data files. deadline: on the monotonic clock.
 
-    key_of: names partitions by their Dagster keys; by default none. deadline: on the monotonic clock; None for no
-    deadline. Raises TimeIsUp if manifests are left to be read at the deadline, UnreadableMetadata for a manifest or
-    manifest list that is torn, and OSError where the storage can't be read.
+    Raises TimeIsUp if manifests are unread at the deadline, UnreadableMetadata for a torn manifest or manifest list,
+    and OSError if the storage can't be read.
     """
     from lakehouse_assets.health.needs_spark import reasons_of_table  # imports PyArrow
 
@@ -50,7 +46,7 @@ def look(
     manifests = current_manifests(table)
     kept = cache.read(metadata.table_uuid, limits)
     live = {_key(manifest): manifest for manifest in manifests if has_live_files(manifest)}
-    lines = {key: text for key, text in kept.items() if key in live}  # all others are dropped
+    lines = {key: text for key, text in kept.items() if key in live}
     new = [manifest for key, manifest in live.items() if key not in lines]
     try:
         for at, (manifest, entries) in enumerate(read_manifests(table.io, new), start=1):
@@ -87,10 +83,7 @@ def _key(manifest: ManifestFile) -> tuple[str, int]:
 
 
 def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
-    """Returns the cache of all tables' summaries, beside the receipts.
-
-    No table is named ``health``: identifiers have a dot.
-    """
+    """Returns the cache. No table is named ``health``: identifiers contain a dot."""
     return SummaryCache(lakehouse.staging_io(), f"{lakehouse.settings.staging}/health")
 
 
@@ -101,19 +94,18 @@ class HealthReader:
     catalog: Catalog
     cache: SummaryCache
     instance: dg.DagsterInstance
-    """The instance that knows the keys of dynamic partitions."""
+    """Knows the keys of dynamic partitions."""
     staging: str
-    """The value of LAKEHOUSE_STAGING."""
 
     @classmethod
     def of(cls, lakehouse: Lakehouse, catalog: Catalog, instance: dg.DagsterInstance) -> HealthReader:
-        """Makes a reader with the cache and the staging prefix that the environment names."""
+        """Returns a reader with the lakehouse's cache."""
         return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
 
     def load(self, table: Table) -> IcebergTable | None:
-        """Loads the table as it is now; None if it has not been created.
+        """Loads the current table; None if it doesn't exist.
 
-        Raises UnreadableMetadata for a metadata.json that is torn or foreign, and what catalogs raise.
+        Raises UnreadableMetadata for a torn or foreign metadata.json, and catalog errors.
         """
         try:
             return self.catalog.load_table(table.identifier)
@@ -127,45 +119,41 @@ class HealthReader:
             ) from error
 
     def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:
-        """Returns the table's health, with partitions named by Dagster keys. Raises what look() raises."""
+        """Returns the table's health. Raises as look()."""
         health = look(loaded, self.cache, keys_of(table, loaded.metadata, self.instance), deadline)
         return replace(health, collected=LastLook.read(self.cache.io, notes(self.staging, health.uuid, LOOK)))
 
 
 HOUR = 3600.0
-"""Seconds until a table without a new materialization in Dagster's log is looked at again. Other engines leave no
-event, so what they do is seen that late. A load every five minutes was 8.6 million a month for 500 idle tables."""
+"""Seconds between looks without an event; other engines leave none. A load every five minutes was 8.6 million a month
+for 500 idle tables."""
 
 
 class Seen(NamedTuple):
-    """The state in which a table was found."""
+    """How a table was found."""
 
     location: str
-    """The location of its metadata, shortened, if that asked for nothing that is still to be done; else empty."""
+    """The location of its metadata, shortened; empty if something is still to be done."""
     event: int
-    """The storage id of its latest materialization in Dagster's log; 0 if it has none."""
+    """Its latest materialization's storage id; 0 without one."""
     again: float
-    """When it is looked at again without a newer event, seconds since 1970."""
+    """When to look again, seconds since 1970."""
 
 
 @dataclass
 class LookCursor(SensorCursor):
-    """The place where the sensor goes on, and the state in which it saw each table."""
+    """Where the sensor continues, and what it saw."""
 
     last: str = ""
-    """The identifier of the table that was looked at last."""
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
-        """Returns the tables that are to be looked at, in turn: by name, beginning after the last one.
-
-        events: by identifier, as materializations() finds them. now: seconds since 1970.
-        """
+        """Returns the tables to look at, beginning after the last one. now: seconds since 1970."""
         found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
         return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
-        """Returns the tables, beside those that are due, that were found with something still to be done."""
+        """Returns other tables with something still to be done."""
         return [
             table
             for table in tables
@@ -177,20 +165,20 @@ class LookCursor(SensorCursor):
         return seen is None or seen.event != event or now >= seen.again
 
     def forget_others(self, identifiers: Collection[str]) -> None:
-        """Drops tables that are no longer declared. identifiers: those that are."""
+        """Drops all tables but these."""
         self.seen = {name: seen for name, seen in self.seen.items() if name in identifiers}
 
 
 def materializations(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, int]:
-    """Finds, by identifier, the storage id of each table's latest materialization; 0 for a table without any.
+    """Returns each table's latest materialization by storage id; 0 without one.
 
-    This takes one query: 0.16 s of CPU for 500 tables. It must be asked before a table is loaded, so that the next tick
-    sees what is published meanwhile.
+    One query: 0.16 s of CPU for 500 tables. Call it before loading a table, so that the next tick sees what is
+    published in between.
     """
     latest = instance.event_log_storage.get_latest_materialization_storage_ids([table.key for table in tables])
     return {table.identifier: latest.get(table.key) or 0 for table in tables}
 
 
 def short(text: str) -> str:
-    """Returns a hash of a text, 8 hex digits long."""
+    """Returns 8 hex digits of a hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,7 +1,4 @@
-"""Finds what of a table the rewrite without a JVM can't honour, so that its partitions are left to Spark.
-
-All of it is pure functions of metadata; the rewrite is in the room rewrite.
-"""
+"""What the rewrite without a JVM can't honour, so that it needs Spark. Pure functions of metadata."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ HONOURED = {
     TableProperties.PARQUET_PAGE_SIZE_BYTES,
     TableProperties.PARQUET_PAGE_ROW_LIMIT,
     TableProperties.PARQUET_DICT_SIZE_BYTES,
-    # How often Java's writer looks whether a row group is full.
+    # How often Java's writer checks whether a row group is full.
     "write.parquet.row-group-check-min-record-count",
     "write.parquet.row-group-check-max-record-count",
 }
@@ -58,21 +55,18 @@ FOREIGN = (
     "write.folder-storage.path",
     "encryption.key-id",
 )
-"""Properties that Java's writers follow and PyIceberg's don't: where files lie, and whether they are encrypted."""
+"""Properties that Java's writers follow and PyIceberg's don't: file locations and encryption."""
 
 
 def reasons_of_table(metadata: TableMetadata) -> list[str]:
-    """Finds why no partition of the table can be rewritten without Spark; empty if they can."""
+    """Returns why no partition of the table can be rewritten without Spark."""
     return [*_of_format(metadata), *_of_properties(metadata), *unsortable(metadata.sort_order(), metadata.schema())]
 
 
 def reasons_of_partition(
     metadata: TableMetadata, data: Collection[ManifestEntry], applied: Collection[ManifestEntry]
 ) -> list[str]:
-    """Finds why files of one partition can't be rewritten without Spark; empty if they can.
-
-    applied: the delete files that may apply to them.
-    """
+    """Returns why files of one partition need Spark. applied: delete files that may apply to them."""
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
     if not found and data and not _has_path(metadata, next(iter(data)).data_file):
@@ -102,7 +96,7 @@ def _of_properties(metadata: TableMetadata) -> Iterator[str]:
 
 
 def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
-    """Finds why PyArrow can't sort rows by the order; nothing if it can."""
+    """Yields why PyArrow can't sort rows by the order."""
     columns = {field.field_id: field for field in schema.fields}
     for field in order.fields:
         column = columns.get(field.source_id)
@@ -116,10 +110,7 @@ def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
-    """Tells whether a property of the Parquet writer is not honoured here.
-
-    Other properties of bloom filters do not count: they mean nothing where none is enabled.
-    """
+    """Other properties of bloom filters don't count: they mean nothing unless a filter is enabled."""
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
 
 

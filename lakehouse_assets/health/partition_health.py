@@ -1,4 +1,4 @@
-"""What metadata says of each partition, and the names of partitions."""
+"""The health of each partition, and the names of partitions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from lakehouse_assets.health.summaries import Summary
 
 Partition = tuple[int, tuple[Any, ...]]
-"""A partition by its spec's id and its values."""
+"""A partition's spec id and values."""
 KeyOf = Callable[[Record], str | None]
-"""Returns the Dagster key that owns a partition of the table's default spec; None where none does."""
+"""Maps a partition of the default spec to the Dagster key that owns it."""
 
 
 class Name(NamedTuple):
     """The name of a partition."""
 
     text: str
-    """The Dagster key, with the partition's path where several partitions have that key; without a key the path, or
-    ``whole table`` where that is empty."""
+    """The Dagster key, else the path, else ``whole table``; both key and path if several partitions share the key."""
     key: str | None
-    """The Dagster key alone; None without one."""
 
 
 def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], key_of: KeyOf) -> dict[Partition, Name]:
-    """Names each of the partitions."""
+    """Names the partitions."""
     keys = {(i, v): key_of(Record(*v)) if i == metadata.default_spec_id else None for i, v in partitions}
     shared = Counter(keys.values())
     path_of = partition_paths(metadata)
@@ -53,13 +51,10 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
 
 
 def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance) -> KeyOf:
-    """Returns a function from a partition of the default spec to the declared table's key that owns it.
+    """Returns a function from a partition of the default spec to its Dagster key.
 
-    The function returns None for all partitions of a table that is not partitioned as it is declared, whose keys only
-    select what its step reads, or of which a dynamic key is no value of its column: the table's health must be known
-    then too.
-
-    instance: knows dynamic keys.
+    If the table is not partitioned as declared, if its keys only select what its step reads, or if a dynamic key is no
+    value of its column, it returns None for all partitions: health must be known in any case.
     """
     partitions = table.partitions
     if (
@@ -69,7 +64,7 @@ def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance)
     ):
         return lambda _: None
 
-    @cache  # made at the first partition only
+    @cache  # at the first partition only
     def region() -> Region | None:
         keys = partitions.get_partition_keys(dynamic_partitions_store=instance)
         try:
@@ -88,7 +83,7 @@ EQUALITY = "equality deletes apply to its files"
 
 
 def old_spec(spec_id: int) -> str:
-    """Says why a partition needs Spark: its files are of another spec than the table's default."""
+    """Returns the reason for Spark."""
     return f"its files are of the old partition spec {spec_id}"
 
 
@@ -97,71 +92,57 @@ class PartitionHealth:
     """The live files of one Iceberg partition."""
 
     name: str
-    """Its Dagster key, with the partition path where several partitions share the key; without a key the path alone;
-    ``whole table`` without partitions."""
+    """As Name.text."""
     key: str | None
-    """The Dagster key that owns it; None where none is known."""
     spec_id: int
-    """The id of the partition's spec."""
     values: tuple[Any, ...]
-    """The partition's values."""
     files: int
-    """How many data files it has."""
     size: int
-    """The bytes of the data files."""
     rows: int
-    """The rows of the data files, deleted rows included."""
+    """Including deleted ones."""
     fragments: int
-    """How many data files are fragments."""
     fragment_size: int
-    """The bytes of the fragments."""
     undersized: int
-    """How many data files are undersized; a fragment does not count as one."""
+    """Without fragments."""
     undersized_size: int
-    """The bytes of the undersized files."""
     delete_files: int
-    """How many delete files it has, of positions and of equality."""
     rows_deleted_at_most: int
-    """An upper bound of the deleted rows, never more than ``rows``: delete files may overlap, and may name rows that
-    are gone."""
+    """An upper bound: delete files may overlap, or name rows that are gone."""
     written_ms: int | None
-    """When the snapshot was written that wrote its newest data file, epoch milliseconds; None where that snapshot has
-    expired, and without data files."""
+    """When its newest data file was committed, epoch milliseconds; None if that snapshot has expired."""
     needs_spark: tuple[str, ...]
-    """Why it can't be rewritten without Spark, as far as manifests tell; empty if it can."""
+    """Judged by manifests alone."""
 
     @property
     def small_files(self) -> int:
-        """How many data files are too small: fragments and undersized files together."""
+        """Fragments and undersized files."""
         return self.fragments + self.undersized
 
     @property
     def small_size(self) -> int:
-        """The bytes of the small files."""
+        """Their bytes."""
         return self.fragment_size + self.undersized_size
 
     @property
     def has_deletes(self) -> bool:
-        """Whether delete files lie in it, or may apply to its rows."""
+        """Whether it has any, or some may apply to its rows."""
         return bool(self.delete_files or self.rows_deleted_at_most)
 
     @property
     def deleted_share(self) -> float:
-        """The share of its rows that may be deleted, 0 to 1."""
+        """The share of possibly deleted rows, 0 to 1."""
         return self.rows_deleted_at_most / self.rows if self.rows else 0.0
 
 
 def rows_deleted_at_most(data: Mapping[int, int], positions: Collection[tuple[int, int]], newest_equality: int) -> int:
-    """Returns an upper bound of the deleted rows of a partition, never more than its rows.
+    """Returns an upper bound of a partition's deleted rows, without reading delete files.
 
-    No delete file is read: what they delete is known by kinds and ages alone. A row of a position delete file deletes
-    at most one row, of a data file that is not newer. A row of an equality delete file deletes any number, of data
-    files that are older, so all their rows count. Newer data files were written after the delete
+    A row of a position delete file deletes at most one row, of a data file that is not newer. A row of an equality
+    delete file deletes any number, so all rows of older data files count
     (https://iceberg.apache.org/spec/#scan-planning).
 
-    data: rows of data files by their least data sequence number. positions: the (greatest data sequence number, rows)
-    of each summary of position delete files. newest_equality: the greatest data sequence number of the equality deletes
-    that hold for the partition; -1 without any.
+    data: rows by data files' least data sequence number. positions: greatest data sequence number and rows of each
+    summary of position delete files. newest_equality: the greatest data sequence number; -1 without any.
     """
     if not data or (newest_equality < 0 and not positions):
         return 0
@@ -176,19 +157,14 @@ _counts = attrgetter(*COUNTS)
 
 @dataclass(slots=True)
 class _Sums:
-    """One partition while its summaries come in."""
-
     counts: tuple[int, ...] = (0,) * len(COUNTS)
-    """The numbers of its data files, in the order of COUNTS."""
+    """In the order of COUNTS."""
     data: dict[int, int] = field(default_factory=dict)
-    """The rows of data files by their least data sequence number."""
     newest: int = -1
-    """The greatest data sequence number of the data files; -1 without any."""
+    """-1 without data files."""
     delete_files: int = 0
     positions: list[tuple[int, int]] = field(default_factory=list)
-    """The (greatest data sequence number, rows) of each summary of position delete files."""
     newest_equality: int = -1
-    """The greatest data sequence number of the equality delete files; -1 without any."""
 
     def add(self, summary: Summary) -> None:
         if summary.content != DataFileContent.DATA.value:
@@ -212,10 +188,7 @@ class _Sums:
 def partition_healths(
     metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf
 ) -> tuple[PartitionHealth, ...]:
-    """Returns the partitions with live files, in the order of their names.
-
-    summaries: those of all manifests of the snapshot.
-    """
+    """Returns the partitions with live files, by name."""
     found: dict[Partition, _Sums] = defaultdict(_Sums)
     for summary in summaries:
         found[summary.spec_id, summary.partition].add(summary)

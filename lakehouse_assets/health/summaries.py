@@ -1,7 +1,4 @@
-"""Summaries of manifests, and their cache.
-
-Losing the cache costs time only, so a cache that is broken in any way counts as empty.
-"""
+"""Summaries of manifests, and their cache. Losing it only costs time, so a broken cache counts as empty."""
 
 from __future__ import annotations
 
@@ -32,50 +29,46 @@ class LiveFile(NamedTuple):
     partition: tuple[Any, ...]
     rows: int
     size: int
-    """The size in bytes."""
+    """In bytes."""
     sequence: int
     """The data sequence number."""
 
     @classmethod
     def of(cls, entry: ManifestEntry) -> LiveFile:
-        """Returns what a summary counts of an entry."""
+        """Returns what a summary counts."""
         file = entry.data_file
-        # All NaNs are one object: another one is unequal to it, and would be a partition of its own.
+        # One object for all NaNs: another one would be unequal, and a separate partition.
         partition = tuple([math.nan if value != value else value for value in values_of(file.partition)])
-        content = DataFileContent(file.content)  # a number where the manifest is of version 1
+        content = DataFileContent(file.content)  # a number in a manifest of version 1
         return cls(content, partition, file.record_count, file.file_size_in_bytes, sequence(entry))
 
 
 class SizeLimits(NamedTuple):
-    """A file of at most ``fragment`` bytes is a fragment, another one of at most ``undersized`` bytes undersized."""
+    """Up to ``fragment`` bytes a file is a fragment, else up to ``undersized`` bytes undersized."""
 
     fragment: int
     undersized: int
 
 
 class Summary(NamedTuple):
-    """The live files of one kind that one manifest lists in one partition.
+    """The live files of one kind in one manifest and one partition.
 
-    Sums of summaries are exact, since a live file is in exactly one manifest of a snapshot.
+    Sums are exact, because a live file is in exactly one manifest of a snapshot.
     """
 
     spec_id: int
-    """The id of the partition's spec."""
     content: int
-    """The kind of file, the value of a DataFileContent."""
+    """The value of a DataFileContent."""
     partition: tuple[Any, ...]
-    """The partition's values."""
     files: int
     size: int
-    """The bytes of all files."""
+    """Bytes."""
     rows: int
     fragments: int
     fragment_size: int
-    """The bytes of the fragments."""
     undersized: int
-    """How many files are undersized; a fragment does not count as one."""
+    """Without fragments."""
     undersized_size: int
-    """The bytes of the undersized files."""
     oldest: int
     """The least data sequence number."""
     newest: int
@@ -83,7 +76,7 @@ class Summary(NamedTuple):
 
 
 def summarize(spec_id: int, files: Iterable[LiveFile], limits: SizeLimits) -> list[Summary]:
-    """Returns the summaries of a manifest's live files, which are all of the manifest's spec."""
+    """Returns the summaries of a manifest."""
     groups: dict[tuple[DataFileContent, tuple[Any, ...]], list[LiveFile]] = defaultdict(list)
     for file in files:
         groups[file.content, file.partition].append(file)
@@ -115,29 +108,28 @@ logger = logging.getLogger(__name__)
 FIELDS = tuple(Summary.__annotations__)
 PARTITION = FIELDS.index("partition")
 Lines = dict[tuple[str, int], str]
-"""The summaries of each manifest as line() makes them, in a tenth of the objects' memory, by the manifest's path and
-length. The path alone is not enough: a restored backup may have another manifest there."""
+"""By manifest path and length, since a restored backup may have another manifest at the path. Lines take a tenth of the
+objects' memory."""
 
 
 @dataclass(frozen=True)
 class SummaryCache:
-    """The kept summaries, in one file for each table.
+    """Summaries of manifests, in one gzip file for each table.
 
-    A file is gzip, whose checksum tells a torn file and one that two processes wrote at once. Its first line says what
-    it is of: the table's UUID, the limits that fragments were counted by, and the fields of a summary.
+    The checksum detects a torn file and one that two processes wrote at once; the first line detects other limits or
+    fields.
     """
 
     io: FileIO
-    """The FileIO that reads and writes the files."""
     prefix: str
-    """The prefix below which the files lie; never under a table, where they would count as orphans."""
+    """Never under a table, where the files would count as orphans."""
 
     def location(self, uuid: UUID) -> str:
-        """Returns where a table's summaries lie. It does not end in .gz: PyArrow would compress the file once more."""
+        """Returns a table's file, without .gz, on which PyArrow would compress again."""
         return f"{self.prefix}/{uuid}.summaries"
 
     def read(self, uuid: UUID, limits: SizeLimits) -> Lines:
-        """Returns what is kept of a table; nothing if the file is missing, torn, foreign or can't be read."""
+        """Returns a table's lines; none if the file can't be used."""
         try:
             with self.io.new_input(self.location(uuid)).open() as stream:
                 header, *lines = decompress(stream.read()).decode().split("\n")
@@ -149,7 +141,7 @@ class SummaryCache:
             return {}
 
     def write(self, uuid: UUID, limits: SizeLimits, lines: Iterable[str]) -> None:
-        """Replaces what is kept of a table. Only warns if the storage can't be written: the next look takes longer."""
+        """Replaces a table's lines. Only warns if the storage can't be written."""
         content = compress("\n".join([_header(uuid, limits), *lines]).encode(), compresslevel=1)
         try:
             with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
@@ -159,12 +151,12 @@ class SummaryCache:
 
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
-    """Returns a manifest's path, length and summaries as a line of JSON."""
+    """Encodes a manifest's summaries."""
     return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
 
 
 def summaries_in(kept: str) -> list[Summary]:
-    """Returns the summaries of a line."""
+    """Decodes a line's summaries."""
     rows = _DECODER.decode(kept)[2]
     for row in rows:
         row[PARTITION] = tuple(row[PARTITION])
@@ -172,19 +164,17 @@ def summaries_in(kept: str) -> list[Summary]:
 
 
 def _manifest(kept: str) -> tuple[str, int]:
-    """Returns the path and length of a line's manifest, without parsing the rest."""
     path, end = _DECODER.raw_decode(kept, 1)
     length, _ = _DECODER.raw_decode(kept, end + 1)
     return path, length
 
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
-    # The fields are part of it, so that code which counts something else reads the manifests again.
+    # With the fields, so that code which counts other fields reads the manifests again.
     return json.dumps({"version": FORMAT_VERSION, "table": str(uuid), "limits": limits, "fields": FIELDS})
 
 
 def _tagged(value: Any) -> Mapping[str, str]:
-    """Encodes partition values of types that JSON lacks. Raises TypeError for any other type."""
     match value:
         case Decimal() | UUID():
             return {type(value).__name__.lower(): str(value)}
@@ -203,7 +193,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# NaN as one object, as partitions are counted by.
+# One object for all NaNs, as in LiveFile.of().
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

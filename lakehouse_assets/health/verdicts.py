@@ -1,4 +1,4 @@
-"""What the checks of health say of a table, and the tick that evaluates them."""
+"""The verdicts of a table's health checks, and the tick that evaluates them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.resource import Lakehouse
 
 UNREADABLE = "unreadable"
-"""The metadata of a verdict of a table that could not be read."""
+"""The metadata key of an unreadable table."""
 NEEDS = "needs"
-"""The metadata of a verdict that says what is wrong: in the same words for the same findings, whatever the numbers."""
+"""The metadata key of what is wrong, whatever the numbers."""
 HOURS_SINCE = "hours_since_"
-"""The beginning of the names of metadata that change while the table does not."""
+"""The prefix of metadata that changes while the table doesn't."""
 MS_AN_HOUR = 3_600_000
 
 
@@ -40,14 +40,14 @@ class Verdict:
     severity: dg.AssetCheckSeverity
     description: str
     metadata: Mapping[str, Any]
-    """Dagster's metadata. Ints and floats are plotted over time, so each is there whenever it is known."""
+    """Dagster plots its numbers, so each is there whenever it is known."""
 
     def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
         """Returns the result for an op."""
         return dg.AssetCheckResult(asset_key=key, check_name=check.value, **vars(self))  # Dagster can't store an enum
 
     def evaluation(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckEvaluation:
-        """Returns the event for a sensor, or for a job that has maintained the table."""
+        """Returns the event for a sensor or job."""
         return dg.AssetCheckEvaluation(asset_key=key, check_name=check.value, **vars(self))
 
 
@@ -55,10 +55,7 @@ Verdicts = Mapping[Check, Verdict]
 
 
 def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
-    """Returns the verdict of every check.
-
-    measures: what finds what is wrong. now_ms: milliseconds since 1970, for the times since the last write and look.
-    """
+    """Returns the verdict of each check. now_ms: milliseconds since 1970."""
     found = by_check(health, measures)
     numbers: dict[Check, dict[str, Any]] = {
         Check.FILES: _files(health),
@@ -71,12 +68,12 @@ def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
 
 
 def not_there() -> Verdicts:
-    """Returns the verdicts of a declared table that no run has created yet."""
+    """Returns the verdicts before a table's first run."""
     return _all_alike(True, "the table is not there yet: its first materialization creates it", {NEEDS: "a first run"})
 
 
 def unreadable(error: Exception) -> Verdicts:
-    """Returns the verdicts of a table that could not be read: unknown is a warning, neither green nor red."""
+    """Returns warnings: unknown is neither green nor red."""
     name = type(error).__name__
     text, needs = f"could not be read: {name}: {error}", f"to be readable ({name})"
     return _all_alike(False, text, {NEEDS: needs, UNREADABLE: True})
@@ -87,7 +84,7 @@ def _all_alike(passed: bool, text: str, metadata: Mapping[str, Any]) -> Verdicts
 
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
-    """Words the verdict of one check. left: why no work mends what is found; empty where it does."""
+    """left: why maintenance leaves the table alone; empty if it doesn't."""
     severity = found[0].severity if found else Severity.WARN
     texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
     text = "; ".join([*texts, left] if found and left else texts) or "nothing to mend"
@@ -144,7 +141,6 @@ def _storage(health: TableHealth, now_ms: int) -> dict[str, Any]:
 
 
 def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
-    """Returns what the collector found when it last could judge the files; nothing before that."""
     if found is None or found.at_ms is None:
         return {}
     return {
@@ -157,10 +153,10 @@ def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 NUMBERS_AGAIN_SECONDS = 3600.0
-"""The least seconds between two evaluations of which only the numbers differ. With one at each commit, 500 tables that
-commit every five minutes wrote 3 GB a day to Dagster's log."""
+"""Seconds between evaluations that differ only in numbers. With one at each commit, 500 tables that commit every five
+minutes wrote 3 GB a day to Dagster's log."""
 SAME_AGAIN_SECONDS = 24 * 3600.0
-"""The seconds after which the same is said again, so that a check's page shows that somebody still looks."""
+"""Seconds until the same is said again, to show that checks are still evaluated."""
 
 
 @dataclass(frozen=True)
@@ -169,45 +165,41 @@ class Said:
 
     evaluation: dg.AssetCheckEvaluation
     at: float
-    """When it was stored, seconds since 1970."""
+    """Seconds since 1970."""
 
     def same_as(self, found: dg.AssetCheckEvaluation) -> bool:
-        """Tells whether it says all that was found, but for the times since the last write and look."""
+        """Whether both say the same, but for HOURS_SINCE values."""
         same_text = self.evaluation.description == found.description
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
 
     def due(self, found: dg.AssetCheckEvaluation) -> float:
-        """Tells when what was found is to be said, seconds since 1970."""
+        """Returns when to store the new evaluation."""
         if not self._agrees(found):
             return self.at
         return self.at + (SAME_AGAIN_SECONDS if self.same_as(found) else NUMBERS_AGAIN_SECONDS)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the table could not be read."""
+        """Whether the table was unreadable."""
         return UNREADABLE in self.evaluation.metadata
 
     def _agrees(self, found: dg.AssetCheckEvaluation) -> bool:
-        """Tells whether both passed or not, are as grave, and have the same findings, whatever their numbers."""
         return _state(self.evaluation) == _state(found)
 
 
 @dataclass(frozen=True)
 class LastEvaluations:
-    """The stored evaluations of a table's checks."""
+    """The stored evaluations of a table's checks. Times are seconds since 1970."""
 
     said: Mapping[Check, Said]
-    """The latest evaluation of each check, where the latest run that had to evaluate it did so."""
+    """Lacks a check whose latest run planned an evaluation and did not make it."""
     run_pending: bool
-    """Whether a run that was asked for within a day and is not over will evaluate them. Dagster takes the run's
-    evaluation for older than one that is stored before it, and would go on to show that one."""
+    """Whether a run will evaluate them: Dagster takes its evaluation for older than one stored before it, and keeps
+    showing that one."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> LastEvaluations:
-        """Reads what is stored, by one query; by two where a run has planned an evaluation and not made it.
-
-        now: seconds since 1970.
-        """
+        """Reads them by one query; by two if a run has planned one and not made it."""
         keys = [dg.AssetCheckKey(key, check.value) for check in Check]
         records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         found = {Check(key.name): said for key, record in records.items() if (said := _said(record))}
@@ -217,21 +209,20 @@ class LastEvaluations:
         return cls(found, bool(runs))
 
     def due(self, found: Mapping[Check, dg.AssetCheckEvaluation]) -> dict[Check, float]:
-        """Tells when each evaluation is to be said, seconds since 1970; 0 for one of a check without a stored one."""
+        """Returns when to store each evaluation; 0 without a stored one."""
         return {
             check: said.due(evaluation) if (said := self.said.get(check)) else 0.0
             for check, evaluation in found.items()
         }
 
     def is_settled(self, now: float) -> bool:
-        """Tells whether there is nothing to say of a table that has not changed. now: seconds since 1970."""
+        """Whether there is nothing to say of an unchanged table."""
         return len(self.said) == len(Check) and not any(
             said.is_unknown or now >= said.at + SAME_AGAIN_SECONDS for said in self.said.values()
         )
 
 
 def _said(record: AssetCheckExecutionRecord) -> Said | None:
-    """Returns a record's evaluation; None for one that a run has planned and not made."""
     if record.status is PLANNED or record.event is None or record.evaluation is None:
         return None
     return Said(record.evaluation, record.event.timestamp)
@@ -254,46 +245,40 @@ MOST_EVENTS = 300
 def evaluate(
     context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], measures: Measures, now: float
 ) -> dg.SensorResult:
-    """Evaluates the sensor over these tables. now: seconds since 1970."""
+    """Evaluates the sensor. now: seconds since 1970."""
     cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
     cursor.forget_others({table.identifier for table in tables})
     due = cursor.due(tables, events, now)
     found: list[dg.AssetCheckEvaluation] = []
     if due:
-        # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+        # Not lakehouse.catalog(), whose retries take as long as a tick may: fail, and let the next tick try.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
         deadline = time.monotonic() + TICK_SECONDS
         for number, table in enumerate(due):
             if (number and time.monotonic() > deadline) or len(found) >= MOST_EVENTS:
                 break
-            cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
+            cursor.last = table.identifier  # also if time is up: a large table must not starve the others
             found += _news(reader, measures, cursor, table, events[table.identifier], now, deadline)
     reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
     return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
 
 def verdicts_now(table: Table, measures: Measures, open_reader: Callable[[], HealthReader]) -> Verdicts:
-    """Returns what the checks say of the table as it is now.
-
-    Raises nothing: what can't be read is a warning of the checks.
-    """
+    """Returns the table's current verdicts. Never raises: errors become warnings of the checks."""
     try:
         reader = open_reader()
         loaded = reader.load(table)
         if loaded is None:
             return not_there()
         return verdicts(reader.health(table, loaded), measures, int(time.time() * 1000))
-    except Exception as error:  # whatever it is: the run's rows are published, and a failed check would fail the run
+    except Exception as error:  # the run's rows are published, and a failed check would fail the run
         return unreadable(error)
 
 
 def _news(
     reader: HealthReader, measures: Measures, cursor: LookCursor, table: Table, event: int, now: float, deadline: float
 ) -> list[dg.AssetCheckEvaluation]:
-    """Returns the table's evaluations that are to be said now, and notes in the cursor how it was seen.
-
-    event: the storage id of its latest materialization. deadline: when time is up, on the monotonic clock.
-    """
+    """Notes in the cursor how the table was seen."""
     stored = LastEvaluations.of(reader.instance, table.key, now)
     if stored.run_pending:
         return []
@@ -306,7 +291,7 @@ def _news(
                 found = verdicts(reader.health(table, loaded, deadline), measures, int(now * 1000))
     except TimeIsUp:
         return []
-    except Exception as error:  # of one table: it must not take the events of the others with it
+    except Exception as error:  # one table must not cost the events of the others
         found, location, again = unreadable(error), "", now  # the next tick tries again
     evaluations = {check: verdict.evaluation(table.key, check) for check, verdict in found.items()}
     due = stored.due(evaluations)

@@ -1,9 +1,6 @@
-"""Maintenance as Dagster definitions: jobs, sensor, schedule and checks.
+"""Dagster definitions that maintain every declared table."""
 
-Every declared table is maintained.
-"""
-
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+# No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
 
 import json
 import time
@@ -22,15 +19,11 @@ from lakehouse_assets.maintenance.table_jobs import drop_missing_job, restore_jo
 from lakehouse_assets.run.resource import Lakehouse
 
 WEEKLY = "0 3 * * 0"
-"""Sundays at 3:00 UTC: what is found in one week is looked at again in the next."""
+"""Sundays at 3:00 UTC: each week looks again at what the week before found."""
 
 
 def maintenance(tables: Sequence[Table], settings: Settings, domains: Collection[str] = ()) -> dg.Definitions:
-    """Returns the definitions for these tables.
-
-    domains: the names of all domains: also one without tables may have a release of others'.
-    Sensors and the schedule are stopped at first where a person decides what runs (Settings.by_hand).
-    """
+    """Returns the definitions of these tables. domains: all, since one without tables may have a release of others'."""
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
@@ -61,7 +54,7 @@ def due_sensor(
         description="Asks for a run of the maintenance job for the tables that need it, once an hour at most.",
     )
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
-        from lakehouse_assets.maintenance.due_tick import ask  # definitions need not load it
+        from lakehouse_assets.maintenance.due_tick import ask  # only ticks need it
 
         return ask(context, lakehouse, tables, clock())
 
@@ -69,10 +62,7 @@ def due_sensor(
 
 
 def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
-    """Returns the schedule that looks for files that nobody needs.
-
-    No sensor asks for it, as it lists all of a table's storage.
-    """
+    """No sensor requests a collection, because it lists all of a table's storage."""
     return dg.ScheduleDefinition(
         name="lakehouse_collection",
         job=job,

@@ -1,4 +1,4 @@
-"""One tick of the sensor ``lakehouse_maintenance_due``: plans the tables that need work, and asks for one run."""
+"""One tick of the sensor ``lakehouse_maintenance_due``: plans the tables that need work, and requests one run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 
 WAIT_SECONDS = 900.0
-"""Seconds until a table that only waits is looked at again: the default quiet period of what is too young."""
+"""The default quiet period."""
 NOT_THERE = "none"
-"""What the cursor has for the location of the metadata of a table that is not there yet."""
+"""The cursor's location of a table that doesn't exist yet."""
 
 
 def ask(
     context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], now: float
 ) -> dg.SensorResult:
-    """Evaluates the sensor over these tables. now: seconds since 1970."""
+    """Evaluates the sensor. now: seconds since 1970."""
     bound_pool(context.instance)
-    reap(context.instance)  # a dead run must not be taken for one that is under way
+    reap(context.instance)  # a dead run must not count as one under way
     location = location_of_sensor(context)
     history = RunHistory.of(context.instance, location)
     if wait := history.wait(now):
@@ -45,7 +45,7 @@ def ask(
     due = cursor.due(ready, events, now)
     request, waits = None, [f"{identifier}: {wait}" for identifier, wait in later.items()]
     if due:
-        # Without the retries of lakehouse.catalog(), which take as long as a tick may: it fails, the next tries.
+        # Not lakehouse.catalog(), whose retries take as long as a tick may: fail, and let the next tick try.
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
         policy = Policy([level for level in LEVELS if level.by_itself], {t.identifier: t.maintenance for t in tables})
         tick = DueTick(reader, policy, tables, history, cursor, events, now, time.monotonic() + TICK_SECONDS, location)
@@ -62,37 +62,35 @@ class DueTick:
 
     reader: HealthReader
     policy: Policy
-    """That of the job's default config."""
     tables: Sequence[Table]
-    """All declared tables."""
     history: RunHistory
     cursor: LookCursor
     events: Mapping[str, int]
-    """The storage id of each table's latest materialization, by identifier."""
+    """The storage id of each table's latest materialization."""
     now: float
     """Seconds since 1970."""
     deadline: float
     """On the monotonic clock."""
     location: str | None
-    """The name of the code location, if it has one."""
+    """The code location."""
     waits: list[str] = field(default_factory=list)
-    """Why tables are left for later, a sentence each."""
+    """Why tables wait, a sentence each."""
 
     def request(self, due: Sequence[Table]) -> dg.RunRequest | None:
-        """Returns the run to ask for, of these tables, as far as time allows; None if none of them needs one.
+        """Returns one run for all tables that need it, up to the deadline; None if none does.
 
-        The budget is of a day and of all tables: as many times that of a run by hand as there are tables.
+        The budget is for one day and all tables: that of a manual run, times their number.
         """
         found: list[Candidate] = []
         for number, table in enumerate(due):
             if number and time.monotonic() > self.deadline:
                 break
-            self.cursor.last = table.identifier  # also when time is up: a large table must not keep out the others
+            self.cursor.last = table.identifier  # also if time is up: a large table must not starve the others
             try:
                 found += self._candidates(table)
             except TimeIsUp:
                 self.waits.append(f"{table.identifier}: time was up before all of it was read; the next tick goes on")
-            except Exception as error:  # of one table: the others are asked for
+            except Exception as error:  # one table must not stop the others
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
         budget = max(0, int(BUDGET_GIB * GIB) * len(self.tables) - self.history.rewritten(self.now))
         planned = plan(found, self.policy, budget)
@@ -103,17 +101,14 @@ class DueTick:
             self.waits.append(f"{name}: {why}")
             self.cursor.seen[name] = Seen("", self.events[name], self.now + WAIT_SECONDS)
         for name in taken:
-            self.cursor.seen.pop(name)  # the next tick sees that there is a run
+            self.cursor.seen.pop(name)  # the next tick sees the run
         if not taken:
             return None
         config = {"tables": sorted(taken), "budget_gib": budget / GIB, "dry_run": False}
         return dg.RunRequest(self.history.run_key, run_config=config)
 
     def _candidates(self, table: Table) -> list[Candidate]:
-        """Returns the work that the table asks for.
-
-        The cursor notes how it was seen, as if it needed nothing.
-        """
+        """Notes the table in the cursor as if it needed nothing."""
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
         care = replace(table.maintenance, without=sorted(table.maintenance.without))  # a set has no order

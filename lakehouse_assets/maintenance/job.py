@@ -1,6 +1,6 @@
-"""The job ``lakehouse_maintenance``: looks at tables, says what is worth doing and why, and does it."""
+"""The job ``lakehouse_maintenance``: looks at tables, shows what is worth doing and why, and does it."""
 
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+# No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ from lakehouse_assets.run.jobs import NO_TAGS, chosen_tables, job_of
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"
-"""The Dagster pool of the jobs that maintain tables: one run of them at a time, unless a person allows more."""
+"""The pool of maintenance: one run at a time, unless a person allows more."""
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(level.name for level in LEVELS)
 
 
 class MaintenanceConfig(dg.Config):
-    """Says what to maintain. Each field shows in the launchpad, with its description."""
+    """What to maintain. Shows in the launchpad."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
     levels: list[str] = Field(
@@ -61,12 +61,10 @@ def maintenance_job(
     tags: Mapping[str, str] = NO_TAGS,
     domains: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """Returns the job over these tables.
+    """Returns the maintenance job of these tables. domains: further ones than the tables'.
 
-    known: the levels that it knows. tags: those of its runs. domains: the names of domains, beside those of the tables.
-
-    It has one op, not one for each level: the levels share one look, one ranking and one budget, and as ops each would
-    wait for a slot of the pool anew, while the plan grows old. Dagster's pool lets one run at a time work.
+    One op does all levels, because they share one look, one ranking and one budget. As separate ops, each would wait
+    for a slot of the pool while the plan gets old.
     """
 
     @dg.op(name="maintain", pool=POOL, out=dg.Out(dg.Nothing))
@@ -108,11 +106,7 @@ def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[M
 
 
 def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
-    """Sets a pool's limit where nobody has set one.
-
-    An instance has one default for all pools, which is too many here, and Dagster gives it to the pool with the first
-    run that needs it. A limit that a person sets stays.
-    """
+    """Sets a pool's limit unless a person has. Dagster gives all pools one default, which is too many here."""
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return

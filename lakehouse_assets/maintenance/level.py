@@ -1,4 +1,4 @@
-"""The seam of maintenance: what a level is, the work that it asks for, and what became of it."""
+"""What a level of maintenance is, its work and its results."""
 
 from __future__ import annotations
 
@@ -27,30 +27,29 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 OPEN_COST = 4 * MIB
-"""The bytes that a scan could read in the time of opening one file (Iceberg's read.split.open-file-cost)."""
+"""The bytes that a scan could read while it opens one file (Iceberg's read.split.open-file-cost)."""
 
 
 class Engine(StrEnum):
-    """The engine that carries out an action."""
+    """What carries out an action."""
 
     PYTHON = "Python"
     """The run's own process."""
     SPARK = "Spark"
-    """Workers of the launchers."""
+    """Workers."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a piece of work: how many things there are less of, and how much less there is to read."""
+    """How many fewer things there are after the work."""
 
     files: int = 0
-    """Fewer data files."""
+    """Data files."""
     delete_files: int = 0
     manifests: int = 0
     snapshots: int = 0
     scan_work: int = 0
-    """How much less a scan of everything has to do, in bytes that it would read in the same time; for snapshots, the
-    bytes that a load reads less."""
+    """Bytes that a full scan could read in the time saved; for snapshots, bytes that a load no longer reads."""
 
     def __add__(self, other: Gain) -> Gain:
         return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
@@ -63,136 +62,122 @@ class Gain:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece of work that a level asks for: on one partition, or on the whole table."""
+    """Work that a level asks for."""
 
     table: str
     level: MaintenanceLevel
     reason: str
-    """Why it is worth doing, with the numbers; empty for a partition, as an action counts all its partitions."""
+    """Empty for a partition, since an action counts all its partitions."""
     gain: Gain = Gain()
     size: int = 0
-    """Bytes that are rewritten."""
+    """Bytes to rewrite."""
     files: int = 0
-    """Files that are read, or manifests."""
+    """Files or manifests to read."""
     partition: PartitionHealth | None = None
-    """The partition that is rewritten; None for work on the whole table."""
+    """None for the whole table."""
     why_spark: str = ""
-    """Why Spark is needed; empty if it is not."""
     why_not: str = ""
-    """What speaks against the work; empty if nothing does."""
 
     @property
     def engine(self) -> Engine:
-        """The engine that does the work: Spark where there is a reason for it, else Python."""
+        """Spark if there is a reason for it."""
         return Engine.SPARK if self.why_spark else Engine.PYTHON
 
 
 @dataclass(frozen=True)
 class Action:
-    """The work of one level on one table, by one engine."""
+    """The work of one level on one table; gain, size in bytes and seconds are estimates."""
 
     table: str
     level: MaintenanceLevel
     engine: Engine
     partitions: tuple[PartitionHealth, ...]
-    """The partitions to rewrite, the most rewarding first; empty for work on the whole table."""
+    """Best first; empty for the whole table."""
     reason: str
-    """Why it is worth doing, with the numbers."""
     gain: Gain
-    """What is expected."""
     size: int
-    """Bytes that are expected to be rewritten."""
     seconds: float
-    """How long it is expected to take."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of an action, in one form for all levels and engines."""
+    """The result of an action."""
 
     gain: Gain = Gain()
-    """What there is less of, removed by this work alone."""
+    """What this work alone removed."""
     size: int = 0
-    """Bytes that were rewritten, dropped ones included."""
+    """Bytes rewritten, including dropped ones."""
     summary: str = ""
-    """For a person to read."""
     proof: str = ""
-    """What was compared, of a rewrite."""
+    """What a rewrite compared."""
     dropped: tuple[str, ...] = ()
-    """Parts that did not land, each with its reason."""
+    """What did not land, and why."""
     faults: tuple[str, ...] = ()
-    """What must be shown in red, a sentence each."""
+    """What to show in red."""
     nothing_landed: bool = False
-    """Whether nothing landed, as writers were faster."""
+    """Because writers were faster."""
     usages: tuple[Usage, ...] = ()
-    """What the workers used that did it; empty where the run's own process did it."""
 
 
 @dataclass(frozen=True)
 class MaintenanceContext:
-    """The means by which the actions of one run are carried out."""
+    """What a run needs to carry out its actions."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     catalog: Catalog
     tables: Mapping[str, Table]
-    """All declared tables by identifier, those that the run leaves alone too."""
+    """All declared tables by identifier."""
     run: RunToken
-    """The id and the time of the run that carries out the actions."""
     site: Site
-    """The site that the collector works with; it keeps what it has read of other tables, for all tables of the run."""
+    """Caches what it reads of other tables."""
     allow_large: bool = False
     """Whether more than a fifth of a table may go to the trash."""
     force: bool = False
-    """Whether work is done below its limits too."""
     domains: Collection[str] = ()
-    """The names of all domains, in whose namespaces pointers of releases may be."""
+    """Their namespaces may hold pointers of releases."""
     reports: list[Report] = field(default_factory=list)
-    """What the collector has found so far."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The properties of the snapshots that actions commit."""
+        """Properties of the snapshots that actions commit."""
         return {"lakehouse.run-id": self.run.text}
 
     def token(self, action: Action) -> RunToken:
-        """Returns the token of the action's commit: by it the same run does an action once."""
+        """Returns the action's token, by which a run does it only once."""
         from lakehouse_assets.commit.tokens import RunToken
 
         return RunToken(f"{self.run.text}.{action.level.name}.{action.engine}", self.run.created)
 
 
 class MaintenanceLevel(ABC):
-    """A level: one kind of maintenance, from what it measures to what it does."""
+    """One kind of maintenance."""
 
     name: str
-    """The name that jobs and declarations take."""
+    """Its name in jobs and declarations."""
     order: int = 1
-    """Actions of a lower order are carried out first."""
+    """Lower ones run first."""
     by_itself: bool = True
-    """Whether it is done without being asked for."""
+    """Whether to do it without a request."""
     commits: bool = True
-    """Whether it commits to the table, which only one format version allows."""
+    """Only one format version allows commits."""
 
     @abstractmethod
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the work that a table's health asks for.
-
-        care: how the owner wants the table maintained. force: whether to ask for all that would gain anything.
-        """
+        """Yields a table's work. force: all that gains anything."""
 
     @abstractmethod
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Does the work. Raises LakehouseError where the table can't be maintained, and what catalogs raise."""
+        """Does the work. Raises LakehouseError if the table can't be maintained."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
-        """Finds what is wrong with a table, for the checks of its health."""
+        """Returns what is wrong."""
         return ()
 
     def measured(self, health: TableHealth) -> str:
-        """Says what was found and from how much on that asks for work: ``2 % of 10 %``; empty without such a limit."""
+        """Returns the number and its limit, such as ``2 % of 10 %``, if any."""
         return ""
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:
-        """Looks, in a dry run, at what only a closer look shows; by default there is nothing more."""
+        """Looks closer, in a dry run."""
         return Result()

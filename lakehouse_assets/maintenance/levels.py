@@ -1,4 +1,4 @@
-"""All levels of maintenance, and those that rewrite no data files: manifests, expire, collect."""
+"""All levels of maintenance, and those that rewrite no data files."""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ if TYPE_CHECKING:
     from lakehouse_assets.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
-"""Snapshots of the table: a commit takes 0.3 s longer for each 1,000 (measured with PyIceberg), so 10,000 cost it
-three seconds."""
+"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg), so 10,000 by three seconds."""
 METADATA = Limit(8 * MIB, 80 * MIB)
-"""The bytes of metadata.json, which each commit writes and each load reads. A snapshot takes about 1 KiB: as many as
-SNAPSHOTS allows take an eighth of the limit."""
+"""Bytes of metadata.json, which each commit writes and each load reads. As many snapshots as SNAPSHOTS allows, at 1 KiB
+each, take an eighth of the limit."""
 
 
 class ExpireLevel(MaintenanceLevel):
-    """Expires snapshots; it comes first, as a shorter history makes the commits after it faster."""
+    """Expires snapshots, first of all levels: a shorter history makes later commits faster."""
 
     name = Level.EXPIRE.value
     order = 0
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """Yields the snapshots, and the metadata.json, if they are too many or too large."""
+        """Yields the findings."""
         if severity := SNAPSHOTS.severity(health.snapshots):
             most = f"expected at most {SNAPSHOTS.warn - 1:,}: each makes every commit slower"
             yield Finding(Check.HISTORY, severity, self.name, f"there are {health.snapshots:,} snapshots, {most}")
@@ -60,12 +59,12 @@ class ExpireLevel(MaintenanceLevel):
             yield Finding(Check.STORAGE, severity, self.name, message)
 
     def measured(self, health: TableHealth) -> str:
-        """Says the number of snapshots and the size of metadata.json, with their limits."""
+        """Returns the snapshots and the metadata's size."""
         sizes = f"{size_text(health.metadata_size)} of {size_text(METADATA.warn)}"
         return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the expiry of the table's snapshots, unless all of them must stay."""
+        """Yields the expiry, unless all snapshots must stay."""
         if health.expirable == 0:
             return
         if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
@@ -85,7 +84,7 @@ class ExpireLevel(MaintenanceLevel):
         readers = [name for name, table in means.tables.items() if action.table in table.inputs]
 
         def expiry(metadata: TableMetadata) -> Expiry:
-            # Looked up for each version of the table: a run loads the head, and leaves its copy, in this order.
+            # Look it up for each version of the table: a run first loads the head, then leaves its copy.
             leavings = (RunFiles.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
             pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
             pinned |= released_snapshots(means.catalog, action.table, means.domains)
@@ -105,13 +104,12 @@ class ExpireLevel(MaintenanceLevel):
 
 
 LIMIT = Limit(101, 1_000)
-"""Manifests of the current snapshot: Iceberg merges from 100 on (commit.manifest.min-count-to-merge); planning a day
-among 1,000 takes 10 s."""
+"""Iceberg merges from 100 manifests (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s."""
 ENTRIES = 1_000
-"""How many files a manifest lists after it was rewritten."""
+"""Files that a rewritten manifest lists."""
 SURPLUS, LEAST_SURPLUS = 4, 2
-"""Manifests are no finding up to so many times the number that is needed; where a person forces it, up to the second
-number, below which the rewrite is not worth it to itself."""
+"""How many times the needed manifests are fine: by default, and if a person forces a rewrite, which would find too
+little to merge below that."""
 
 
 class ManifestsLevel(MaintenanceLevel):
@@ -121,17 +119,17 @@ class ManifestsLevel(MaintenanceLevel):
     order = 3
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """Yields the manifests, if there are too many."""
+        """Yields the finding, if any."""
         severity = LIMIT.severity(health.manifests)
         if severity and health.manifests > SURPLUS * needed(health):
             yield Finding(Check.STORAGE, severity, self.name, _manifests_text(health))
 
     def measured(self, health: TableHealth) -> str:
-        """Says how many there are, and from how many on there are too many."""
+        """Returns the number of manifests."""
         return f"{health.manifests:,} of {max(int(LIMIT.warn), SURPLUS * needed(health) + 1):,}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the rewrite of the table's manifests."""
+        """Yields the rewrite."""
         least, surplus = (2, LEAST_SURPLUS) if force else (LIMIT.warn, SURPLUS)
         if health.manifests >= least and health.manifests > surplus * needed(health):
             fewer = health.manifests - needed(health)
@@ -141,7 +139,7 @@ class ManifestsLevel(MaintenanceLevel):
             )
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Rewrites the manifests, and proves that they list the same files."""
+        """Rewrites them, and proves that they list the same files."""
         from lakehouse_assets.rewrite.manifests import rewrite_manifests
 
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
@@ -160,7 +158,7 @@ class ManifestsLevel(MaintenanceLevel):
 
 
 def needed(health: TableHealth) -> int:
-    """Counts the manifests that would do to list the table's files."""
+    """Returns how many manifests suffice."""
     return max(1, ceil((health.total("files") + health.total("delete_files")) / ENTRIES))
 
 
@@ -170,16 +168,14 @@ def _manifests_text(health: TableHealth) -> str:
 
 
 UNNEEDED = Limit(0.2, 0.8)
-"""The bytes that nobody needs, as a share of these and the data files'. The warning begins at the share that the
-collector does not move without being told to."""
+"""The share of unneeded bytes. Beyond the warning, the collector moves files only if a person allows it."""
 NAMED = 5
-"""The most files that could not go and are named, each with the reason."""
 FOUND = ("table", "verdict", "why", "files", "size")
 DUE = ("table", "location", "size", "why")
 
 
 class CollectLevel(MaintenanceLevel):
-    """Collects files that nobody needs; a schedule asks for it weekly, as it lists all of a table's storage."""
+    """Collects unneeded files; a weekly schedule requests it, because it lists all of a table's storage."""
 
     name = Level.COLLECT.value
     order = 4
@@ -187,7 +183,7 @@ class CollectLevel(MaintenanceLevel):
     commits = False
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """Yields what the collector's last look says. Its problems keep it from working, so each is an error."""
+        """Yields the collector's last findings. A problem keeps it from working, so it is an error."""
         found = health.collected
         if found is None:
             return
@@ -201,15 +197,15 @@ class CollectLevel(MaintenanceLevel):
             yield Finding(Check.STORAGE, severity, self.name, message)
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields one look through the table's storage."""
+        """Yields one look."""
         yield Candidate(health.identifier, self, "its storage is looked through for files that nobody needs")
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Collects. A problem keeps files from going and needs a person, so it is a fault."""
+        """Collects. A problem needs a person, so it is a fault."""
         return _collected(means, action, dry_run=False)
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:
-        """Looks through the storage, as only that shows which files nobody needs."""
+        """Looks through the storage, which alone shows unneeded files."""
         return _collected(means, action, dry_run=True)
 
 
@@ -226,7 +222,7 @@ def _collected(means: MaintenanceContext, action: Action, *, dry_run: bool) -> R
 
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
-    """Returns the site that the collector works with, from the lakehouse's settings and Dagster's runs."""
+    """Returns the collector's site."""
     from lakehouse_assets.collect.needed import chains
     from lakehouse_assets.collect.seen import Site
 
@@ -237,8 +233,7 @@ def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
 def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
     """Returns the tables that the UI shows of collector passes.
 
-    ``collection``: what was found in the storage of tables, and why it stays or goes.
-    ``due``: the first files that would go, where nothing went.
+    ``collection``: all verdicts. ``due``: the first files that would go, if none went.
     """
     found = [(report.identifier, *row) for report in reports for row in _rows(report)]
     due = [
@@ -292,4 +287,4 @@ LEVELS = (
     ExpireLevel(),
     CollectLevel(),
 )
-"""A partition is rewritten once, for the first of these that asks for it."""
+"""A partition is rewritten for the first that asks."""

@@ -1,4 +1,4 @@
-"""One run of the maintenance job: what it does table by table, what it shows, and what earlier runs did."""
+"""One run of the maintenance job: looks, plans, works table by table, and shows the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DONE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Done:
-    """The work that an action really did, beside what was expected of it."""
+    """What an action did."""
 
     action: Action
     result: Result
@@ -42,17 +42,17 @@ class Done:
 
 
 def plan_table(plan: Plan) -> dg.TableMetadataValue:
-    """Returns the plan as the UI shows it; empty where nothing is worth doing."""
+    """Returns the plan for the UI."""
     return shown_table(PLAN_COLUMNS, _rows(plan))
 
 
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
-    """Returns the table of what the actions did, beside what was expected of them."""
+    """Returns what was done, next to what was expected."""
     return shown_table(DONE_COLUMNS, map(_done_cells, done))
 
 
 def measured_table(healths: Sequence[TableHealth], levels: Iterable[MaintenanceLevel]) -> dg.TableMetadataValue:
-    """Returns the numbers of tables beside their limits, for those of these levels that have a limit."""
+    """Returns tables' numbers and limits, for the levels that have limits."""
     shown = [level for level in levels if any(map(level.measured, healths))]
     rows = ((health.identifier, *(level.measured(health) for level in shown)) for health in healths)
     return shown_table(("table", *(level.name for level in shown)), rows if shown else ())
@@ -81,37 +81,30 @@ def _done_cells(done: Done) -> tuple[str, ...]:
 
 
 LOOKED_AT, PLAN, MEASURED = "tables", "plan", "measured"
-"""Keys of what the run shows: number of tables looked at, plan, numbers of tables that nothing is done to."""
 
 
 @dataclass
 class MaintenanceRun:
-    """One run of the maintenance job, with what it has found and done so far."""
+    """One run of the maintenance job."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     declared: Sequence[Table]
-    """All tables of the code location: runs of any may read a chosen one."""
+    """Runs of any may read a chosen one."""
     tables: Sequence[Table]
-    """The chosen tables."""
     known: Sequence[MaintenanceLevel]
-    """All levels."""
     policy: Policy
     allow_large: bool
     domains: Collection[str] = ()
-    """As for maintenance_job()."""
+    """As in maintenance_job()."""
     healths: dict[str, TableHealth] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What must be shown in red, a sentence each."""
     failed: set[str] = field(default_factory=set)
-    """The tables of which an action failed, or met a faster writer in all its parts."""
+    """Tables with an action that failed, or lost all its parts to a faster writer."""
 
     def run(self, budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
-        """Maintains the tables, and returns what the run shows and its faults.
-
-        budget: bytes that may be rewritten. dry_run: only plan.
-        """
+        """Returns what the run shows, and its faults. budget: bytes to rewrite. dry_run: only plan."""
         forget_parent(self.context)
         self._look()
         writing, now = flights(self.context.instance, self.tables, location_of(self.context.run)), time.time()
@@ -125,7 +118,6 @@ class MaintenanceRun:
         return {PLAN: plan_table(planned), "done": done_table(self.done), **self._shown(planned.taken)}, self.faults
 
     def _shown(self, taken: Sequence[Action]) -> dict[str, Any]:
-        """Returns what the collector found, if it was asked, and the numbers of tables that nothing is done to."""
         done_to = {action.table for action in taken}
         others = [health for name, health in self.healths.items() if name not in done_to]
         measured = measured_table(others, self.policy.levels)
@@ -133,12 +125,12 @@ class MaintenanceRun:
 
     @cached_property
     def reader(self) -> HealthReader:
-        """The reader of the tables' health, from the catalog and Dagster's instance."""
+        """Reads the tables' health."""
         return HealthReader.of(self.lakehouse, self.lakehouse.catalog(), self.context.instance)
 
     @cached_property
     def means(self) -> MaintenanceContext:
-        """The means by which this run carries out its actions; its own id and creation time are their token."""
+        """What this run's actions need."""
         record = self.context.instance.get_run_record_by_id(self.context.run.run_id)
         assert record, "Dagster's storage has the run that it executes"
         return MaintenanceContext(
@@ -154,10 +146,7 @@ class MaintenanceRun:
         )
 
     def _look(self) -> None:
-        """Reads the health of the tables that exist.
-
-        A table whose health can't be read is a fault; the others are maintained.
-        """
+        """Unreadable health is a fault; the other tables are maintained."""
         for table in self.tables:
             try:
                 if loaded := self.reader.load(table):
@@ -170,7 +159,7 @@ class MaintenanceRun:
         for action in actions:
             try:
                 faults = action.level.look(self.means, action).faults
-            except Exception as error:  # catalogs and storages have errors of their own
+            except Exception as error:  # catalogs and storages raise errors of many classes
                 self._fault(f"{action.table}, {action.level.name}", error)
                 continue
             self.faults += [f"{action.table}, {action.level.name}: {fault}" for fault in faults]
@@ -179,10 +168,7 @@ class MaintenanceRun:
         self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        """Carries out actions one after the other.
-
-        The run's tags say beforehand which table is at work: whoever kills the run leaves that table's name there.
-        """
+        """Tags name the table at work beforehand, so that a killed run still tells."""
         rewritten = 0
         for action in actions:
             note_rewritten(self.context, rewritten + action.size)
@@ -192,11 +178,11 @@ class MaintenanceRun:
             note_table(self.context, action.table, FAILED if action.table in self.failed else DONE)
 
     def _done(self, action: Action) -> int:
-        """Carries out an action, and returns the bytes that it rewrote; those that were expected where it failed."""
+        """Returns the rewritten bytes, or the expected ones if it failed."""
         where, started = f"{action.table}, {action.level.name}", time.monotonic()
         try:
             result = action.level.carry_out(self.means, action)
-        except Exception as error:  # catalogs and storages have errors of their own
+        except Exception as error:  # catalogs and storages raise errors of many classes
             self._fault(where, error)
             self.failed.add(action.table)
             return action.size
@@ -209,10 +195,7 @@ class MaintenanceRun:
         return result.size
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Reports the checks' results after the work, which is done whether or not they can be found out.
-
-        The checks of a table that a run writes are left to that run.
-        """
+        """Evaluates the checks, except of a table that a run under way will evaluate."""
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
             stored = LastEvaluations.of(instance, table.key, time.time())

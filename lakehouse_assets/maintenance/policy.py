@@ -1,7 +1,4 @@
-"""Decides which maintenance is done now: all tables' work, ranked by gain and cost under one budget, with reasons.
-
-Pure.
-"""
+"""Decides which maintenance to do now, ranked by gain and cost under one budget. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason
 from lakehouse_assets.run.in_flight import Flight, meet
 
 S3_TABLES = "--table-s3"
-"""The suffix of the names of the buckets that S3 Tables makes for its tables."""
+"""The suffix of S3 Tables' buckets."""
 SPEED = 16 * MIB
-"""Bytes that either engine rewrites in a second, with the proof: without a JVM, 22 MB in 200 files take about 1.5 s on
-a core of ours (docs/measured.md)."""
+"""Bytes rewritten and proved in a second: without a JVM, 22 MB in 200 files take about 1.5 s on a core of ours
+(docs/measured.md)."""
 START = {Engine.PYTHON: 0.2, Engine.SPARK: 75.0}
-"""Seconds before the first byte is rewritten, once for each action; Spark's is a task's with its image and a JVM."""
+"""Seconds before the first byte; for Spark, those of a task, its image and a JVM."""
 EACH_FILE = {Engine.PYTHON: 0.002, Engine.SPARK: 0.01}
-"""Seconds for each file that is read."""
+"""Seconds for each file read."""
 VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
-"""vCPUs that an engine keeps busy in production (deploy/stacks/dagster.yaml, compute.yaml)."""
+"""vCPUs kept busy in production (deploy/stacks/dagster.yaml, compute.yaml)."""
 
 
 class LeftOut(StrEnum):
-    """The reason why a level is left out of a table for ever: time and other work change nothing about it."""
+    """Why a level never touches a table: neither time nor other work changes it."""
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
@@ -43,25 +40,24 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True)
 class Policy:
-    """The choices that a plan follows."""
+    """The rules of a plan."""
 
     levels: Sequence[MaintenanceLevel]
-    """The levels that may be done; a partition is rewritten for the first of these that asks."""
+    """A partition is rewritten for the first that asks."""
     tables: Mapping[str, Maintenance]
-    """How the owners want their tables maintained, by identifier."""
+    """The owners' choices by identifier."""
     force: bool = False
-    """Whether work is done below its limits too."""
     patient: bool = True
-    """Whether what was written a short while ago is left for later."""
+    """Whether to leave recent writes for later."""
 
     def care(self, identifier: str) -> Maintenance:
-        """Returns how the owner wants a table maintained; the defaults for a table that is not in ``tables``."""
+        """Returns the owner's choices for a table."""
         return self.tables.get(identifier, Maintenance())
 
 
 @dataclass(frozen=True)
 class NotTaken:
-    """An action, or a part of one, that is worth taking, and why it is not taken."""
+    """Worthwhile work that is not taken."""
 
     action: Action
     why: str
@@ -69,22 +65,19 @@ class NotTaken:
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions to take now, and those that are left."""
+    """The actions to take now, and the others."""
 
     taken: tuple[Action, ...]
-    """In the order in which to carry them out."""
+    """In order of execution."""
     not_taken: tuple[NotTaken, ...]
 
 
 def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> list[Candidate]:
-    """Returns all that a table's health asks for, each with what speaks against doing it now.
-
-    writing: the runs that write the table or are about to. now: seconds since 1970.
-    """
+    """Returns all work that a table asks for. writing: runs that write it, or will. now: seconds since 1970."""
     found = list(_asked(health, policy, writing, now))
-    # A partition is rewritten once: for the first level that asks and is not left out, else for the first that asks.
+    # A partition is rewritten once: for the first level that asks and isn't left out, else for the first that asks.
     of_partition: dict[Partition, Candidate] = {}
-    for one in sorted(found, key=lambda one: isinstance(one.why_not, LeftOut)):  # stable: in the order of the levels
+    for one in sorted(found, key=lambda one: isinstance(one.why_not, LeftOut)):  # stable: keeps the order of levels
         if one.partition:
             of_partition.setdefault(_key(one.partition), one)
     return [one for one in found if one.partition is None or of_partition[_key(one.partition)] is one]
@@ -115,10 +108,7 @@ def _left_out(level: MaintenanceLevel, health: TableHealth, care: Maintenance) -
 def _too_soon(
     partition: PartitionHealth, policy: Policy, care: Maintenance, writing: Sequence[Flight], now: float
 ) -> str:
-    """Tells why the partition is left for later: a run writes it or has just written it; empty if neither.
-
-    A rewrite of files that a writer replaces meanwhile would be in vain.
-    """
+    """A rewrite of files that a writer replaces meanwhile is wasted."""
     keys = None if partition.key is None else [partition.key]
     if writer := next((flight.name for flight in writing if meet(flight.keys, keys)), None):
         return f"a run that writes it is queued or under way: {writer}"
@@ -129,16 +119,14 @@ def _too_soon(
 
 
 def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
-    """Decides what to do now, and what not, with the reason of each.
+    """Decides what to do now, and why not the rest. budget: in bytes.
 
-    Pieces of work of all tables are ranked by what a scan is spared for each vCPU-second spent, times the table's
-    weight. They are taken as long as the budget lasts; a piece that does not fit leaves room for smaller ones.
-
-    budget: bytes that may be rewritten over all tables.
+    Ranks by scan work saved for each vCPU-second, times the table's weight. A piece beyond the budget leaves room for
+    smaller ones.
     """
     found = list(found)
     alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)
-    spent, in_process = 0, Counter[str]()  # bytes: in all, and of each table those rewritten in the run's own process
+    spent, in_process = 0, Counter[str]()  # bytes: in all; in this process, by table
 
     def score(candidate: Candidate) -> float:
         start = START[candidate.engine] / alike[candidate.table, candidate.level.name, candidate.engine]
@@ -146,10 +134,7 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
         return policy.care(candidate.table).weight * candidate.gain.scan_work / spent
 
     def take(candidate: Candidate) -> Candidate:
-        """Pays for a candidate, and returns it; where the budget does not suffice, with the reason in ``why_not``.
-
-        A rewrite that is too much for the run's own process is given to Spark.
-        """
+        """Pays for a candidate, or sets ``why_not``. Work too large for this process goes to Spark."""
         nonlocal spent
         size, here = candidate.size, candidate.partition is not None and candidate.engine is Engine.PYTHON
         if here and in_process[candidate.table] + size > SMALL:
@@ -167,20 +152,16 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
     taken = [take(one) for one in sorted((c for c in found if not c.why_not), key=score, reverse=True)]
     actions = _actions([c for c in taken if not c.why_not])
     left = _actions([c for c in [*taken, *found] if c.why_not])
-    actions.sort(key=lambda pair: pair[0].level.order)  # stable: the best first among their like
+    actions.sort(key=lambda pair: pair[0].level.order)  # stable: keeps the best first
     return Plan(tuple(action for action, _ in actions), tuple(NotTaken(action, why) for action, why in left))
 
 
 def _seconds(candidate: Candidate) -> float:
-    """Estimates how long a piece takes, without the start of its engine."""
     return candidate.size / SPEED + candidate.files * EACH_FILE[candidate.engine]
 
 
 def _actions(found: Iterable[Candidate]) -> list[tuple[Action, str]]:
-    """Joins the pieces of one table, level and engine into an action, returned with the reason not to take it, or "".
-
-    Pieces with different reasons become different actions. They keep the order of their first pieces.
-    """
+    """Joins pieces of one table, level, engine and ``why_not``."""
     groups: dict[tuple[str, str, Engine, str], list[Candidate]] = defaultdict(list)
     for c in found:
         groups[c.table, c.level.name, c.engine, c.why_not].append(c)

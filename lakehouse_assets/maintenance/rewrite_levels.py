@@ -1,7 +1,4 @@
-"""The levels ``deletes``, ``undersized``, ``fragments`` and ``sort``: partitions whose files are rewritten.
-
-How files are rewritten, proved and landed is in the room rewrite.
-"""
+"""The levels ``deletes``, ``undersized``, ``fragments`` and ``sort``, which rewrite files of partitions."""
 
 from __future__ import annotations
 
@@ -39,15 +36,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.rewrite.compact import CompactionReport, PartitionReport
 
 SMALL = 128 * MIB
-"""The most bytes of one table that one run rewrites in its own process, without a JVM."""
+"""The most bytes of one table that a run rewrites without a JVM."""
 WORST = 10
-"""The most partitions that are named with a finding."""
 
 
 def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]:
-    """Returns what a partition's rewrite gains, the bytes that it rewrites, and the files that it reads.
+    """Returns the gain of a partition's rewrite, its bytes, and its files.
 
-    It is of the small files, or of all files where rows are deleted. target: bytes that a data file should have.
+    Rewrites the small files, or all files if rows are deleted. target: in bytes.
     """
     if partition.has_deletes:
         files, size = partition.files, partition.size
@@ -64,7 +60,7 @@ class RewriteLevel(MaintenanceLevel):
     """A level that rewrites files of partitions."""
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Rewrites files without a JVM or by workers; by workers also where only now a part turns out to need Spark."""
+        """Rewrites in this process, or by workers if only now a part turns out to need Spark."""
         token = means.token(action)
         if action.engine is Engine.SPARK:
             return self._by_spark(means, action, token)
@@ -81,7 +77,7 @@ class RewriteLevel(MaintenanceLevel):
         )
         if report.needs_spark:
             means.context.log.info(f"{action.table}, {self.name}, by Spark: {'; '.join(report.needs_spark)}")
-            # A token of its own: the run may have an action by Spark beside this one.
+            # A separate token: the run may also have an action by Spark.
             return self._by_spark(means, action, replace(token, text=f"{token.text}.{Engine.SPARK}"))
         return self._landed(means, action, report)
 
@@ -106,35 +102,35 @@ class RewriteLevel(MaintenanceLevel):
 
 
 class LimitedLevel(RewriteLevel):
-    """A level that rewrites the partitions of which a number reaches its limit."""
+    """A level with a limit for a number of each partition."""
 
     limit: Limit
     forced: float = sys.float_info.min
-    """The number from which on a partition is rewritten where a person forces it."""
+    """The limit if a person forces a rewrite."""
 
     @abstractmethod
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns the number that is compared with the limit. target: bytes that a data file should have."""
+        """Returns the number. target: in bytes."""
 
     @abstractmethod
     def amount(self, number: float, health: TableHealth) -> str:
-        """Writes such a number."""
+        """Formats the number."""
 
     @abstractmethod
     def what(self, health: TableHealth) -> str:
-        """Says what the amount is of, in a sentence after it."""
+        """Returns what the amount is of."""
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Tells whether a rewrite would gain anything."""
+        """Whether a rewrite would gain anything."""
         return rewrite_of(partition, target)[0].files > 0
 
     def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
-        """Tells whether the partition is to be rewritten."""
+        """Whether to rewrite the partition."""
         least = self.forced if force else self.limit.warn
         return self.number(partition, health.target) >= least and self.gains(partition, health.target)
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """Yields one finding for all partitions that ask for the level."""
+        """Yields one finding for all partitions."""
         found = [partition for partition in health.partitions if self.asks(partition, health)]
         worst = heapq.nlargest(WORST, found, key=lambda partition: self.number(partition, health.target))
         if not worst:
@@ -146,12 +142,12 @@ class LimitedLevel(RewriteLevel):
         yield Finding(Check.FILES, severity, self.name, message, tuple(worst))
 
     def measured(self, health: TableHealth) -> str:
-        """Says the number of the worst of the partitions that would gain by a rewrite, and the limit."""
+        """Returns the worst number that a rewrite improves, and the limit."""
         numbers = (self.number(p, health.target) for p in health.partitions if self.gains(p, health.target))
         return f"{self.amount(max(numbers, default=0), health)} of {self.amount(self.limit.warn, health)}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the partitions that ask for the level."""
+        """Yields the partitions to rewrite."""
         for partition in health.partitions:
             if self.asks(partition, health, force=force):
                 gain, size, files = rewrite_of(partition, health.target)
@@ -169,73 +165,70 @@ class FragmentsLevel(LimitedLevel):
     limit = Limit(12, 120)
 
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns how many fragments the partition has."""
+        """Returns the fragments."""
         return partition.fragments
 
     def amount(self, number: float, health: TableHealth) -> str:
-        """Writes a number of fragments."""
+        """Formats the number."""
         return f"{number:,.0f}"
 
     def what(self, health: TableHealth) -> str:
-        """Says what a fragment is."""
+        """Explains fragments."""
         return f"fragments (files of at most {size_text(health.limits.fragment)}, target {size_text(health.target)})"
 
 
 class UndersizedLevel(LimitedLevel):
-    """Rewrites partitions whose small files would fill one of the target size, as Amoro's major optimizing does."""
+    """Rewrites partitions whose small files would fill one, as Amoro's major optimizing does."""
 
     name = Level.UNDERSIZED.value
     limit = Limit(1, 10)
 
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns the bytes of undersized files, as a multiple of the target size."""
+        """Returns the undersized bytes in targets."""
         return partition.undersized_size / target
 
     def amount(self, number: float, health: TableHealth) -> str:
-        """Writes the bytes."""
+        """Formats the bytes."""
         return size_text(number * health.target)
 
     def what(self, health: TableHealth) -> str:
-        """Says what an undersized file is."""
+        """Explains undersized files."""
         limit, target = size_text(health.limits.undersized), size_text(health.target)
         return f"in files of at most {limit}, enough for files of the target {target}"
 
 
 class DeletesLevel(LimitedLevel):
-    """Rewrites partitions with deleted rows, from Amoro's 0.1 on; an error is when as many may be deleted as stay."""
+    """Rewrites partitions with deleted rows: a warning from Amoro's 0.1, an error once half may be deleted."""
 
     name = Level.DELETES.value
     limit = Limit(0.1, 0.5)
     forced = 0.0
-    """Of delete files that apply to nothing, the share is 0."""
+    """Delete files that apply to nothing have share 0."""
 
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns the share of rows that may be deleted."""
+        """Returns the share of possibly deleted rows."""
         return partition.deleted_share
 
     def amount(self, number: float, health: TableHealth) -> str:
-        """Writes the share."""
+        """Formats the share."""
         return f"{number * 100:.3g} %"
 
     def what(self, health: TableHealth) -> str:
-        """Says which rows they are."""
+        """Explains the rows."""
         return "of the rows deleted, at most, by delete files"
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Tells whether there are any deletes to apply."""
+        """Whether there are deletes to apply."""
         return partition.has_deletes
 
     def measured(self, health: TableHealth) -> str:
-        """Says how many delete files there are too: those that delete few rows are left."""
+        """Adds the number of delete files, since those that delete few rows stay."""
         deletes = health.total("delete_files")
         files = f" of the rows of a partition, {deletes:,} delete files" if deletes else ""
         return super().measured(health) + files
 
     def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
-        """Removes the delete files that apply to nothing any more, in a commit of their own.
-
-        The files that were rewritten may have been the last that needed them.
-        """
+        """Also removes delete files that no file needs after the rewrite, in a separate commit."""
         from lakehouse_assets.rewrite.manifests import remove_dangling_deletes
 
         result, token = super()._landed(means, action, report), means.token(action)
@@ -249,14 +242,14 @@ class DeletesLevel(LimitedLevel):
 
 
 class SortLevel(RewriteLevel):
-    """Sorts whole partitions, by Spark; only on request, as metadata does not tell whether rows are sorted."""
+    """Sorts whole partitions by Spark; only on request, as metadata doesn't tell whether rows are sorted."""
 
     name = Level.SORT.value
     order = 2
     by_itself = False
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields all partitions of a table that has an order; what it gains only its readers know."""
+        """Yields all partitions of a table with an order."""
         if not health.is_sorted and not care.zorder:
             return
         for partition in health.partitions:
@@ -266,7 +259,7 @@ class SortLevel(RewriteLevel):
 
 
 def rewrite_reason(candidates: Iterable[Candidate]) -> str:
-    """Says why partitions are rewritten, with the numbers, and why Spark is needed."""
+    """Returns why, with numbers, and why by Spark."""
     found = [(candidate.partition, candidate.why_spark) for candidate in candidates if candidate.partition]
     deletes = sum(partition.delete_files for partition, _ in found)
     files = sum(partition.small_files for partition, _ in found)
@@ -276,7 +269,7 @@ def rewrite_reason(candidates: Iterable[Candidate]) -> str:
 
 
 def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
-    """Returns the result of any engine's rewrite. metadata: of the table after it, in which the gain is looked up."""
+    """Returns the result. metadata: of the table afterwards."""
     from lakehouse_assets.rewrite.compact import Outcome
 
     outcomes = Counter(p.outcome for p in report.partitions)
@@ -293,10 +286,7 @@ def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
 
 
 def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
-    """Reads the gain in the snapshot's own summary.
-
-    The report can't tell it: delete files that were applied may still be needed by other files, and stay.
-    """
+    """The report can't tell: other files may still need delete files that were applied."""
     snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     summary = snapshot.summary if snapshot and snapshot.summary else {}
     removed, added, deletes = (
@@ -306,7 +296,6 @@ def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
 
 
 def _summary(report: CompactionReport) -> str:
-    """Says, for people, what became of the partitions."""
     landed = report.landed
     files = f"{sum(p.files_before for p in landed):,} → {sum(p.files_after for p in landed):,} files"
     size = " → ".join(map(size_text, (sum(p.bytes_before for p in landed), sum(p.bytes_after for p in landed))))
@@ -317,7 +306,7 @@ def _summary(report: CompactionReport) -> str:
 
 
 def _proof(report: CompactionReport) -> str:
-    """Returns the rows and the digest that all that landed has in common before and after; "" without a proof."""
+    """Returns the rows and digest of all that landed."""
     from lakehouse_assets.wire.work import Digest
 
     proofs = [p.proof for p in report.landed if p.proof]

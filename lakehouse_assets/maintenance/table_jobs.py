@@ -1,12 +1,10 @@
-"""The jobs that a person starts for one table.
+"""Jobs that a person starts for one table.
 
-``lakehouse_restore`` brings files back that the collector has put into the trash. ``lakehouse_drop_missing`` drops
-files from the metadata that somebody else deleted from storage. ``lakehouse_take_over`` says for all to see that this
-catalog has a table, after another one has had it too. How files come back, are missed and dropped, and what the
-collector does with a table of another catalog, is collect/'s.
+``lakehouse_restore`` brings files back from the trash. ``lakehouse_drop_missing`` drops files from the metadata that
+somebody else deleted from storage. ``lakehouse_take_over`` records that this catalog has a table that another one had.
 """
 
-# No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
+# No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,22 +29,17 @@ if TYPE_CHECKING:
     from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection
 
 NAMED = 5
-"""The most files that could not come back and are named, each with the reason."""
+"""The most files named that could not come back."""
 SHOWN = 1000
 """The most files that a dry run names."""
 COLUMNS = ("file", "size", "why it went", "run")
-"""The columns of the table that a dry run shows."""
 MISSING = ("file", "content", "partition", "rows", "written by", "in the trash")
-"""The columns of the table of missing files."""
 
 
 class RestoreConfig(dg.Config):
-    """Says what to bring back: all that the trash has of a table, or what the other fields name.
+    """What to restore. Shows in the launchpad."""
 
-    Shows in the launchpad.
-    """
-
-    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    # It has a default because the launchpad fills in only fields with one. The job refuses the default.
     table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
     run: str = Field("", description="Only what this run put into the trash: its whole id; none: of all runs.")
     paths: list[str] = Field(
@@ -56,9 +49,9 @@ class RestoreConfig(dg.Config):
 
 
 class DropMissingConfig(dg.Config):
-    """Says of which table to drop missing files. Shows in the launchpad."""
+    """The table whose missing files to drop. Shows in the launchpad."""
 
-    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    # It has a default because the launchpad fills in only fields with one. The job refuses the default.
     table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
     dry_run: bool = Field(
         True,
@@ -68,9 +61,9 @@ class DropMissingConfig(dg.Config):
 
 
 class TakeOverConfig(dg.Config):
-    """Says what to take over. Shows in the launchpad."""
+    """The table to take over. Shows in the launchpad."""
 
-    # It has a default, as the launchpad fills in only fields that have one. The job refuses it.
+    # It has a default because the launchpad fills in only fields with one. The job refuses the default.
     table: str = Field(
         "",
         description="Required: its identifier, such as nyc.flights. No other catalog may have the table any more: "
@@ -79,10 +72,7 @@ class TakeOverConfig(dg.Config):
 
 
 def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job that brings files back. tags: those of its runs.
-
-    It is in the pool of maintenance, as a collection at the same time would wait for it.
-    """
+    """Returns the job, in maintenance's pool because a collection at the same time would wait for it."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
@@ -95,10 +85,7 @@ def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> d
 
 
 def drop_missing_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job that drops missing files from a table's metadata. tags: those of its runs.
-
-    It is in the pool of maintenance, so that no file is brought back meanwhile.
-    """
+    """Returns the job, in maintenance's pool so that no file is brought back meanwhile."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="drop_missing", pool=POOL, out=dg.Out(dg.Nothing))
@@ -113,10 +100,7 @@ def drop_missing_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS)
 
 
 def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job that notes whose a table is. tags: those of its runs.
-
-    It is in the pool of maintenance, so that no pass of the collector is under way meanwhile.
-    """
+    """Returns the job, in maintenance's pool so that no collector pass is under way meanwhile."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))
@@ -132,7 +116,7 @@ def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) ->
 
 @contextmanager
 def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str]) -> Iterator[None]:
-    """Refuses a table that is not declared, and turns what a person can act on into Dagster's failure."""
+    """Refuses an undeclared table, and raises dg.Failure for errors that a person can act on."""
     if table not in known:
         what = f"unknown table {table}" if table else "no table was named"
         raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
@@ -176,7 +160,6 @@ def _trashes(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
 
 
 def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, Any]:
-    """Returns what a dry run shows of the files that the trash has; it names the first SHOWN."""
     found = [
         (recorded.batch.run, recorded.batch.entries[n])
         for trash in trashes
@@ -192,12 +175,7 @@ def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, 
 def _shown(
     context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str
 ) -> dict[str, Any]:
-    """Returns what is shown of what came back.
-
-    Raises dg.Failure if anything that was asked for could not come back, or if nothing was found.
-
-    ledgers: where they lie.
-    """
+    """Raises dg.Failure if a requested file could not come back, or if nothing was found."""
     restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
     lost = [kept for report in reports for kept in report.lost]
     text = f"{restored:,} files ({size_text(size)}) are back, {there:,} were there already"
@@ -216,7 +194,7 @@ def _shown(
 
 
 def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lakehouse: Lakehouse) -> dict[str, Any]:
-    # Import what definitions need not load.
+    # Definitions need not load these.
     from lakehouse_assets.collect.missing import RUN_ID, DropMissing, in_trash, is_data, named, partition_name, run_of
     from lakehouse_assets.collect.seen import load
     from lakehouse_assets.commit.commit_part import SummaryEntries
@@ -273,7 +251,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
 
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
-    # Import what definitions need not load.
+    # Definitions need not load these.
     from lakehouse_assets.collect.report import refusals
     from lakehouse_assets.collect.seen import load
     from lakehouse_assets.maintenance.levels import site_of

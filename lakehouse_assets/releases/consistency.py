@@ -1,7 +1,4 @@
-"""Decides whether tables fit together: that none of them was made from inputs that the others don't have.
-
-Read are Dagster's log and the metadata of the pinned tables.
-"""
+"""Decides whether tables fit together: none was made from inputs that the others don't have."""
 
 from __future__ import annotations
 
@@ -26,22 +23,20 @@ Made = Mapping[Partition, dg.AssetMaterialization]
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A member as a release found it: its metadata, and the snapshot that is to be released."""
+    """A member's metadata, and the snapshot to release."""
 
     key: dg.AssetKey
-    """Of its asset."""
     identifier: str
     metadata: TableMetadata
     snapshot: Snapshot
     io: FileIO
-    """For its files."""
     before: int | None = None
-    """The snapshot in the newest release, which was looked at then; None where that has none of this table."""
+    """Its snapshot in the newest release, which was checked then."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """Reads what Dagster knows: its log, and which assets are made from which."""
+    """Reads Dagster's log and asset graph."""
 
     instance: dg.DagsterInstance
     graph: BaseAssetGraph[Any]
@@ -56,10 +51,10 @@ class Log:
         made: Mapping[dg.AssetKey, Made],
         reload: Callable[[str], TableMetadata],
     ) -> Iterator[str]:
-        """Yields a sentence for each table of which the log and the pinned snapshot speak of different versions.
+        """Yields a sentence for each table whose log and pinned snapshot disagree.
 
-        As a rule that is over in a moment: a run has committed and not reported yet, or both since the table was
-        pinned. made: of the members. reload: loads a table's metadata as it is now, by its identifier.
+        Usually this ends soon: a run has not reported yet, or has committed since. reload: loads a table's current
+        metadata.
         """
         for table in pinned:
             of_partition = _named(made[table.key])
@@ -82,10 +77,7 @@ class Log:
     def _unreported(
         self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
     ) -> Iterator[str]:
-        """Yields a sentence for a commit of a run that the log does not name.
-
-        line: the snapshots that led to the pinned one. named: of each partition, the snapshot that the log names.
-        """
+        """Yields a sentence for a run's commit that the log does not name."""
         ids = {*named.values()}
         by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
         if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
@@ -93,11 +85,11 @@ class Log:
             return
         seen = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
         unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in ids]
-        # A run that published in parts has its chain's id first in each part's token.
+        # If a run publishes in parts, each part's token starts with its chain's id.
         tokens = {one.snapshot_id: str(one.summary and one.summary[TOKEN]).partition(".")[0] for one in unnamed}
         known = chains(self.instance, {*tokens.values()})
         for one in unnamed:
-            # Later runs made its partitions again, which the log names instead; or it has not reported.
+            # Either later runs made its partitions again, and the log names those, or it has not reported.
             chain = known.get(tokens[one.snapshot_id])
             if chain is None or chain.succeeded or self._has_reported(table.key, one):
                 continue
@@ -111,7 +103,7 @@ class Log:
         return any(record.asset_key == key for record in records)
 
     def _planned(self, key: dg.AssetKey, snapshot: Snapshot) -> set[Partition]:
-        """Returns the partitions of the asset that the run of a snapshot was for."""
+        """Returns the partitions that a snapshot's run was for."""
         found: set[Partition] = set()
         planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
         for record in self.instance.get_records_for_run(_run_of(snapshot), of_type=planned).records:
@@ -131,11 +123,10 @@ class Log:
         )
 
     def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
-        """Yields a sentence for each table that was made from another version of an input than is there now.
+        """Yields a sentence for each table made from an outdated version of an input.
 
-        Looked at are the members and what lies between them, so that no member was made from what others don't have.
-        members: keys of assets. made: their latest materializations. Those that say whether the members are what was
-        pinned, read once: what is reported later may be of runs that have committed since.
+        Checks the members and the tables between them. made: as compared with the pinned snapshots; later ones may
+        belong to runs that have committed since.
         """
         above = self._reach(members, lambda key: self.graph.get(key).parent_keys)
         below = self._reach(members, lambda key: self.graph.get(key).child_keys)
@@ -154,7 +145,6 @@ class Log:
     def _reach(
         self, keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]
     ) -> set[dg.AssetKey]:
-        """Returns the keys and all that can be reached from them."""
         found, waiting = set(keys), [*keys]
         while waiting:
             new = {*step(waiting.pop())} - found
@@ -168,7 +158,6 @@ def _run_of(snapshot: Snapshot) -> str:
 
 
 def _named(made: Made) -> dict[Partition, int]:
-    """Returns the snapshot that an asset's latest materialization of each partition names."""
     values = {partition: one.metadata.get("snapshot_id") for partition, one in made.items()}
     return {partition: int(str(value.value)) for partition, value in values.items() if value is not None}
 
@@ -178,9 +167,9 @@ def _only_rewrites(snapshot: Snapshot) -> bool:
 
 
 def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
-    """Returns the snapshots that certainly did not lead to the head of a line.
+    """Returns the snapshots that certainly did not lead to the line's head.
 
-    The line ends where a parent has expired: older snapshots may have led to it.
+    Older snapshots than the line's may have, as it ends at an expired parent.
     """
     ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
     return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids

@@ -1,4 +1,4 @@
-"""Has Dagster's daemon make a release once all its tables are current."""
+"""Makes a release automatically once all its tables are current."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from lakehouse_assets.run.updated import HOURLY, when_updated
 
 
 class FitTogether(dg.AutomationCondition[dg.AssetKey]):
-    """Holds while none of the tables was made from another version of an input than is there now.
-
-    Looked at are the inputs that are among the tables, or lie between them.
-    """
+    """True while no table was made from an outdated version of an input that is among or between them."""
 
     def __init__(self, *tables: dg.AssetKey) -> None:
         self._tables = tables
 
     @property
     def name(self) -> str:
-        """The condition's name in Dagster."""
+        """The name in Dagster."""
         return "fit_together"
 
     @property
     def description(self) -> str:
-        """The condition in words that name the tables, as Dagster shows it."""
+        """The condition in words."""
         return f"{', '.join(key.to_user_string() for key in self._tables)} are made from each other as they are now"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """Returns the same id wherever the condition is used."""
+        """Returns a constant id."""
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
@@ -36,17 +33,16 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
 
         candidates = context.candidate_subset
         log = Log(context.asset_graph_view.instance, context.asset_graph)
-        # The log is read only where something was published.
+        # Reads the log only if something was published.
         if not candidates.is_empty and any(log.stale_members(self._tables, log.made(self._tables))):
             candidates = context.get_empty_subset()
         return dg.AutomationResult(context, true_subset=candidates)
 
 
 def when_current(*tables: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition[dg.AssetKey]:
-    """Requests a release when one of its tables was published since the last one, and all of them are current.
+    """Requests a release if a table was published since the last one, and all are current.
 
-    So a release waits for what is made from an updated table, and for the other tables that are. again: when one is
-    requested again that has failed (cron, UTC).
+    So a release waits for the tables made from an updated one. again: when to retry a failed one (cron, UTC).
 
     Example:
         >>> from lakehouse_assets import Release, Table, column, when_current

@@ -1,4 +1,4 @@
-"""A release's pointer: the table that names its snapshots, and how readers follow it."""
+"""A release's pointer table, and how readers follow it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession  # noqa: TID251  types only
 
 POINTER = "releases"
-"""The name of the table in the domain's namespace."""
 MOST = 1000
-"""The most releases that a pointer names: each reader reads all of them."""
+"""Each reader reads all of them."""
 MARK = "lakehouse.pointer-of"
-"""The property that tells a pointer from a table of the same name: the name of its releases."""
+"""The property that marks a pointer."""
 SCHEMA = Schema(
     NestedField(1, "release", LongType(), required=True, doc="The release's number: 1, 2, 3, …"),
     NestedField(2, "released_at", TimestamptzType(), required=True, doc="When it was released"),
@@ -41,7 +40,7 @@ SCHEMA = Schema(
     NestedField(8, "rows", LongType(), required=False, doc="The rows of the snapshot, where they were counted"),
 )
 PROPERTIES = {
-    # Nobody travels through the pointer's own past: its rows have all releases that are kept.
+    # The pointer's own history is not needed: its rows have all kept releases.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -49,17 +48,15 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Member:
-    """One table of a release, at its snapshot."""
+    """One table of a release."""
 
     table: str
-    """The identifier."""
     uuid: str
-    """The table's UUID: under the same name, another one is another table."""
+    """Another table may get the name later."""
     snapshot_id: int
     committed_at: datetime
-    """When the snapshot was committed."""
     rows: int | None
-    """How many rows it has; None where they were not counted, as too many files delete some of them."""
+    """None if too many files delete rows to count them."""
 
 
 @dataclass(frozen=True)
@@ -69,30 +66,26 @@ class KeptRelease:
     number: int
     released_at: datetime
     run_id: str
-    """The Dagster run that released it."""
     members: tuple[Member, ...]
 
     @property
     def version(self) -> str:
-        """A hash of the snapshots: two releases of the same snapshots have the same."""
+        """Equal for releases of the same snapshots."""
         text = "\n".join(sorted(f"{one.table} {one.uuid} {one.snapshot_id}" for one in self.members))
         return sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """The pointer as it was when it was loaded."""
+    """The pointer when it was loaded."""
 
     table: IcebergTable
     releases: tuple[KeptRelease, ...]
-    """The kept releases, oldest first."""
+    """Oldest first."""
 
     @classmethod
     def read(cls, table: IcebergTable) -> Pointer:
-        """Reads the rows of a pointer's table as it was loaded.
-
-        Raises ForeignVersion where it has other columns, and what catalogs and storages raise.
-        """
+        """Reads a pointer's rows. Raises ForeignVersion if columns are missing, and the errors of its storage."""
         found = [column.name for column in table.schema().columns]
         if missing := [column.name for column in SCHEMA.columns if column.name not in found]:
             raise ForeignVersion(
@@ -104,46 +97,40 @@ class Pointer:
 
     @property
     def newest(self) -> KeptRelease | None:
-        """The release that readers get; None before the first one."""
+        """The release that readers get."""
         return self.releases[-1] if self.releases else None
 
     def of_run(self, run_id: str) -> KeptRelease | None:
-        """Returns the release of a Dagster run; None where the run has released nothing that is kept."""
+        """Returns the kept release of a Dagster run."""
         return next((one for one in self.releases if one.run_id == run_id), None)
 
     def before(self, release: KeptRelease) -> KeptRelease | None:
-        """Returns the kept release before another one; None where there is none."""
+        """Returns the kept release before another one."""
         return next((one for one in reversed(self.releases) if one.number < release.number), None)
 
     def move(self, releases: Sequence[KeptRelease]) -> None:
-        """Tries once to replace all rows, in one commit of the table.
-
-        Raises CommitFailedException where the pointer has moved since it was loaded.
-        """
+        """Replaces all rows in one commit, without retries. Raises CommitFailedException if the pointer has moved."""
         from lakehouse_assets.commit.snapshot import LeanTransaction
 
-        # Not PyIceberg's own transaction: on a conflict that one would try again, over a release it has not seen.
+        # PyIceberg's own transaction would retry after a conflict, and overwrite a release that it has not seen.
         transaction = LeanTransaction(self.table)
         transaction.overwrite(_to_arrow(releases), snapshot_properties={"lakehouse.run-id": releases[-1].run_id})
         transaction.commit_transaction()
 
 
 def pointer_identifier(name: str) -> str:
-    """Returns the identifier of the pointer of a domain's releases."""
+    """Returns the identifier of a domain's pointer."""
     return f"{name}.{POINTER}"
 
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
-    """Loads a pointer and reads its rows, once. Returns None where there is none. Raises as Pointer.read()."""
+    """Loads a pointer; None if there is none. Raises as Pointer.read()."""
     table = find_table(catalog, pointer_identifier(name))
     return Pointer.read(table) if table and MARK in table.properties else None
 
 
 def open_pointer(catalog: Catalog, name: str) -> Pointer:
-    """Loads a pointer, and creates it where there is none.
-
-    Raises ReleaseRefused where there is another table of that name, and as Pointer.read().
-    """
+    """Loads or creates a pointer. Raises ReleaseRefused if another table has its name, and as Pointer.read()."""
     if (found := load_pointer(catalog, name)) is not None:
         return found
     identifier = pointer_identifier(name)
@@ -158,9 +145,9 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
 
 
 def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:
-    """Returns the snapshots of a table that kept releases name, whether or not their tags are still there.
+    """Returns the snapshots of a table that kept releases name, even if their tags are gone.
 
-    namespaces: those in which a pointer may be: the names of the domains. Raises as Pointer.read().
+    namespaces: the domains. Raises as Pointer.read().
     """
     pointers = (load_pointer(catalog, name) for name in namespaces)
     kept = (release for pointer in pointers if pointer for release in pointer.releases)
@@ -201,21 +188,18 @@ def _release(number: int, rows: Sequence[dict[str, Any]]) -> KeptRelease:
 
 @dataclass(frozen=True)
 class Released:
-    """One release as a reader gets it: its tables, each at its released snapshot, whatever is committed meanwhile."""
+    """One release for readers: each table at its released snapshot, whatever is committed meanwhile."""
 
     name: str
-    """The domain's."""
     number: int
     released_at: datetime
     members: Mapping[str, Member]
-    """Its tables, by identifier."""
     catalog: Catalog = field(repr=False)
     pointer: Pointer = field(repr=False)
-    """What the pointer said when it was loaded."""
 
     @property
     def previous(self) -> Released:
-        """The release before this one, from the same load of the pointer. Raises NoSuchRelease where none is kept."""
+        """The release before this one, from the same load of the pointer. Raises NoSuchRelease."""
         found = [one for one in self.pointer.releases if one.number < self.number]
         if not found:
             raise NoSuchRelease(
@@ -224,10 +208,7 @@ class Released:
         return _released(self.name, found[-1], self.catalog, self.pointer)
 
     def load(self, table: str) -> IcebergTable:
-        """Loads a table as it is now, which has the released snapshot among others.
-
-        table: its identifier. Raises NoSuchRelease where the release has no such table, or can't be read any more.
-        """
+        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it, or can't be read any more."""
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
@@ -241,23 +222,17 @@ class Released:
         return found
 
     def scan(self, table: str, **options: Any) -> DataScan:
-        """Returns PyIceberg's scan of a table, which itself gives Arrow, pandas and DuckDB.
-
-        table: its identifier. options: those of ``pyiceberg.table.Table.scan``. Raises as load().
-        """
+        """Returns PyIceberg's scan, which gives Arrow, pandas and DuckDB. Raises as load()."""
         return self.load(table).scan(snapshot_id=self.members[table].snapshot_id, **options)
 
     def polars(self, table: str) -> pl.LazyFrame:
-        """Returns a table as a lazy frame of Polars. table: its identifier. Raises as load()."""
+        """Returns a lazy Polars frame. Raises as load()."""
         import polars as pl
 
         return pl.scan_iceberg(self.load(table), snapshot_id=self.members[table].snapshot_id)
 
     def spark(self, session: SparkSession, table: str) -> DataFrame:
-        """Returns a table as a frame of Spark.
-
-        session: one that has the same catalog, under the name ``lake``. table: its identifier. Raises as load().
-        """
+        """Returns a frame of a Spark session that has the catalog as ``lake``. Raises as load()."""
         self.load(table)
         return session.read.option("versionAsOf", self.members[table].snapshot_id).table(f"{LAKE}.{table}")
 
@@ -265,11 +240,10 @@ class Released:
 def release(
     name: str, *, at: datetime | None = None, number: int | None = None, catalog: Catalog | None = None
 ) -> Released:
-    """Returns the newest release of a domain, or an earlier one that is kept; its pointer is loaded once.
+    """Returns the newest release of a domain, or an earlier one that is kept; loads its pointer once.
 
-    name: of the domain. at: for the release that was the newest then; UTC where it has no zone. number: of a release.
-    catalog: where it is; None for the lake of this environment. Raises NoSuchRelease, CatalogUnavailable, TypeError for
-    an at that is no datetime, and as load_pointer().
+    at: for the newest release at that time (default UTC). catalog: by default the environment's. Raises NoSuchRelease,
+    CatalogUnavailable, TypeError if ``at`` is no datetime, and as load_pointer().
 
     Example:
         >>> from pyiceberg.catalog import load_catalog

@@ -1,4 +1,4 @@
-"""Publishes a release: pins its tables, checks them, tags their snapshots, and moves the pointer by one commit."""
+"""Publishes a release: pins its tables, checks them, tags their snapshots, and moves the pointer in one commit."""
 
 from __future__ import annotations
 
@@ -36,61 +36,55 @@ from lakehouse_assets.storage.objects import at_once
 logger = logging.getLogger(__name__)
 
 LOOKS, LONGEST_WAIT_S = 5, 4.0
-"""How often the tables are pinned anew while Dagster's log and they speak of different versions, and how long a wait
-between two looks is at most: a run reports within seconds of its commit."""
+"""How often and how long it waits for Dagster's log: a run reports within seconds of its commit."""
 HISTORY = 20
-"""The snapshots of the pointer that stay: each reader's load reads them, and nobody travels to them."""
+"""The snapshots of the pointer that are kept."""
 TAG = "lakehouse.release.{name}."
-"""The prefix of the tags of a domain's releases; behind it is the run's id, so that two releases at once do not move
-each other's."""
+"""A run's id follows, so that concurrent releases don't move each other's tags."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Says what is to be released, and how."""
+    """What to release, and how."""
 
     name: str
-    """The domain's."""
     tables: Sequence[Table]
-    """The members."""
     run_id: str
-    """The Dagster run that releases."""
     keep: int
     keep_for: timedelta
     again: int | None = None
-    """The number of the kept release whose snapshots are released once more; None to release what is there now."""
+    """A kept release to release again; None for the current snapshots."""
     anyway: bool = False
-    """Whether tables that don't fit together are released as well."""
+    """Whether to release tables that don't fit together."""
 
 
 @dataclass(frozen=True)
 class ReleaseOutcome:
-    """Says what became of an order."""
+    """The result of an order."""
 
     release: KeptRelease
     """The release that readers get now."""
     before: KeptRelease | None
-    """The one before it, where one is kept."""
     is_new: bool
-    """Whether this call has made it: not where nothing had changed, or an earlier try of the run has made it."""
+    """False if nothing had changed, or an earlier try of the run made it."""
     misfits: tuple[str, ...] = ()
-    """Why its tables don't fit together, a sentence each; only of one that was ordered anyway."""
+    """Why its tables don't fit together."""
     named: frozenset[str] = frozenset()
-    """The tables that kept releases named until the pointer moved, also those that the domain has no more."""
+    """The tables of kept releases, before the pointer moved."""
 
 
 class MemberMoved(LakehouseError):
-    """A member is not any more what it was when it was pinned: the release must be planned anew."""
+    """A member has changed since it was pinned: the release must be planned again."""
 
 
 def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
-    """Makes the release that was ordered, and moves the pointer to it.
+    """Makes the ordered release, and moves the pointer to it.
 
-    Each attempt plans anew from the pointer and the tables as they are then, so one that was held up never replaces a
-    newer release. Whatever kills it, readers get the release before, or this one.
+    Each attempt plans again from the current pointer and tables, so a delayed one never replaces a newer release. If it
+    is killed, readers get the release before, or this one.
 
-    Raises ReleaseRefused for tables that can't be released or don't fit together, and PublishContended where the
-    attempts ran out or the catalog stayed out of reach.
+    Raises ReleaseRefused if tables can't be released or don't fit together, PublishContended if the attempts run out or
+    the catalog stays unreachable.
     """
     identifier = pointer_identifier(order.name)
 
@@ -108,7 +102,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
 
 
 def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
-    pointer = open_pointer(catalog, order.name)  # before the tables: what another release pins later, conflicts
+    pointer = open_pointer(catalog, order.name)  # before the tables, so that another release's later pins conflict
     if (done := _of_run(pointer, order)) is not None:
         return done
     once_more = order.again is not None
@@ -123,7 +117,7 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     except MemberMoved as moved:
         if once_more:
             raise ReleaseRefused(f"{moved}. Nothing was released") from moved
-        raise CommitFailedException(str(moved)) from moved  # as any conflict: planned anew
+        raise CommitFailedException(str(moved)) from moved  # planned again, as after any conflict
     pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))
     named = frozenset(member.table for one in pointer.releases for member in one.members)
     return ReleaseOutcome(release, pointer.newest, is_new=True, misfits=misfits, named=named)
@@ -135,16 +129,13 @@ def _of_run(pointer: Pointer, order: Order) -> ReleaseOutcome | None:
 
 
 def _now(pointer: Pointer) -> datetime:
-    """Returns the time of a new release: never before the last one's, whatever the clocks of two machines."""
+    """Returns a time after the last release's, even if clocks differ."""
     now = datetime.now(UTC)
     return max(now, pointer.newest.released_at + timedelta(microseconds=1)) if pointer.newest else now
 
 
 def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) -> tuple[KeptRelease, ...]:
-    """Returns the releases that are kept beside the newest one: the last ones by number, and those that are young.
-
-    releases: oldest first.
-    """
+    """Returns the last releases by number, and those that are young. releases: oldest first."""
     since = releases[-1].released_at - keep_for
     kept = [one for n, one in enumerate(reversed(releases)) if n < keep or one.released_at >= since]
     return tuple(reversed(kept[:MOST]))
@@ -154,7 +145,7 @@ def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) 
 
 
 def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> list[PinnedTable]:
-    """Pins each member at the head of its main branch. Raises ReleaseRefused for one without a snapshot."""
+    """Pins each member at main's head. Raises ReleaseRefused for one without a snapshot."""
     before = {member.table: member.snapshot_id for member in newest.members} if newest else {}
 
     def pinned(declared: Table) -> PinnedTable:
@@ -173,8 +164,6 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
 
 
 def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tuple[list[Member], tuple[str, ...]]:
-    """Pins the members until they fit together. Raises ReleaseRefused where they don't."""
-
     def reload(identifier: str) -> TableMetadata:
         return catalog.load_table(identifier).metadata
 
@@ -220,12 +209,12 @@ def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
 
 
 def tag_of(name: str, run_id: str) -> str:
-    """Returns the tag by which a run's release keeps its snapshots. name: the domain's."""
+    """Returns the tag that keeps a release's snapshots."""
     return TAG.format(name=name) + run_id
 
 
 def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> None:
-    """Tags each member's snapshot. Raises MemberMoved for one that is gone, PublishContended, what catalogs raise."""
+    """Tags each snapshot. Raises MemberMoved if one is gone, PublishContended, and the catalog's errors."""
     tag = tag_of(order.name, order.run_id)
 
     def of_member(member: Member) -> None:
@@ -242,10 +231,7 @@ def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> No
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
-    """Looks whether each member is still there, behind its tag: what expires from now on spares it.
-
-    Raises MemberMoved for one that is not.
-    """
+    """Raises MemberMoved if a member is gone; otherwise its tag now protects it from expiry."""
 
     def verify(member: Member) -> None:
         table = find_table(catalog, member.table)
@@ -255,7 +241,6 @@ def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
 
 
 def _check(member: Member, found: TableMetadata | None) -> None:
-    """Raises MemberMoved where the table is not any more what it was when it was pinned. found: None if it is gone."""
     if why := why_gone(found, member.uuid, member.snapshot_id):
         raise MemberMoved(f"table {member.table} {why}")
 
@@ -269,18 +254,16 @@ def tidy(
     named: Collection[str],
     unfinished: Callable[[Collection[str]], Collection[str]],
 ) -> None:
-    """Puts the members' tags right: each kept release has its own, and none is left of others.
+    """Sets the tags of kept releases, and removes others except those of unfinished runs.
 
-    Runs that are not finished keep theirs. Old snapshots of the pointer expire. named: as in ReleaseOutcome.
-    unfinished: returns those of these runs that are not finished. Raises what catalogs raise, and LakehouseError; the
-    release is made whatever happens here.
+    Expires the pointer's old snapshots. Raises LakehouseError and the catalog's errors; the release is made already.
     """
     prefix = TAG.format(name=order.name)
     loaded = at_once(partial(find_table, catalog), sorted({*named, *(table.identifier for table in order.tables)}))
     tables = {".".join(one.name()): one for one in loaded if one is not None}
     runs = {tag.removeprefix(prefix) for one in tables.values() for tag in one.metadata.refs if tag.startswith(prefix)}
     alive = unfinished(runs)
-    # Behind that question: a run that is finished has moved it, or never will.
+    # After that query: a finished run has moved the pointer, or never will.
     pointer = open_pointer(catalog, order.name)
     releases = {release.run_id: release for release in pointer.releases}
     over: dict[str, int | None] = {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
@@ -301,6 +284,6 @@ def tidy(
 
 
 def _old_history(metadata: TableMetadata) -> Expiry:
-    """Chooses the pointer's old snapshots; none where they are few, so that not each release makes a second commit."""
+    """Returns nothing while few are old, so that not each release makes a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())

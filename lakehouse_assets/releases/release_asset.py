@@ -1,4 +1,4 @@
-"""A release as users declare it, and its Dagster asset: what it takes from a run, and what the UI shows of it."""
+"""Declares a release, and makes its Dagster asset."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Release:
-    """Tables of a domain that readers get together: all as they were at one release, or all as at another.
+    """Tables of a domain that readers get together, all as of the same release.
 
     Example:
         >>> from lakehouse_assets import Domain, Release, Table, column
@@ -37,16 +37,16 @@ class Release:
     """
 
     name: str
-    """The domain's. The asset is ``<name>/release``, the table that names the released snapshots ``<name>.releases``;
-    readers say ``release("<name>")``."""
+    """The domain's. The asset is ``<name>/release``, the table of released snapshots ``<name>.releases``; readers call
+    ``release("<name>")``."""
     tables: Sequence[Table]
     """Its members, of this domain or others."""
     keep: int = 10
     """How many of the last releases stay readable, at least 2."""
     keep_for: timedelta = timedelta(days=30)
-    """How long a release stays readable, although it is none of the last ones. Together at most 1,000 are kept."""
+    """How long older releases stay readable. At most 1,000 are kept in all."""
     automation: dg.AutomationCondition[dg.AssetKey] | None = None
-    """When Dagster's daemon releases, such as ``when_current(orders.key, days.key)``; None: by hand, by a schedule."""
+    """When Dagster's daemon releases, such as ``when_current(orders.key, days.key)``; None: by hand or schedule."""
     owners: Sequence[str] = ()
     """E-mail addresses, or ``team:…``, as Dagster shows them."""
     description: str = ""
@@ -100,14 +100,14 @@ class Release:
         catalog, order = lakehouse.catalog(), self._order(context.run)
         of_job = context.job_def.asset_layer.asset_graph
         assert isinstance(of_job, JobScopedAssetGraph)
-        # The job's own graph lacks what lies between tables that the run does not materialize.
+        # The job's own graph lacks assets between the tables that the run does not materialize.
         log = Log(context.instance, of_job.source_asset_graph)
         outcome = publish_release(catalog, order, log)
         number = outcome.release.number
         context.log.info(f"{self.name}: {'made' if outcome.is_new else 'nothing has changed since'} release {number}")
         try:
             tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
-        except Exception as error:  # whatever catalogs raise: readers have the release already
+        except Exception as error:  # any error of catalogs: readers have the release already
             context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
         metadata = ui_metadata(outcome) | ({"released_again": order.again} if order.again is not None else {})
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
@@ -121,13 +121,13 @@ class Release:
 
 
 def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:
-    """Returns those of the runs that are not finished; what Dagster does not know is."""
+    """Runs that Dagster does not know count as finished."""
     runs = instance.get_runs(dg.RunsFilter(run_ids=[*run_ids])) if run_ids else []
     return {run.run_id for run in runs if not run.is_finished}
 
 
 def ui_metadata(outcome: "ReleaseOutcome") -> dict[str, Any]:
-    """Returns the metadata of a release: its number, its manifest, and what changed since the one before."""
+    """Returns the release's metadata for the UI."""
     before = {member.table: member for member in outcome.before.members} if outcome.before else {}
     rows = []
     for member in outcome.release.members:
@@ -143,7 +143,7 @@ def ui_metadata(outcome: "ReleaseOutcome") -> dict[str, Any]:
     manifest = markdown_table(("table", "snapshot", "rows", "since the last release"), rows)
     metadata: dict[str, Any] = {
         "release": outcome.release.number,
-        # For the trace: what was released need not be what the tables' last runs have made.
+        # For the trace: the released snapshots need not be those of the tables' last runs.
         READS: {member.table: str(member.snapshot_id) for member in outcome.release.members},
         "released_at": dg.MetadataValue.timestamp(outcome.release.released_at),
         "is_new": outcome.is_new,

@@ -1,4 +1,4 @@
-"""Compacting data files in this process."""
+"""Compaction of data files in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ from lakehouse_assets.wire.work import Digest
 
 
 def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
-    """Sorts the rows by the order; equal ones stay as they are.
-
-    schema: that of the rows.
-    """
+    """Sorts the rows, stably."""
     if order.is_unsorted:
         return rows
     keys: dict[str, pa.ChunkedArray] = {}
@@ -59,10 +56,7 @@ def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
 
 def _rank(column: pa.ChunkedArray, field: SortField) -> pa.ChunkedArray | None:
-    """Returns where nulls, numbers and NaNs go with regard to each other; None if there are only numbers.
-
-    PyArrow puts nulls and NaNs at one end; Iceberg has NaN above all numbers, and nulls where the order says.
-    """
+    """PyArrow puts nulls and NaNs at one end; Iceberg puts NaN above all numbers, and nulls where the order says."""
     is_nan = pc.is_nan(column).fill_null(False) if pa.types.is_floating(column.type) else None
     if not column.null_count and not (is_nan is not None and pc.any(is_nan).as_py()):
         return None
@@ -80,10 +74,9 @@ SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fi
 
 
 def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = RowProof.ROWS) -> RewriteUnit:
-    """Writes the task's rows to new files, in the table's own location, and proves them; the table does not change.
+    """Writes the task's rows to new files, and proves them; commits nothing.
 
-    by: what is compared of the rows. One group of files is in memory at a time, uncompressed. Raises FileNotFoundError
-    if a file of the base is gone.
+    One group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a file of the base is gone.
     """
     before, added, applying = Digest(), list[DataFile](), DeleteFiles(task.deletes, base.metadata.specs())
     for group in task.groups:
@@ -92,7 +85,7 @@ def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = Ro
         size = sum(entry.data_file.file_size_in_bytes for entry in group)
         added += write(base.metadata, io, sort(rows, base.metadata.sort_order(), base.metadata.schema()), size, task)
     if by == RowProof.ROWS:
-        # The rows are read from storage, not taken from what the writer was given.
+        # Read the rows from storage, not from what the writer was given.
         after = digest(read(base.metadata, io, [FileScanTask(file)]) for file in added)
     else:
         after = Digest(sum(file.record_count for file in added))
@@ -102,21 +95,21 @@ def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = Ro
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
     """Reads the live rows of files, under the table's current schema.
 
-    PyIceberg applies the position deletes of all files of a scan to each of them, also those that are older than the
-    file: one that came back would lose rows. So a file with deletes is read by a scan of its own.
+    PyIceberg applies the position deletes of a scan to each of its files, even deletes older than the file: one that
+    came back would lose rows. So each file with deletes is scanned separately.
     """
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     tables: list[pa.Table] = []
     for deleted, group in groupby(tasks, key=lambda task: bool(task.delete_files)):
         together = list(group)
         tables += [scan.to_table([task]) for task in together] if deleted else [scan.to_table(together)]
-    return pa.concat_tables(tables, promote_options="permissive")  # text of a file without rows is large_string
+    return pa.concat_tables(tables, promote_options="permissive")  # strings of a file without rows are large_string
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:
-    """Writes files with these rows in their order, with the table's Parquet properties, metrics and sort order.
+    """Writes the rows, in this order, to files near the target size, with the table's Parquet properties.
 
-    size: the bytes of the files that held them. So many new ones are made that each comes near the target.
+    size: the bytes of the files that held the rows.
     """
     if not rows.num_rows:
         return []
@@ -131,10 +124,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
 
 @dataclass(frozen=True)
 class _KnownPartition(PartitionKey):
-    """The key of a partition whose tuple is known.
-
-    PyIceberg computes the tuple from values of columns, and can't where two fields of the spec are of one column.
-    """
+    """PyIceberg computes partitions from columns, and can't if two fields have the same column."""
 
     values: Record
 
@@ -151,7 +141,7 @@ def _write_tasks(metadata: TableMetadata, slices: Sequence[pa.Table], task: Rewr
 
 
 def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """Returns metadata for PyIceberg's writer, which knows the size of row groups in rows only, not in bytes."""
+    """PyIceberg's writer takes the size of row groups in rows only."""
     properties = dict(metadata.properties)
     group = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT
@@ -173,36 +163,31 @@ def _deletes_of(entry: ManifestEntry, applying: DeleteFiles) -> set[DataFile]:
 
 
 class Outcome(StrEnum):
-    """The ways in which the rewrite of a partition can end."""
+    """How the rewrite of a partition ended."""
 
     LANDED = "landed"
     DROPPED = "dropped"
-    """Somebody changed what would have been replaced. Nothing is wrong."""
+    """Somebody changed what it would have replaced; nothing is wrong."""
     UNPROVED = "unproved"
-    """The rewrite changed rows. It did not land; its cause must be found."""
+    """It changed rows, so it did not land; find the cause."""
     FAILED = "failed"
-    """Its files could not be rewritten; other partitions may still succeed."""
+    """Other partitions may still succeed."""
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The result for one partition, or for several that had to land together."""
+    """The result for partitions that had to land together."""
 
     partition: str
-    """Their path."""
     outcome: Outcome
     files_before: int
-    """The number of data files that were rewritten, or were to be."""
     bytes_before: int
-    """The bytes of these files."""
     files_after: int = 0
-    """The number of data files that were written instead."""
     bytes_after: int = 0
-    """The bytes of these files."""
     proof: Proof | None = None
-    """The proof of the rewrite; None if nothing was rewritten."""
+    """None if nothing was rewritten."""
     reason: str = ""
-    """The reason why it did not land; empty if it did."""
+    """Why it did not land."""
 
 
 @dataclass(frozen=True)
@@ -210,23 +195,21 @@ class CompactionReport:
     """The result of a compaction."""
 
     partitions: tuple[PartitionReport, ...]
-    """Those that would gain by a rewrite; empty if none would, if all of it was left to Spark, or if an earlier call
-    with the same token landed."""
+    """Empty if none gains, if Spark is needed, or if an earlier call with the token landed."""
     snapshot_id: int | None
-    """The snapshot of the commit, or that of the earlier call; None if there is none."""
+    """Of this call's commit, or the earlier one's."""
     usages: tuple[Usage, ...] = ()
-    """What the workers used, if there were any."""
     needs_spark: tuple[str, ...] = ()
-    """The reasons why all of it was left to Spark, of whichever partitions; empty if it was not."""
+    """Why all was left to Spark."""
 
     @property
     def landed(self) -> list[PartitionReport]:
-        """The reports of the partitions whose rewrite landed."""
+        """The partitions whose rewrite landed."""
         return [p for p in self.partitions if p.outcome is Outcome.LANDED]
 
     @property
     def faults(self) -> list[PartitionReport]:
-        """The partitions whose rewrite changed rows or failed; to be shown in red."""
+        """The partitions whose rewrite changed rows or failed."""
         return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]
 
 
@@ -240,13 +223,10 @@ def compact(
     min_input_files: int = MIN_INPUT_FILES,
     proof: RowProof = RowProof.ROWS,
 ) -> CompactionReport:
-    """Rewrites small files, and files with deleted rows, of these partitions. Rows stay the same.
+    """Rewrites small files, and files with deleted rows, of these partitions (None for all). Rows stay the same.
 
-    If one of them needs Spark, nothing is rewritten: a worker that is started for it does the others in passing.
-
-    partitions: spec ids and partition tuples; None for all. token: a second call with it changes nothing.
-    min_input_files: how many small files of a partition are worth a rewrite. proof: how each is proved.
-    No file is deleted; what did not land stays in storage until it is collected. Raises as land() does.
+    If one partition needs Spark, rewrites nothing: the worker started for it does the others too. Deletes no file; the
+    collector removes what did not land. A second call with the token changes nothing. Raises as land().
     """
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
@@ -268,12 +248,11 @@ def compact(
 
 
 def _rewritten(base: ReadSnapshot, table: Table, task: RewriteTask, proof: RowProof) -> RewriteUnit | PartitionReport:
-    """Returns the unit to land, or a report of why there is none."""
     try:
         return rewrite(base, table.io, task, proof)
     except FileNotFoundError as error:
         return _not_rewritten(task, Outcome.DROPPED, f"a file was removed while it was read: {error}")
-    except Exception as error:  # whatever it is: the other partitions must not lose their rewrites
+    except Exception as error:  # the other partitions must not lose their rewrites
         return _not_rewritten(task, Outcome.FAILED, f"{type(error).__name__}: {error}")
 
 
@@ -283,7 +262,7 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
 
 
 def report_of_unit(unit: RewriteUnit, dropped: Dropped | None) -> PartitionReport:
-    """Reports what became of a unit. dropped: why it did not land; None if it did."""
+    """Reports a unit. dropped: why it did not land."""
     old = [entry.data_file for entry in unit.removed]
     outcomes = {None: Outcome.LANDED, LandingRule.UNPROVED: Outcome.UNPROVED}
     return PartitionReport(

@@ -1,10 +1,9 @@
-"""The digest of Arrow rows by which a rewrite is proved: a 64-bit hash for each row, summed up as a multiset.
+"""The digest of Arrow rows that proves a rewrite: a 64-bit hash for each row, summed as a multiset.
 
-A row's hash is made of its values in their nesting: where a null stands, which element of a list, which field of a
-struct. So it sees a null that moved to another column or level, a null struct that became a struct of nulls, an empty
-list that became null, and two rows that swapped values. Floats count by their bits: 0.0 is not -0.0, NaNs of other bits
-are other values. Maps count in the order of their entries. Times count in the unit of their type. It is no defence
-against somebody who looks for collisions; by chance two rows collide once in 2**64.
+It sees a null that moved to another column or level, a null struct that became a struct of nulls, an empty list that
+became null, and two rows that swapped values. Floats count by their bits (0.0 is not -0.0), maps in the order of their
+entries, times in the unit of their type. It doesn't resist a deliberate collision; by chance two rows collide once in
+2**64.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lakehouse_assets.wire.work import Digest
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
-# Few enough for the arrays in between to stay in a processor's cache.
+# Few enough to keep temporary arrays in a processor's cache.
 ROWS_AT_ONCE = 32_768
 WORD = 8
 # Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not add up.
@@ -35,10 +34,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def digest(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
-    """Returns the digest of the rows of all batches, in whatever order and batches they come.
-
-    The columns must be the same, in the same order, in everything that is compared.
-    """
+    """Returns the digest of all rows, in any order and batches. Compare only the same columns in the same order."""
     parts = (part for batch in batches for part in _parts(batch))
     return reduce(add, (_of_hashes(row_hashes(part)) for part in parts), Digest())
 
@@ -65,9 +61,9 @@ def _of_hashes(rows: Hashes) -> Digest:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Mixes the bits of each value: every bit of the input changes half of the output's; no two inputs have one output.
+    """Maps values one to one; each input bit changes half of the output bits.
 
-    It is the last step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    The last step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     """
     mixed = values ^ (values >> np.uint64(30))
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -78,7 +74,6 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def _hashes(array: pa.Array) -> Hashes:
-    """Returns the hash of each value, nulls included."""
     hashes = _of_values(array)
     if array.null_count:
         hashes[array.is_null().to_numpy(zero_copy_only=False)] = NULL
@@ -86,7 +81,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _of_values(array: pa.Array) -> Hashes:
-    """Returns the hash of each value; it may be anything where there is null."""
+    """Undefined for nulls."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _of_values(array.storage)
@@ -119,11 +114,7 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """Returns the hash of each sequence.
-
-    Its length needs no place in it, as each element's position has. elements: the hashes of all their elements, one
-    sequence after the other.
-    """
+    """The hash needs no length, since each element's position counts."""
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
@@ -133,10 +124,7 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
-    """Hashes eight bytes at a time, the last ones filled up with zeros.
-
-    The length of the value tells these from zeros of its own.
-    """
+    """Pads with zeros; the value's length tells padding from real zeros."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)
@@ -156,7 +144,6 @@ def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
 
 
 def _of_fixed(array: pa.Array) -> Hashes:
-    """Hashes decimals, UUIDs and other values of one width."""
     width = array.type.byte_width
     padded = np.zeros((len(array), -(-width // WORD) * WORD), np.uint8)
     if len(array):
@@ -169,7 +156,6 @@ def _of_fixed(array: pa.Array) -> Hashes:
 
 
 def _integers(array: pa.Array) -> Integers:
-    """Returns numbers, dates and times as integers, by their bits."""
     width = array.type.bit_width // 8
     if not len(array):
         return np.empty(0, np.int64)

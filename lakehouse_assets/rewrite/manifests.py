@@ -1,6 +1,6 @@
-"""Rewriting metadata only: manifests, and delete files that apply to nothing.
+"""Rewrites metadata only: manifests, and delete files that apply to nothing.
 
-Decided by metadata alone, again at each attempt; no data file is opened.
+Each commit attempt decides again, by metadata alone.
 """
 
 from __future__ import annotations
@@ -29,40 +29,34 @@ from lakehouse_assets.commit.tokens import RunToken, find_published
 
 @dataclass(frozen=True)
 class ManifestsSize:
-    """The number and the size of manifests with live files of one snapshot."""
+    """The number and bytes of live manifests."""
 
     manifests: int = 0
-    """The number of manifests."""
     size: int = 0
-    """The bytes in storage."""
 
     @classmethod
     def of(cls, manifests: Sequence[ManifestFile]) -> ManifestsSize:
-        """Counts these manifests and adds up their lengths."""
+        """Returns the totals of these manifests."""
         return cls(len(manifests), sum(manifest.manifest_length for manifest in manifests))
 
 
 @dataclass(frozen=True)
 class ManifestsReport:
-    """The result of a rewrite of a table's manifests."""
+    """The result of a rewrite of manifests."""
 
     snapshot_id: int | None
-    """The snapshot of the commit; None if nothing was worth it or left to land."""
+    """None if nothing was worth it or left to land."""
     before: ManifestsSize = ManifestsSize()
-    """The manifests that the commit found; without a commit, those that are there."""
+    """Without a commit, the current ones."""
     replaced: ManifestsSize = ManifestsSize()
-    """The manifests that the commit replaced."""
     created: ManifestsSize = ManifestsSize()
-    """The manifests that are there instead."""
     entries: int = 0
-    """The number of live entries in the created manifests."""
     dropped: int = 0
-    """The number of manifests that were to be replaced, but writers changed them, or others that go with them,
-    meanwhile."""
+    """Manifests not replaced because writers changed them, or others merged with them."""
 
     @property
     def after(self) -> ManifestsSize:
-        """The manifests that are there after the commit; without a commit, the same as ``before``."""
+        """Without a commit, the same as ``before``."""
         return ManifestsSize(
             self.before.manifests - self.replaced.manifests + self.created.manifests,
             self.before.size - self.replaced.size + self.created.size,
@@ -74,11 +68,9 @@ def rewrite_manifests(
 ) -> ManifestsReport:
     """Lists the live files of a table in fewer manifests, each of few partitions.
 
-    Each entry stays as it is but for its status. Manifests that writers add meanwhile are carried over; what goes
-    together with one that a writer replaces is dropped. No writer waits: what is merged is written once, before the
-    first attempt to commit. token: a second call with it changes nothing. No file is deleted.
-
-    Raises as publish() does, UnreadableMetadata for a torn manifest.
+    Entries change only in status. Manifests that writers add meanwhile are carried over; a merge with one that a writer
+    replaces is dropped. A second call with the token changes nothing. Raises as publish(), and UnreadableMetadata for a
+    torn manifest.
     """
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)
@@ -87,7 +79,7 @@ def rewrite_manifests(
     rewrite = _ManifestRewrite(table.metadata.table_uuid)
     try:
         parts = [SummaryEntries(summary or {}), PositionUpdate()]
-        rewrite.plan(table, ())  # reads and writes all that is merged: what fails here is no matter of the commit
+        rewrite.plan(table, ())  # reads and writes all merges, so that failures here aren't the commit's
         snapshot_id = publish(catalog, identifier, rewrite, token, parts).snapshot_id
     except NothingLeft:
         snapshot_id = None
@@ -96,12 +88,10 @@ def rewrite_manifests(
 
 @dataclass
 class _ManifestRewrite(Publishable):
-    """The change of a rewrite of manifests."""
-
     table_uuid: UUID
     merge: ManifestMerge = field(default_factory=lambda: ManifestMerge(least=2))
     listed: Sequence[ManifestFile] = ()
-    """The live manifests of the table, as the latest attempt found them."""
+    """As of the latest attempt."""
     operation = Operation.REPLACE
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
@@ -117,7 +107,7 @@ class _ManifestRewrite(Publishable):
         return plan
 
     def report(self, snapshot_id: int | None) -> ManifestsReport:
-        """Reports what the latest attempt planned: what is read after a commit could fail."""
+        """Reports the latest plan, because a read after the commit could fail."""
         landed = self.merge.landed if snapshot_id else []
         replaced = [manifest for each in landed for manifest in each.sources]
         return ManifestsReport(
@@ -133,13 +123,11 @@ class _ManifestRewrite(Publishable):
 def remove_dangling_deletes(
     catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str]
 ) -> tuple[Published | None, int]:
-    """Commits the removal of delete files that apply to no data file, and returns the commit and how many there were.
+    """Removes delete files that apply to no data file; returns the commit, if any, and their number.
 
-    The commit is None, and the number 0, if there are none. Rows stay the same.
-    A position delete file that names one data file dangles when that file is gone or newer, by its path, wherever it
-    lies; another position delete file, and an equality delete file, when its partition has no data file that is old
-    enough.
-    token: as for publish(); for a second call with it the number is 0. Raises as publish() does.
+    A position delete file that names one data file dangles if that path is gone or newer, in any partition; others
+    dangle if their partition has no data file that is old enough. A second call with the token returns 0. Raises as
+    publish().
     """
     change = DanglingDeletes()
     try:
@@ -151,21 +139,20 @@ def remove_dangling_deletes(
 
 @dataclass
 class DanglingDeletes(Publishable):
-    """The change that removes delete files."""
+    """Removes dangling delete files."""
 
     found: int = 0
-    """The number of delete files that dangle, as the latest attempt found it."""
     operation = Operation.REPLACE
     _data: Entries = field(default_factory=lambda: Entries(without_metrics=True))
     _deletes: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Plans the removal. Raises NothingLeft if no delete file dangles."""
+        """Raises NothingLeft if no delete file dangles."""
         refuse_other_versions(table)
         listed = live_manifests(table)
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])
         deleting = [m for m in listed if m.content is ManifestContent.DELETES]
-        # The data manifests, which take long, are not read if there is nothing to remove.
+        # Data manifests take long: don't read them if there is nothing to remove.
         data = self._data.read(table.io, plan.untouched) if deleting else ()
         live = DataFiles(chain.from_iterable(data), table.specs())
         for manifest, entries in zip(deleting, self._deletes.read(table.io, deleting), strict=True):

@@ -1,4 +1,4 @@
-"""What a rewrite reads and writes: groups of files, and their chunks for Spark workers."""
+"""Plans rewrites: groups of files, and chunks of them for Spark workers."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ from lakehouse_assets.health.needs_spark import reasons_of_partition
 from lakehouse_assets.wire.work import Durable
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
-"""The numbers of undersized files that are rewritten although they don't make a full one (Spark's min-input-files): by
-default, and where a person forces it."""
+"""Undersized files worth a rewrite although they fill none (Spark's min-input-files): by default, and if a person
+forces it."""
 
 GROUP_BYTES = 128 * 2**20
-"""The bytes that are rewritten together even where twice the target is less, so that the new files are of like size and
-sorted with regard to each other."""
+"""The least limit of a group, so that new files have like sizes and are sorted relative to each other."""
 
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """The part of one partition that is rewritten."""
+    """The part of one partition to rewrite."""
 
     name: str
     """The partition's path; empty for a whole table."""
     partition: Partition
     groups: tuple[tuple[ManifestEntry, ...], ...]
-    """The entries of data files, those together that become one file or few."""
+    """Each becomes one file or few."""
     deletes: tuple[ManifestEntry, ...]
-    """The entries of all delete files that may apply to them."""
+    """All that may apply to them."""
     needs_spark: tuple[str, ...]
-    """The reasons why it can't be done without Spark; empty if it can."""
 
     @property
     def entries(self) -> list[ManifestEntry]:
-        """The entries of the data files of all groups."""
+        """The entries of all groups."""
         return [entry for group in self.groups for entry in group]
 
 
@@ -58,11 +56,9 @@ def plan_rewrites(
     everything: bool = False,
     min_input_files: int = MIN_INPUT_FILES,
 ) -> list[RewriteTask]:
-    """Plans the rewrites of these partitions, in the order of their names; none for a partition that would not gain.
+    """Plans the rewrites of these partitions (None for all), by name; none without a gain.
 
-    Manifests are read as far as they may list files of these partitions, and all manifests of delete files.
-    partitions: None for all. everything: whether Spark rewrites all of their files, whether they gain or not.
-    min_input_files: how many undersized files of a partition are worth a rewrite, 2 or more.
+    everything: Spark rewrites all files, even without a gain. min_input_files: at least 2.
     """
     metadata = base.metadata
     data, deleting = live_entries(base, io, entries, partitions)
@@ -81,11 +77,7 @@ def plan_rewrites(
 def live_entries(
     base: ReadSnapshot, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """Returns the entries of the base's live data files in these partitions, and those of all its delete files.
-
-    It takes all delete files, because some may name data files of other partitions than their own.
-    partitions: None for all.
-    """
+    """Returns live data files of these partitions, and all delete files, since some name files of others."""
     manifests = base.snapshot.manifests(io)
     if partitions is not None:
         wanted = Partitions(base.metadata, partitions)
@@ -113,9 +105,9 @@ def _task(
     target = target_size(metadata)
     deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
     chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
-    # Sorted into the order in which their rows came, which is that of an unsorted table.
+    # By age: that is the order of rows in an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    # A group has up to twice the target: three files of 0.6 become two, though no two of them fit into one.
+    # A group has up to twice the target: three files of 0.6 become two, although no two of them fit into one.
     packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     groups = packer.pack(chosen, _size)
     gaining = [
@@ -136,8 +128,7 @@ def _size(entry: ManifestEntry) -> int:
 
 
 WORKER_BYTES = 4 * 2**30
-"""The most bytes that one worker rewrites, unless a single partition has more: minutes of work, which a lost worker
-costs."""
+"""The most that one worker rewrites, unless one partition has more: minutes of work, the cost of a lost worker."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +136,9 @@ class PlannedPartition:
     """A partition of a chunk, in numbers."""
 
     name: str
-    """The partition's path."""
     files: int
-    """The number of data files to be rewritten."""
     size: int
-    """The bytes of these files."""
+    """In bytes."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +146,13 @@ class PlannedChunk:
     """The partitions that one worker rewrites."""
 
     fork_base: str
-    """The location of the metadata file that the worker rewrites."""
+    """The metadata file that the worker rewrites."""
     partitions: tuple[PlannedPartition, ...]
 
 
 @dataclass(frozen=True)
 class RewritePlan(Durable):
-    """The plan of what the workers of one token rewrite, and how.
-
-    It is durable: a resumed run rewrites the same files, although the table has changed meanwhile, so that it can take
-    what is done.
-    """
+    """What the workers of one token rewrite. Durable, so that a resumed run rewrites the same files."""
 
     sorts: bool
     zorder: tuple[str, ...]
@@ -176,9 +161,9 @@ class RewritePlan(Durable):
 
 
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:
-    """Cuts the tasks into chunks of at most so many bytes each, or of one task.
+    """Cuts the tasks into chunks of at most so many bytes, or of one task.
 
-    Files of old specs are in chunks of their own: all that a fork moves to another spec lands together or not at all.
+    Files of old specs get separate chunks: all that a fork moves to another spec lands together or not at all.
     """
     current = [task for task in tasks if task.partition[0] == metadata.default_spec_id]
     old = [task for task in tasks if task.partition[0] != metadata.default_spec_id]
@@ -206,6 +191,6 @@ def planned(task: RewriteTask) -> PlannedPartition:
 
 
 def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:
-    """Returns the entries of all files of a chunk, delete files too, each once."""
+    """Returns the entries of a chunk, including delete files, each once."""
     found = (entry for task in tasks for entry in (*task.entries, *task.deletes))
     return list({entry.data_file.file_path: entry for entry in found}.values())

@@ -1,4 +1,4 @@
-"""Rewrites partitions by Spark workers of the launchers, each in a private fork, proves them, and lands all at once."""
+"""Rewrites partitions by Spark workers, each in a private fork; proves them, and lands all at once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ from lakehouse_assets.wire.work import RewriteAssignment
 def first_attempts(
     table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk of the plan, by ordinal.
-
-    token: that of the landing. journal: says where receipts are written. run_id: for the services' own lists.
-    """
+    """Returns the first attempt at each chunk, by ordinal."""
     settings = lakehouse.settings
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -77,26 +74,21 @@ class SparkRewrite:
     lakehouse: Lakehouse
     table: Table
     token: RunToken
-    """The token of the landing. A second rewrite with it changes nothing, or goes on where the first one ended."""
+    """A second rewrite with it changes nothing, or resumes the first."""
     partitions: Collection[Partition] | None = None
-    """Spec ids and partition tuples; None for all of the table."""
     everything: bool = False
-    """Whether files are also rewritten that are of the right size and have no deletes."""
+    """Also files of the right size without deletes."""
     zorder: tuple[str, ...] = ()
-    """The columns to lay rows out by, in place of the table's sort order."""
+    """Columns to order by, instead of the table's sort order."""
     worker_bytes: int = WORKER_BYTES
-    """The most bytes that one worker rewrites, unless a single partition has more."""
     min_input_files: int = MIN_INPUT_FILES
-    """The same as for plan_rewrites()."""
     entries: Entries = field(default_factory=Entries)
 
     def run(self, properties: Mapping[str, str]) -> CompactionReport:
         """Rewrites, proves and lands. Rows stay the same; no file is deleted; no writer waits.
 
-        properties: further entries of the snapshot's summary. A worker takes a slot of the pool that all workers share.
-            What a worker could not rewrite is reported as failed, and the others land.
-
-        Raises as land() does, and LakehouseError where the table can't be forked.
+        Partitions that a worker could not rewrite are reported as failed, and the others land. properties: further
+        entries of the snapshot's summary. Raises as land(), and LakehouseError if the table can't be forked.
         """
         metadata = self._target.metadata
         earlier = find_published(self.table.identifier, metadata, self.token.text)
@@ -118,7 +110,6 @@ class SparkRewrite:
 
     @cached_property
     def _journal(self) -> Journal:
-        """The journal of this rewrite, in a folder below that of its run."""
         run, _, part = self.token.text.partition(".")
         folder = f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
         return Journal(self.lakehouse.staging_io(), folder)
@@ -141,26 +132,22 @@ class SparkRewrite:
             base, table.io, self.entries, self.partitions, everything=everything, min_input_files=least
         )
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
-            # It is named by the run's id, so that the collector knows whose it is.
+            # The run's id in its name tells the collector whose it is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
     def _work(self) -> Results:
-        """Has the chunks rewritten by workers, and returns what came of them.
-
-        A chunk that failed does not keep the others from being worked on.
-        """
+        """A failed chunk doesn't stop the others."""
         chunks = [Chunk(n, tuple(part.name for part in c.partitions)) for n, c in enumerate(self._plan.chunks)]
         token, run_id = self.token.text, self.context.run.run_id
         first = first_attempts(self.table, self.lakehouse, self._plan, token, self._journal, run_id)
         launcher = self.lakehouse.launcher(self.table.compute)
         with driving(self.context, launcher, self._journal, lambda _: None) as drive:
             drive.run(drive.resume(chunks, first), first, keep_on=True)
-            return drive.results  # leaving waits for those that are ending: then their usage is known
+            return drive.results  # leaving waits for the last workers, whose usage is then known
 
     def _units(self, results: Results) -> tuple[list[RewriteUnit], list[PartitionReport]]:
-        """Returns the units to land, and reports of the partitions that have none."""
-        # Loaded anew: credentials that the catalog vended at the beginning may have expired.
+        # Load again: credentials that the catalog vended at the start may have expired.
         io = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier)).io
         units: list[RewriteUnit] = []
         reports = list(chain.from_iterable(self._failed(f.chunk.ordinal, f.message) for f in results.failures))

@@ -21,7 +21,7 @@ from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_tab
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
 
-# Dagster calls these beta or preview and would warn in each run. They are used on purpose; its version is pinned.
+# Dagster would warn of these beta features in each run; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
@@ -60,7 +60,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
     def asset(
         context: dg.AssetExecutionContext, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[Any]]:
-        from lakehouse_assets.run.table_run import materialize  # only a run needs it, and it imports the most
+        from lakehouse_assets.run.table_run import materialize  # slow to import, and only runs need it
 
         try:
             yield from materialize(context, table, lakehouse)
@@ -78,15 +78,12 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command: bool) -> dg.Failure | None:
-    """Returns the failure that a person should read for an error; None where the error itself says it best.
-
-    by_command: whether a command launched the run, so that _of_command() says how to go on.
-    """
+    """Returns the failure that a person should read; None if the error itself says it best."""
     if isinstance(error, dg.Failure):
         return error
     if isinstance(error, (LakehouseError, SettingsError, SetupError)):
         return dg.Failure(str(error), allow_retries=isinstance(error, PublishContended))
-    full = full_disk(error, lakehouse.settings)  # libraries raise errors of all kinds for it
+    full = full_disk(error, lakehouse.settings)  # libraries raise all kinds of errors for it
     if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
         return None
     advice = "" if by_command else ". What was staged is kept; fix this and re-execute from failure"
@@ -94,10 +91,7 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
-    """Adds to a run's failure what to do instead of re-executing it.
-
-    The UI can't re-execute a run of which Dagster has not noted the code location.
-    """
+    """The UI can't re-execute a run if Dagster has not stored its code location."""
     twice = ", and adds again what this one has published: leave that out" if table.write_mode.adds_again else ""
     instead = f"the same command begins a new run, which stages everything anew{twice}"
     text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"
@@ -110,7 +104,7 @@ LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
 
 
 class PlanConfig(dg.Config):
-    """Config of the job: the tables to look at. The field shows in the launchpad."""
+    """Config of the job."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
 

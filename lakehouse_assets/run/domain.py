@@ -1,7 +1,4 @@
-"""A domain as one object, and what is checked for all domains of a code location together.
-
-The tables, steps and schedules themselves are in domains/.
-"""
+"""Domains, and the checks across all domains of a code location."""
 
 from __future__ import annotations
 
@@ -36,14 +33,14 @@ class Domain:
     """
 
     name: str
-    """The first part of the keys of all its assets. The domain's part of the drop zone is
-    ``<LAKEHOUSE_LANDING>/<name>``, its sensor ``<name>_automation``, and ``lakehouse run --domain <name>`` runs it."""
+    """The first part of its assets' keys; also in ``<LAKEHOUSE_LANDING>/<name>``, the sensor ``<name>_automation`` and
+    ``lakehouse run --domain <name>``."""
     tables: Sequence[Table]
-    """Its tables; their identifiers begin with its name."""
+    """Their identifiers begin with its name."""
     assets: Sequence[dg.AssetsDefinition] = ()
-    """Its other assets, such as reports."""
+    """Other assets, such as reports."""
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
-    """Functions from a schedule's initial status in this environment to the schedule."""
+    """From a schedule's initial status to the schedule."""
 
     def __post_init__(self) -> None:
         for asset in self.assets:
@@ -53,11 +50,11 @@ class Domain:
 
     @property
     def keys(self) -> list[dg.AssetKey]:
-        """The keys of the domain's tables and assets."""
+        """The keys of its tables and assets."""
         return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
 
     def definitions(self, settings: Settings) -> dg.Definitions:
-        """Returns the domain's assets, its schedules and, if an asset has an automation condition, its sensor."""
+        """Returns its assets and schedules, and a sensor if an asset has an automation condition."""
         by_hand = settings.by_hand
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
         assets = [*map(table_asset, self.tables), *self.assets]
@@ -80,12 +77,10 @@ class Domain:
 
 
 def location_settings(domains: Sequence[Domain], *, has_others: bool = False) -> Settings:
-    """Reads the settings of a code location of these domains.
+    """Reads the settings of a code location with these domains.
 
-    has_others: whether it has assets of no domain, too, so that a dep may be one of them.
-
-    Raises SettingsError for an environment that can't work, with the problems of the declarations as well, and
-    DeclarationError if there are only such problems.
+    has_others: whether a dep may be an asset outside domains. Raises SettingsError for bad settings (with bad
+    declarations, if any), else DeclarationError for bad declarations.
     """
     tables = [table for domain in domains for table in domain.tables]
     problems = _problems(domains, tables, has_others)
@@ -102,7 +97,6 @@ def location_settings(domains: Sequence[Domain], *, has_others: bool = False) ->
 
 
 def _problems(domains: Sequence[Domain], tables: Sequence[Table], has_others: bool) -> list[str]:
-    """Returns the problems of the domains' declarations, a sentence each."""
     problems = [
         f"domain {name!r}: declared {times} times; each domain needs a name of its own"
         for name, times in Counter(domain.name for domain in domains).items()

@@ -1,4 +1,4 @@
-"""The executor of all runs: Dagster's own in-process executor, in whose process Dagster's PostgreSQL is waited for."""
+"""The executor of all runs: Dagster's in-process executor, which also waits for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 @dg.executor(name=dg.in_process_executor.name, config_schema=dg.in_process_executor.config_schema.as_field())
 def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    """Executes a run's steps in its own process, which waits for Dagster's database while that is out of reach.
+    """Executes a run's steps in its own process, and waits while Dagster's database is away.
 
-    Dagster makes an executor in processes of runs only: its webserver, its daemon and code servers don't wait.
+    Dagster makes executors only in run processes: webserver, daemon and code servers don't wait.
     """
     wait_for_database(context.instance)
     create = dg.in_process_executor.executor_creation_fn
@@ -34,13 +34,12 @@ def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
 
 
 def wait_for_database(instance: dg.DagsterInstance) -> None:
-    """From now on, this instance's storages in PostgreSQL wait for a server that is away, not for one that refuses.
+    """Makes this instance's PostgreSQL storages wait for a server that is away, but not for one that refuses.
 
-    Dagster (1.13.27) opens a connection for each query, and gives up after 6 s. Now each connection waits, for
-    UNREACHABLE_SECONDS of one absence; once these are over, connections fail as Dagster's own do until the server is
-    back.
+    Dagster (1.13.27) opens a connection for each query and gives up after 6 s. Now connections wait up to
+    UNREACHABLE_SECONDS for one absence, then fail as before.
     """
-    postgres = sys.modules.get("dagster_postgres")  # imported where a storage is one of its own
+    postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None:
         return
     from sqlalchemy import event

@@ -1,6 +1,6 @@
 """Finds the partitions that runs and backfills of this instance are about to write.
 
-It spares work only: commits check again. Runs of other instances, and other engines, are not known here.
+This only saves work: commits check again.
 """
 
 from __future__ import annotations
@@ -18,42 +18,35 @@ if TYPE_CHECKING:
     from dagster._core.execution.backfill import PartitionBackfill
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
-"""The statuses of runs that write a table now, or soon."""
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-"""The statuses of runs that are over."""
 MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
 DROP_MISSING = "lakehouse_drop_missing"
-"""The jobs of the code location that a person may start beside its assets, and beside TAKE_OVER."""
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REPOSITORY = ".dagster/repository"
-"""The tag by which Dagster's storage finds runs of a code location; one made by Definitions has one repository."""
+"""Selects a code location's runs in Dagster's storage."""
 Keys = Collection[str] | None
-"""Partition keys of a table; None means all of it."""
+"""Partition keys; None means the whole table."""
 
 
 @dataclass(frozen=True)
 class Flight:
-    """A run or a backfill that is queued or under way, and writes a table."""
+    """A queued or active run or backfill that writes a table."""
 
     keys: Keys
-    """The part of the table that it writes."""
     name: str
-    """Its name for a person, such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
+    """Such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
     run: dg.DagsterRun | None = None
     """None for a backfill."""
 
 
 def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
-    """Finds what is about to write each table, by the table's identifier; a table that nothing writes is left out.
+    """Finds what is about to write each table, by table identifier.
 
-    A run counts if its own assets are the table's, and if it is of the caller's code location: what jobs of other
-    locations do is not known here, and must not hold up this one's tables.
-
-    location: the name of the caller's code location; None where it has none, and then runs of all count. So does a run
-    that Python code started and that names no location.
+    Runs of other code locations don't count: they must not hold up this one's tables. location: the caller's; None
+    counts all runs.
     """
-    from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions need not load it
+    from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions don't need it
 
     found: dict[str, list[Flight]] = {}
     runs = [
@@ -82,26 +75,23 @@ def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str
 
 
 def location_of(run: dg.DagsterRun) -> str | None:
-    """Returns the name of the run's code location; None for a run that Python code started without one."""
+    """Returns the run's code location; None if Python code started it without one."""
     origin = run.remote_job_origin
     return origin.repository_origin.code_location_origin.location_name if origin else None
 
 
 def tags_of_location(location: str | None) -> dict[str, str]:
-    """Returns the tags of all runs of a code location, for a filter; none where the caller has no location."""
+    """Returns the tags that select a code location's runs."""
     return {REPOSITORY: f"__repository__@{location}"} if location else {}
 
 
 def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
-    """Returns the name of the sensor's code location; None where it is evaluated without one, as by Python code."""
+    """Returns the sensor's code location, if any."""
     return context.code_location_origin.location_name if context.code_location_origin else None
 
 
 def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg.AssetKey]:
-    """Returns the assets that a run materializes: those that were chosen for it, else all of its job.
-
-    The plan of the run's steps names the job's assets. A run of a job of ops has none.
-    """
+    """Returns the assets that a run materializes: its selection, else all of its job; none for an op job."""
     if run.asset_selection is not None:
         return run.asset_selection
     plan = run.execution_plan_snapshot_id
@@ -109,10 +99,7 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """Returns the run's keys of this table; None, which means all, where its tags name no keys of the table.
-
-    Keys in its tags that the table does not have may be another asset's.
-    """
+    """Returns the run's keys of this table; None unless its tags name only keys of the table."""
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()
@@ -123,24 +110,23 @@ def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) 
             span = dg.PartitionKeyRange(run.tags[FIRST], run.tags[LAST])
             with dg.partition_loading_context(dynamic_partitions_store=instance):
                 keys = table.partitions.get_partition_keys_in_range(span)
-        except Exception:  # what a partitions definition raises for keys that are not its own
+        except Exception:  # partitions definitions raise all kinds for unknown keys
             return None
     known = table.partitions.get_partition_keys(dynamic_partitions_store=instance)
     return frozenset(keys) if keys and set(keys) <= set(known) else None
 
 
 def meet(one: Keys, other: Keys) -> bool:
-    """Says whether two sets of keys have a partition in common."""
+    """Whether two sets of keys share a partition."""
     return one is None or other is None or not {*one}.isdisjoint(other)
 
 
 def _of_backfill(backfill: PartitionBackfill, table: Table) -> Keys:
-    """Returns the table's keys in an asset backfill, including what it has written already."""
     if table.partitions is None:
         return None
     graph = dg.Definitions(assets=[dg.AssetSpec(table.key, partitions_def=table.partitions)]).resolve_asset_graph()
     try:
         target = backfill.get_asset_backfill_data(graph).target_subset
         return frozenset(target.get_partitions_subset(table.key).get_partition_keys())
-    except Exception:  # of assets that this graph lacks, or of older definitions: all of the table
+    except Exception:  # assets unknown to this graph, or older definitions: all of the table
         return None

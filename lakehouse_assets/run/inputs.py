@@ -1,4 +1,4 @@
-"""The versions of other tables that a run reads: pins, positions, and how they are shown."""
+"""The inputs of a run: pins and positions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import MAIN, Pin, Position, ReadOn, table_and_ref
 
 LONGEST = 4096
-"""Characters of a snapshot's summary: each load of a table reads the summaries of all its snapshots."""
+"""In characters: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
 SHOWN = 50
-"""The most inputs that the UI shows of a run."""
 
 
 def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
-    """Pins what a run of the table reads; nothing is opened where that is nothing. Raises as pin_inputs()."""
+    """Pins the run's inputs. Raises as pin_inputs()."""
     if not (table.dep_names or table.reads):
         return ()
     journal = plans_of(lakehouse, table.identifier).journal(token)
@@ -45,7 +44,7 @@ def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
 
 
 def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
-    """Raises PublishRefused where a run can't read any more what its plan has pinned, before its workers start."""
+    """Raises PublishRefused if a pinned snapshot of an input is gone."""
     if plan.inputs and (problems := gone(plan.inputs, with_retries(lakehouse.catalog))):
         raise PublishRefused(
             f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
@@ -54,10 +53,9 @@ def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
 
 
 def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[str, str]:
-    """Returns the tags by which a materialization of an asset says which versions of its deps Dagster knew.
+    """Returns the tags that name the versions of the deps that Dagster knew as this run began.
 
-    Dagster makes them for each run as it begins. A run that resumes another has read what that one had pinned, so it
-    reports that one's.
+    A resumed run reports its predecessor's, because it reads that one's pins.
     """
     step = context.get_step_execution_context()
     tags = _build_data_version_tags(dg.DataVersion(""), "", _get_input_provenance_data(key, step), False)
@@ -65,9 +63,9 @@ def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[s
 
 
 def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
-    """Returns the entry of a snapshot's summary that names what its rows were made from; none for a run of no inputs.
+    """Returns the entry of a snapshot's summary that names the run's inputs.
 
-    It is ``{"nyc.flights": "<snapshot id>@<uuid>"}`` as JSON, or where that is longer than LONGEST their number.
+    It is ``{"nyc.flights": "<snapshot id>@<uuid>"}``, or beyond LONGEST only their number.
     """
     if not pins:
         return SummaryEntries({})
@@ -79,10 +77,7 @@ def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
 def ui_metadata(
     table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None
 ) -> Mapping[str, Any]:
-    """Returns the metadata of a run's inputs: which version of each table, since when, and by which run.
-
-    table: whose run it is. as_changes: those whose changes were read. read_on: from where on.
-    """
+    """Returns the metadata of a run's inputs. as_changes: inputs whose changes were read."""
     if not pins:
         return {}
     rows = (
@@ -104,16 +99,16 @@ def ui_metadata(
 
 
 def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> Mapping[str, str]:
-    """Returns the snapshots that a materialization's run has read of its deps, by identifier; ``None`` of an empty one.
+    """Returns the snapshots that a materialization's run read of its deps; ``None`` of an empty one.
 
-    metadata: the materialized table's. Runs of earlier versions of this library say it in their commit alone.
+    Earlier versions of this library name them only in the commit: metadata is the materialized table's.
     """
     if PINNED in made.metadata:
         return cast("Mapping[str, str]", made.metadata[PINNED].value)
     own = made.metadata.get("snapshot_id")
     snapshot = metadata.snapshot_by_id(int(str(own.value))) if own and metadata else None
     entry = snapshot.summary[INPUTS] if snapshot and snapshot.summary else None
-    if not (entry or "").startswith("{"):  # else it names their number
+    if not (entry or "").startswith("{"):  # else it is only a number of tables
         return {}
     return {name: version.partition("@")[0] for name, version in json.loads(entry or "{}").items()}
 
@@ -126,9 +121,9 @@ def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) 
 
 
 def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
-    """Returns the files of the drop zone that each partition was made from, as FILES has them.
+    """Returns the drop zone files that each partition was made from.
 
-    A file whose name begins with a partition's key is that one's; any other is of all partitions of its chunk.
+    A file belongs to the partition whose key begins its name, else to all partitions of its chunk.
     """
     found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
     for receipt in chunks:
@@ -146,10 +141,9 @@ logger = logging.getLogger(__name__)
 
 
 def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:
-    """Returns how far a table has read its inputs, for the workers of a run; None if its runs can't read on.
+    """Returns the positions of a table's inputs; None if its runs can't read on. Raises BadRunTag.
 
-    Runs that replace rows would lose what earlier ones have read, and each chunk of partitions would read all changes.
-    metadata: that its rows are staged on. tags: the run's. Raises BadRunTag.
+    Runs that replace rows would lose what earlier runs read, and each chunk of partitions would read all changes.
     """
     reads_all = RunTags.of(tags).read_all
     if table.write_mode.replaces or table.partitions is not None:
@@ -158,25 +152,24 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
 
 
 def position_update(receipts: Iterable[Receipt], staged_on: TableMetadata) -> PositionUpdate:
-    """Returns what a run does to its table's positions. receipts: what is published. staged_on: the table then."""
+    """Returns the run's update of positions. staged_on: the table at staging."""
     to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
     return PositionUpdate(to, read_on(staged_on)) if to else PositionUpdate()
 
 
 def keep_unread(lakehouse: Lakehouse, table: str) -> None:
-    """Has each input keep what the table has not read yet, by a tag at the snapshot up to which it has. Raises nothing.
+    """Tags the last snapshot read of each input, so that later ones don't expire. Raises nothing.
 
-    It follows the commit, so that a run that dies in between leaves an older tag, which keeps more. What can't be
-    tagged is told in the log: its rows are read all the same, while its own settings keep them. table: its identifier.
+    It follows the commit: a run that dies in between leaves an older tag, which keeps more.
     """
     try:
         catalog = lakehouse.catalog()
         positions = read_on(with_retries(lambda: catalog.load_table(table)).metadata).positions
-    except Exception as error:  # of catalogs and storages; the rows are published
+    except Exception as error:  # catalogs and storages have their own; the rows are published
         logger.warning("%s: what it has not read yet of its inputs may expire, as it can't be read: %r", table, error)
         return
     for name, text in positions.items():
-        if ":" in name:  # a source, which is purged only behind what is moved
+        if ":" in name:  # a source, which is purged only up to what was moved
             continue
         position, (identifier, ref) = Position.parse(text), table_and_ref(name)
         tag = f"{READER}{table}" if ref == MAIN else f"{READER}{table}.{ref}"
@@ -187,5 +180,5 @@ def keep_unread(lakehouse: Lakehouse, table: str) -> None:
 
         try:
             set_tags(catalog, identifier, wanted)
-        except Exception as error:  # of catalogs and storages; the rows are published
+        except Exception as error:  # catalogs and storages have their own; the rows are published
             logger.warning("%s: %s may expire before it is read, as it can't be tagged: %r", table, name, error)

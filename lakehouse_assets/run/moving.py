@@ -1,4 +1,4 @@
-"""Decides which rows of its source a run of a table moves."""
+"""Decides which rows of its source a run moves."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ MOVE_REST = (
 def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> SourceRange | None:
     """Returns what a run moves of its table's source; None for a table without one.
 
-    metadata: the table's. tags: the run's. Raises SourceUnreachable, and PublishRefused where the rows that the table
-    has not got are not all there, or where columns are not that it declares.
+    Raises SourceUnreachable, and PublishRefused if the source lacks rows that were not moved yet, or declared columns.
     """
     if (source := table.source) is None:
         return None
     known = read_on_of(table, metadata, tags)
-    assert known is not None  # tables with a source are declared so that they can read on
+    assert known is not None  # declarations of tables with a source ensure it
     if why := known.unknown.get(source.name):
         raise _refused(table, f"how far {source.name} was read can't be known: {why}")
     position = known.offsets(source.name)
@@ -73,7 +72,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
 
 
 def mover_of(table: Table, metadata: TableMetadata) -> str:
-    """Returns what a table's source notes as the one that it is moved into."""
+    """Returns what a source records as its mover."""
     return f"{table.identifier}@{metadata.table_uuid}"
 
 

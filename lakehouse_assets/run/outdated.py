@@ -1,4 +1,4 @@
-"""Finds the partitions of which an input was made anew, or rolled back, since it was read."""
+"""Finds the partitions whose input was materialized again, or rolled back, since it was read."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from lakehouse_assets.run.jobs import PINNED
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
 BATCH = 1000
 Partition = str | None
-"""A partition key; None for an asset without partitions."""
+"""None for an asset without partitions."""
 Metadata = Callable[[dg.AssetKey], TableMetadata | None]
-"""Gives the metadata of an asset's table; None for an asset that is no table, or where the log alone is asked."""
+"""Returns the metadata of an asset's table, if any."""
 
 
 def no_metadata(_: dg.AssetKey) -> None:
-    """Has the log alone asked."""
+    """Returns None, so that only the event log counts."""
 
 
 @dataclass(frozen=True)
 class Outdated:
-    """The partitions of a table that read an input before it was made anew."""
+    """The partitions of a table that read an input before it changed."""
 
     input: str
-    """The input's key, with dots."""
+    """Its key, with dots."""
     partitions: tuple[Partition, ...]
     by: str
-    """The run that made it anew last; empty where it was rolled back."""
+    """The run that last materialized it; empty if it was rolled back."""
     snapshot: str
-    """What that run has published, or what was rolled back; empty for an input that is no table."""
+    """What that run published, or what was rolled back."""
 
 
 def latest_made(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey
 ) -> dict[Partition, dg.AssetMaterialization]:
-    """Returns the latest materialization of each of an asset's partitions."""
+    """Returns the latest materialization of each partition."""
     if graph.get(key).is_partitioned:
         ids = sorted(instance.get_latest_storage_id_by_partition(key, MADE).values())
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
@@ -63,10 +63,9 @@ def stale_inputs(
     parents: Collection[dg.AssetKey],
     metadata: Metadata = no_metadata,
 ) -> Iterator[Outdated]:
-    """Yields each input that was made anew or rolled back, with the partitions that have read it before.
+    """Yields each input that was materialized again or rolled back, with the partitions that read it before.
 
-    key: of the asset that is looked at. made: the latest materialization of each of its partitions. parents: the inputs
-    to look at. What an earlier version of this library has materialized does not say what it read, and is left out.
+    Materializations of earlier versions of this library don't say what they read, and are left out.
     """
     with dg.partition_loading_context(dynamic_partitions_store=instance):
         for parent in sorted(parents):
@@ -96,7 +95,6 @@ def stale_inputs(
 
 
 def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:
-    """Returns the snapshot of a table that a materialization's run has read; empty for none."""
     pins: Any = made.metadata[PINNED].value if PINNED in made.metadata else {}
     found = str(pins.get(".".join(parent.path), ""))
     return found if found.isdecimal() else ""
@@ -105,7 +103,7 @@ def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:
 def _newest(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey, history: History | None
 ) -> Mapping[Partition, int]:
-    """Returns the id of the latest materialization of each partition of an asset, without what was rolled back."""
+    """Ignores what was rolled back."""
     ids: Mapping[Partition, int] = {}
     if graph.get(key).is_partitioned:
         ids = dict(instance.get_latest_storage_id_by_partition(key, MADE).items())
@@ -127,7 +125,7 @@ def latest_records(
 ) -> Iterator[dg.EventLogRecord]:
     """Yields the latest materialization of each of these partitions that counts; without any, the asset's latest.
 
-    before: a time; what was noted then or later is passed over. upto: Dagster's id of the latest event that may count.
+    before: exclusive. upto: an event id, inclusive.
     """
     wanted, cursor, limit = {*partitions}, None if upto is None else upto + 1, BATCH if partitions else 1
     while True:
@@ -151,14 +149,14 @@ def latest_records(
 
 
 def snapshot_of(record: dg.EventLogRecord) -> int | None:
-    """Returns the snapshot that a materialization names; None for an asset that is no table."""
+    """Returns the snapshot that a materialization names, if any."""
     made = record.asset_materialization
     found = made.metadata.get("snapshot_id") if made else None
     return int(str(found.value)) if found else None
 
 
 def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
-    """Tells whether what was materialized is for certain not in a table's history: it was rolled back."""
+    """Whether a materialization was certainly rolled back."""
     snapshot = snapshot_of(record)
     return history is not None and snapshot is not None and history.lacks(snapshot)
 
@@ -166,7 +164,7 @@ def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
 def partitions_read(
     graph: BaseAssetGraph[Any], key: dg.AssetKey, partition: Partition, parent: dg.AssetKey
 ) -> Sequence[Partition]:
-    """Returns the partitions of a parent that a partition is made from; ``[None]`` where the parent has none."""
+    """Returns the parent's partitions that a partition is made from; ``[None]`` if the parent has none."""
     if not graph.get(parent).is_partitioned:
         return [None]
     mapped = graph.get_parent_partition_keys_for_child(partition, parent, key)
@@ -174,7 +172,6 @@ def partitions_read(
 
 
 def _told(instance: dg.DagsterInstance, parent: dg.AssetKey, partitions: Sequence[Partition], last: int) -> Outdated:
-    """last: the id of the event that made it anew."""
     chosen = dg.AssetRecordsFilter(parent, storage_ids=[last])
     (record,) = instance.fetch_materializations(chosen, limit=1).records
     made = record.asset_materialization

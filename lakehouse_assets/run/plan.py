@@ -1,4 +1,4 @@
-"""The plan of a run, written down once, and the attempts that it begins with."""
+"""The plan of a run, written once, and its first attempts."""
 
 from __future__ import annotations
 
@@ -38,52 +38,40 @@ ANEW = "Materialize the partitions anew: a new run, not a re-execution from fail
 
 @dataclass(frozen=True)
 class RunPlan(Durable):
-    """The plan of a run: what the run does, decided once and written down.
-
-    Whoever resumes the run reads the plan, whatever is declared by then.
-    """
+    """The plan of a run. A resumed run follows it, even if the declaration has changed."""
 
     token: str
-    """The run token: the id of the run at the head of the resume chain."""
+    """The id of the run at the head of the resume chain."""
     run_id: str
-    """The run that made the plan."""
     made_at: datetime
     table_uuid: UUID
-    """The uuid of the Iceberg table when the plan was made."""
     snapshot_id: int | None
-    """The table's head when the plan was made; None if it had no snapshot."""
+    """The table's head at planning."""
     columns: tuple[str, ...]
-    """The names of the table's columns when the plan was made, nested ones with dots."""
+    """Nested ones with dots."""
     write_mode: str
-    """The declared write mode, as Python writes it."""
     code_version: str
-    """Table.code_version of the code that made the plan."""
     covers: Mapping[str, PartitionMessages]
-    """What of the inbox the run is for, by partition: what waited when the plan was made."""
+    """What waited in the inbox at planning, by partition."""
     chunks: tuple[Chunk, ...]
-    """The run's chunks in the order of their ordinals: a chunk's ordinal is its place here."""
+    """A chunk's ordinal is its index here."""
     inputs: tuple[Pin, ...]
-    """The versions of the tables that all its workers read."""
     source: SourceRange | None = None
-    """What the run moves of the table's source; None where it has none."""
     upstream: Mapping[str, str] = field(default_factory=dict)
-    """The tags by which Dagster tells later whether upstream assets have changed, as it knew these before the pins."""
+    """The tags by which Dagster detects changed upstream assets, from before the pins."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All partition keys of the run, in order; empty for a table without partitions."""
+        """All partition keys, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
 
     def covered(self, table: str) -> RunMessages:
-        """Returns the run's part in the inbox. table: its name."""
+        """Returns the run's part in the inbox."""
         made_ms = round(self.made_at.timestamp() * 1000)
         return RunMessages(table, self.token, tuple(parts_of(self.keys)), self.covers, self.snapshot_id, made_ms)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
-        """Raises PublishRefused if a run of these keys, on a table of this uuid, is not the one that was planned.
-
-        table: its name. keys: the run's partition keys.
-        """
+        """Raises PublishRefused if these keys or this table uuid are not the planned ones."""
         if table_uuid != self.table_uuid:
             found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
         elif tuple(keys) != self.keys:
@@ -98,29 +86,25 @@ class RunPlan(Durable):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one table's runs, and for the queue why runs failed: each in the folder of its run's journal.
-
-    A plan is never changed.
-    """
+    """The plans of one table's runs, and why runs failed."""
 
     table: str
-    """The table's identifier."""
     io: FileIO
     prefix: str
-    """The folder that has a folder for each run token."""
+    """Holds a folder for each run token."""
 
     def journal(self, token: str) -> Journal:
-        """Returns the journal of the run with this token."""
+        """Returns the journal of a run token."""
         return Journal(self.io, f"{self.prefix}/{token}")
 
     def location(self, token: str) -> str:
-        """Returns the path of the plan of the run with this token, whether there is one or not."""
+        """Returns the path of a plan, even if there is none."""
         return f"{self.prefix}/{token}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
-        """Reads the plan of the run with this token; None if there is none, or half of one: then nothing has started.
+        """Reads a plan; None if it is missing or torn: then nothing has started.
 
-        Raises OSError when the storage can't be read, ForeignVersion for a plan that this code does not read.
+        Raises OSError if the storage can't be read, ForeignVersion for a plan that this code can't read.
         """
         location = self.location(token)
 
@@ -137,11 +121,11 @@ class Plans:
         return read_json(self.io, location, parse)
 
     def write(self, plan: RunPlan) -> None:
-        """Writes a new plan, before anything starts. Raises what the storage raises."""
+        """Writes a new plan, before anything starts."""
         plan.write(self.io, self.location(plan.token))
 
     def covers(self, token: str) -> RunMessages | None:
-        """Returns the covers of a run; None if it has no plan, or one that this code does not read. Raises OSError."""
+        """Returns what a run covers; None without a readable plan. Raises OSError."""
         try:
             plan = self.find(token)
         except ForeignVersion as error:
@@ -150,16 +134,16 @@ class Plans:
         return plan.covered(self.table) if plan else None
 
     def keys_of(self, token: str) -> Collection[str] | None:
-        """Returns the partitions of a run, under the same conditions as covers()."""
+        """Returns a run's partitions, as covers()."""
         covers = self.covers(token)
         return covers.keys if covers else None
 
     def failed(self, token: str) -> Failed | None:
-        """Returns why a run failed; None if it did not say so, or what it said can't be read. Raises OSError."""
+        """Returns why a run failed, if it says so. Raises OSError."""
         return read_json(self.io, self._failed(token), Failed.from_json)
 
     def write_failed(self, token: str, failed: Failed) -> None:
-        """Writes the failure of a run over what an earlier attempt of it noted. Raises what the storage raises."""
+        """Writes why a run failed, over an earlier attempt's note."""
         failed.write(self.io, self._failed(token))
 
     def _failed(self, token: str) -> str:
@@ -167,14 +151,14 @@ class Plans:
 
 
 def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
-    """Returns the plans of a table's runs. table: its identifier."""
+    """Returns the plans of a table's runs."""
     return Plans(table, lakehouse.staging_io(), f"{lakehouse.settings.staging}/{table}")
 
 
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
     """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order.
 
-    An unpartitioned table has one chunk, and so has a run that its write mode does not split.
+    There is one chunk without partitions, or if the write mode does not split.
     """
     if not keys:
         return [Chunk(0, ())]
@@ -183,11 +167,11 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
 
 
 def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
-    """Returns the token to publish these chunks with: for all chunks the run's, for some ``<token>.<part>:0-2_5-5``.
+    """Returns the token to publish these chunks with: the run's for all, ``<token>.<part>:0-2_5-5`` for some.
 
-    With the run's own token, a later publish of the other chunks would be taken for a repetition. The ordinals say
-    which chunks a resumed run must neither stage nor publish again, as another run may have replaced them meanwhile.
-    Their length is not bounded, so they are not part of the property's name (tokens.SPANS).
+    With the run's token, a later publish of the others would count as a repetition. The ordinals name the chunks that a
+    resumed run must not publish again: another run may have replaced them. They are not in the property's name
+    (tokens.SPANS), as their length is not bounded.
     """
     if len(ready) == len(plan.chunks):
         return plan.token
@@ -198,7 +182,7 @@ def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
 
 
 def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict[int, int]:
-    """Returns ordinal → snapshot of the chunks that earlier attempts published. Raises as tokens.find_published."""
+    """Returns ordinal → snapshot of the published chunks. Raises as tokens.find_published()."""
     published: dict[int, int] = {}
     for name in tokens.properties_of(metadata, plan.token):
         part = name.removeprefix(tokens.PREFIX)
@@ -214,10 +198,7 @@ def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict
 
 
 def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> None:
-    """Raises PublishRefused if a run whose plan is gone has published parts: nobody knows which keys these hold.
-
-    table: its name. token: the run token.
-    """
+    """Raises PublishRefused if a run without a plan has published parts: their keys are unknown."""
     if parts := [name for name in tokens.properties_of(metadata, token) if name != tokens.PREFIX + token]:
         raise PublishRefused(
             f"table {table}: the run {token}, which this one resumes, has published some of its chunks ({len(parts)} "
@@ -227,7 +208,7 @@ def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> N
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
-    """Returns the window that the step gets for a chunk. landing: the domain's part of the drop zone."""
+    """Returns the step's window. landing: the domain's part of the drop zone."""
     start, end = table.alignment.window(chunk.keys) or (None, None)
     return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)
 
@@ -246,16 +227,12 @@ def first_attempts(
     left_out: Sequence[str] = (),
     undeclared: Sequence[str] = (),
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk of a run, by the chunk's ordinal.
-
-    journal: says where receipts are written. run_id: shown in the services' own lists. inputs, read_on, source,
-    left_out, undeclared: see Assignment.
-    """
+    """Returns the first attempt at each chunk, by ordinal. run_id: for the services' lists."""
     merge = strategy_of(table.write_mode).merge
     settings = lakehouse.settings
     code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
     packages = code_packages(table.step, table.checks.values())
-    # Secrets are left out: the worker's own environment has them.
+    # Without secrets: the worker's environment has them.
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
@@ -289,7 +266,7 @@ def first_attempts(
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
-    """Returns the first attempt at any work on a table. run_id, partitions: shown in the services' own lists."""
+    """Returns the first attempt at work on a table. run_id, partitions: for the services' lists."""
     return Attempt(
         group=work.token,
         subject=table.identifier,

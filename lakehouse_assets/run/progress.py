@@ -1,7 +1,4 @@
-"""Tells how far the run in this process has come: the asset's op reports it, and whoever started the run listens.
-
-No terminal and no Dagster; other processes read the run's events instead.
-"""
+"""Progress of the run in this process, for listeners."""
 
 from __future__ import annotations
 
@@ -12,33 +9,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one table's run has come."""
+    """The progress of one table's run."""
 
     table: str
     done: int
-    """Number of partitions staged so far."""
+    """Staged partitions."""
     total: int
-    """Number of all partitions of the run; 1 for a table without partitions."""
+    """Partitions; 1 for a table without."""
     running: int
-    """Number of running workers."""
+    """Running workers."""
     started_at: float
-    """When the run started, in seconds since the epoch."""
+    """In seconds since the epoch."""
     waiting: bool = False
-    """Whether the run waits for a slot that another run holds."""
+    """For another run's slot."""
 
 
 _listeners: list[Callable[[Progress], None]] = []
 
 
 def report(progress: Progress) -> None:
-    """Calls all listeners. Costs next to nothing without any: call it whenever one of the numbers may have changed."""
+    """Calls all listeners. Cheap without any."""
     for listener in tuple(_listeners):
         listener(progress)
 
 
 @contextmanager
 def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Calls ``listener`` with every report, in the reporting thread, while the context lasts."""
+    """Calls ``listener`` with every report, in the reporting thread."""
     _listeners.append(listener)
     try:
         yield

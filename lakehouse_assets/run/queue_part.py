@@ -1,7 +1,4 @@
-"""Keeps a run's part in the inbox of the queue: what it covers, what it must ask for again, what it has done.
-
-Without LAKEHOUSE_QUEUE nothing is done.
-"""
+"""A run's part in the inbox of the queue. Without LAKEHOUSE_QUEUE it does nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 1000
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
-"""Tags of a run: how many messages it covers, and how long the oldest had waited when the run began."""
+"""Run tags: the number of messages, and the wait of the oldest when the run began."""
 
 
 def inbox_of(lakehouse: Lakehouse) -> Inbox:
@@ -35,11 +32,7 @@ def inbox_of(lakehouse: Lakehouse) -> Inbox:
 
 
 class QueuePart(CommitPart):
-    """One run's part in the inbox.
-
-    keys: the run's partitions; empty for a table without partitions. adds_again: whether its rows would be in the table
-    twice if its partitions were run once more.
-    """
+    """One run's part in the inbox. adds_again: whether running its keys again would add its rows twice."""
 
     def __init__(self, lakehouse: Lakehouse, table: str, token: str, keys: Sequence[str], *, adds_again: bool) -> None:
         self.lakehouse, self.table, self.token, self.keys = lakehouse, table, token, parts_of(keys)
@@ -52,11 +45,11 @@ class QueuePart(CommitPart):
         return plans_of(self.lakehouse, self.table)
 
     def waiting(self) -> Mapping[str, PartitionMessages]:
-        """Returns what waits in the inbox for the run's partitions. Raises what the storage raises."""
+        """Returns the messages that wait for the run's partitions."""
         return waiting_for(inbox_of(self.lakehouse), self.table, self.keys) if self.is_on else {}
 
     def begin(self, context: dg.AssetExecutionContext, plan: RunPlan) -> None:
-        """Takes what the run covers from its plan, and shows it in the run's tags."""
+        """Takes what the run covers from its plan."""
         if not self.is_on:
             return
         self._run = RunInbox(inbox_of(self.lakehouse), plan.covered(self.table), self._plans.keys_of)
@@ -65,19 +58,19 @@ class QueuePart(CommitPart):
             messages = sum(one.messages for one in found)
             try:
                 context.instance.add_run_tags(context.run.run_id, {MESSAGES: str(messages), OLDEST: f"{oldest:.0f}"})
-            except Exception as error:  # of Dagster's storage: a tag is no reason to fail
+            except Exception as error:  # Dagster's storage; a tag is no reason to fail
                 context.log.warning(f"{self.table}: the run's tags could not be set: {error}")
 
     def refuse(self, now: IcebergTable) -> None:
-        """Refuses nothing: asks again for the run's partitions that others have published since it began.
+        """Refuses nothing; asks again for partitions that others published since the run began.
 
-        A run that only adds rows asks for nothing: it replaces nothing of what others wrote.
+        A run that only adds rows asks for nothing: it replaces nothing that others wrote.
         """
         if self._run and not self.adds_again:
             self._run.ask_again(runs_since(now.metadata, self._run.covers.snapshot_id))
 
     def published(self, context: dg.AssetExecutionContext, keys: Collection[str]) -> None:
-        """Removes these published partitions from the inbox. Raises nothing: what stays there costs one run more."""
+        """Removes published partitions from the inbox. Raises nothing: a leftover costs one more run."""
         if not self._run:
             return
         try:
@@ -86,7 +79,7 @@ class QueuePart(CommitPart):
             context.log.warning(f"{self.table}: messages that this run has served stay in the inbox: {error}")
 
     def failed(self, context: dg.AssetExecutionContext, keys: Collection[str], error: Exception) -> None:
-        """Notes why the run failed. keys: those known to be bad. Raises nothing: the run has failed already."""
+        """Records why the run failed. keys: the bad ones. Raises nothing."""
         if not self.is_on:
             return
         try:
@@ -96,11 +89,7 @@ class QueuePart(CommitPart):
             context.log.warning(f"{self.table}: why the run failed could not be noted: {fault}")
 
     def metadata(self) -> Mapping[str, Mapping[str, Any]]:
-        """Returns what each partition's materialization shows of messages, by partition key.
-
-        It shows how many the run covered, how long the oldest had waited when the run began, and how long it took until
-        its rows could be queried, in seconds.
-        """
+        """Returns the metadata about messages, by partition key."""
         if not self._run:
             return {}
         covers, now_ms = self._run.covers, time.time() * 1000

@@ -1,4 +1,4 @@
-"""What a run reports: progress, checks, metadata of its materializations, and failures."""
+"""What a run reports: checks, metadata and failures."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from lakehouse_assets.wire.work import Assignment, Cause
 if TYPE_CHECKING:
     from lakehouse_assets.run.plan import RunPlan
 
-# Few, because they are stored with every materialization.
+# Few: they are stored with every materialization.
 ROWS = 5
 CELL_LENGTH = 40
 MOST_PARTITIONS = 50
-"""The most partitions of a run with previews: each one opens a file in storage."""
+"""With previews: each one opens a file in storage."""
 
 
 def run_metadata(
@@ -46,11 +46,9 @@ def run_metadata(
     published: Published,
     results: Results,
 ) -> dict[str, Any]:
-    """Returns the metadata that hold for the whole run.
+    """Returns the metadata of the whole run.
 
-    target: the table with the columns that the run has published. schema_change: what else it changed of the table, by
-    name, as Markdown. results: has the links and usages of the run's own workers; where it took the receipt of an
-    earlier run's worker, the receipt names the host.
+    results: links and usages of the run's own workers; the receipt of an earlier run's worker names its host.
     """
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
@@ -78,10 +76,7 @@ def run_metadata(
 
 
 def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
-    """Returns how many rows a whole table has, under the name by which the UI plots it; an upper bound as text.
-
-    table: as it is behind the commit of that snapshot.
-    """
+    """Returns the row count as the UI plots it, or an upper bound as text. table: loaded after that commit."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     rows = live_rows(table.metadata, snapshot, table.io) if snapshot else None
     if rows is None:
@@ -90,20 +85,19 @@ def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
 
 
 def _declared_nulls(schema: Schema, table: Table) -> Schema:
-    """Returns the table's columns, required where they are declared so: the audit lets no null pass."""
+    """The audit lets no null pass."""
     required = {column.name for column in table.schema.columns if column.required}
     return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
 
 
 def _merged(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """Adds up what the merges of all workers did; empty for rows that were appended."""
     merged = [receipt.merged for receipt in receipts if receipt.merged]
     names = ("changes", "left_out", "matched", "inserted", "updated", "deleted") if merged else ()
     return {f"merge_{name}": sum(getattr(one, name) for one in merged) for name in names}
 
 
 def places(links: Sequence[str]) -> dg.MetadataValue:
-    """Shows where workers ran, at most three of them; as links unless they ran on this machine."""
+    """Shows where workers ran, at most three; as links unless on this machine."""
     more = f" and {len(links) - 3} more" if len(links) > 3 else ""
     if not any(link.startswith("https://") for link in links):
         return dg.MetadataValue.text(", ".join(links[:3]) + more)
@@ -113,7 +107,6 @@ def places(links: Sequence[str]) -> dg.MetadataValue:
 
 
 def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
-    """Adds up what all workers of the run used, failed ones too; empty where nothing is billed."""
     if not usages:
         return {}
     amounts = ("vcpu_hours", "gib_hours", "estimated_usd")
@@ -122,16 +115,15 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
-    """Returns what each partition shows of the rows that were staged for it: how many, in which files, the first ones.
+    """Returns what each partition shows of its staged rows: count, files, bytes and a preview.
 
-    region: the part of the table that the chunks own. Where partitions own no rows (Append, Merge), a chunk's rows are
-    those of its partitions together: numbers are shown of a chunk with one partition only, and no rows are counted
-    if the run has matched its own with others, which a merge writes anew.
+    If partitions own no rows (Append, Merge), a chunk's rows belong to its partitions together: only chunks of one
+    partition show numbers, and no row count after a merge, which rewrites other rows.
     """
     rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
     if table.partitions is None or table.write_mode.owns_partitions:
         first = previews(region, chunks)
-        rows = rows if table.write_mode.replaces else "rows_written"  # what a run adds or merges is not all
+        rows = rows if table.write_mode.replaces else "rows_written"  # a run that adds or merges stages only some rows
         return {
             key: dict(zip((rows, "files", "bytes"), stat, strict=True))
             | ({"preview": first[key]} if key in first else {})
@@ -156,9 +148,9 @@ def _of_several(keys: Sequence[str], first: dg.MetadataValue) -> dg.MetadataValu
 
 
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
-    """Shows the first rows of each partition's first staged file as a Markdown table, or why there are none.
+    """Returns the first rows of each partition's first staged file, or why there are none, as Markdown by key.
 
-    The result is keyed by partition. It is empty for a run of more than MOST_PARTITIONS.
+    Empty for more than MOST_PARTITIONS.
     """
     keys = parts_of(region.keys)
     if len(keys) > MOST_PARTITIONS:
@@ -180,7 +172,7 @@ def _text(chunk: StagedChunk, file: DataFile) -> str:
     try:
         with chunk.io.new_input(file.file_path).open() as stream:
             rows = next(ParquetFile(stream).iter_batches(batch_size=ROWS)).slice(0, ROWS).to_pylist()
-    except Exception as error:  # beside the storage's: of values that Python lacks, such as dates beyond the year 9999
+    except Exception as error:  # also for values that Python lacks, e.g. dates after 9999
         return f"no preview: {error}"
     names = list(rows[0])
     return markdown_table(names, ([_cell(row[name]) for name in names] for row in rows))
@@ -192,17 +184,16 @@ def _cell(value: Any) -> str:
 
 
 RULES_OF_EVERY_RUN = (LAKE, TEXT)
-"""What the audit checks beside the rules of a write mode."""
+"""In addition to a write mode's rules."""
 
 
 def add_metadata(
     context: dg.AssetExecutionContext, asset_key: dg.AssetKey, by_key: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Does what ``context.add_asset_metadata`` does, for each partition key of ``by_key``, which must be the run's.
+    """Does what ``context.add_asset_metadata`` does for each key of ``by_key``, which must be the run's.
 
-    Dagster's own (1.13.27, ``StepExecutionContext.add_asset_metadata``) looks up all keys of the run's range at each
-    call (dynamic ones in the database, windows one by one) and copies everything that was added before: 5,000 dynamic
-    keys take nine minutes.
+    Dagster's (1.13.27, ``StepExecutionContext.add_asset_metadata``) looks up all keys of the run's range at each call
+    and copies all earlier metadata: 5,000 dynamic keys take nine minutes.
     """
     step = context.get_step_execution_context()
     outputs = dict(step._metadata_accumulator.per_output_metadata)
@@ -221,10 +212,9 @@ def materialized(
     of_key: Mapping[str, Mapping[str, Any]],
     version: dg.DataVersion,
 ) -> Iterator[dg.MaterializeResult[None]]:
-    """Yields the materialization of a run whose rows are published.
+    """Yields the materialization of a published run.
 
-    of_run: the metadata that hold for the whole run. of_key: what differs by partition. version: tells downstream
-    assets that there are other rows. Raises Failure if some chunks have failed, after it has logged the
+    version: tells downstream assets that rows changed. Raises Failure if some chunks failed, after it has logged the
     materializations of the others.
     """
     if table.partitions is None:
@@ -232,11 +222,11 @@ def materialized(
         yield dg.MaterializeResult(asset_key=table.key, metadata=shown, data_version=version, tags=plan.upstream)
         return
     failed = {key for failure in results.failures for key in failure.chunk.keys}
-    # Both under each key, in this order: the UI would show a result's metadata before a key's.
+    # Both by key, in this order: the UI would show a result's metadata before a key's.
     by_key = {key: {**of_key.get(key, {}), **of_run} for key in plan.keys if key not in failed}
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
-        # As Dagster gives to results.
+        # The tags that Dagster gives to results.
         made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
         for key, metadata in by_key.items():
             context.log_event(dg.AssetMaterialization(table.key, partition=key, metadata=metadata, tags=made_by))
@@ -248,9 +238,9 @@ def materialized(
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
-    """Returns the failure of a run some of whose chunks were not staged. It names them and shows the first one's error.
+    """Returns the failure of a run with unstaged chunks.
 
-    table: its identifier. consequence: what became of the other chunks. advice: as advice_after() gives it.
+    consequence: what happened to the others. advice: from advice_after().
     """
     failures = results.failures
     first = failures[0]
@@ -267,10 +257,7 @@ def staging_failure(table: str, consequence: str, advice: str, results: Results)
 
 
 def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
-    """Says in half a sentence what a person does after these failures.
-
-    added: whether the other chunks' rows were added to the table, and would be added once more.
-    """
+    """Returns half a sentence. added: whether the other chunks' rows would be added once more."""
     causes = {failure.cause for failure in failures}
     if added:
         return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
@@ -288,15 +275,15 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 
 
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
-    """Says why chunks that an earlier attempt has staged are staged again: a sentence for each reason.
+    """Yields the reasons why staged chunks are staged again.
 
-    receipts: that attempt's, which prove nothing now. attempts: what is to be done now, by chunk.
+    receipts: of an earlier attempt. attempts: the work to do now.
     """
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:
         parts = Assignment.from_json(attempts[receipt.chunk].payload).parts
         changed = (name for name, part in parts.items() if receipt.parts.get(name) != part)
-        if first := next(changed, None):  # none where its worker has left the receipt only now
+        if first := next(changed, None):  # none if its worker wrote the receipt only now
             chunks[first].append(receipt.chunk)
     for changed_part, ordinals in chunks.items():
         one = len(ordinals) == 1
@@ -313,7 +300,7 @@ def check_result(
     findings: Sequence[AuditFinding],
     seconds: float,
 ) -> dg.AssetCheckResult:
-    """Returns the check result of an audit by these rules that took ``seconds``, with numbers that the UI plots."""
+    """Returns the check result of an audit."""
     files = distinct_files(staged)
     broken = Counter(finding.rule for finding in findings)
     checked = (*RULES_OF_EVERY_RUN, *(rule for rule in Rule if rule in rules))
@@ -330,7 +317,7 @@ def check_result(
             "files": len(files),
             "bytes": sum(file.file_size_in_bytes for file in files),
             "seconds": round(seconds, 3),
-            # Also the rules without a finding: the UI plots a line only where there are zeros.
+            # Also rules without findings: the UI plots a line only if there are zeros.
             **{f"findings_{rule}": broken[rule] for rule in checked},
             **evidence,
         },
@@ -338,9 +325,9 @@ def check_result(
 
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
-    """Returns the failure of a run with a red audit. It is not retried: a retry would find the same."""
+    """Returns the failure of a red audit. No retry: it would find the same."""
     advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
-    if any(finding.rule == LAKE for finding in findings):  # which says itself what to do
+    if any(finding.rule == LAKE for finding in findings):  # its message says what to do
         advice = ""
     return dg.Failure(
         f"table {table.identifier}, {keys_text(keys)}: the audit found "
@@ -350,10 +337,9 @@ def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFin
 
 
 def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
-    """Returns the partitions that a failed run names as bad, WHOLE for a table without partitions.
+    """Returns the partitions that a failed run names as bad; WHOLE for a table without partitions.
 
-    Where a worker had many partitions, only the step can say which of them made it fail: it raises BadPartitions.
-    Otherwise none of that worker's is named.
+    Of a worker with many partitions, only those that the step names by BadPartitions.
     """
     named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
     return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

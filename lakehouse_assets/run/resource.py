@@ -1,7 +1,4 @@
-"""The one resource that assets need, ``lakehouse``: settings, and the catalog and launchers that follow from them.
-
-Nothing is opened before an asset needs it.
-"""
+"""The resource ``lakehouse``: settings, catalog and launchers, opened on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ WORKER = "lakehouse_assets.worker"
 class Lakehouse:
     """The settings of the environment, and what follows from them.
 
-    Assets of a domain that are no tables take it by name. Tests pass another one to ``code_location(resources=…)``.
+    Assets that are no tables take it by name. Tests pass another one to ``code_location(resources=…)``.
 
     Example:
         >>> import dagster as dg
@@ -42,24 +39,24 @@ class Lakehouse:
         self.settings = settings
 
     def landing(self, domain: str) -> str:
-        """Returns the domain's part of the drop zone, ``<LAKEHOUSE_LANDING>/<domain>``: a path or a URL."""
+        """Returns the domain's part of the drop zone, a path or a URL."""
         return f"{self.settings.landing}/{domain}"
 
     @cache  # noqa: B019  a resource lives as long as its process
     def launcher(self, compute: str | None = None) -> Launcher:
-        """Returns the launcher of a table's workers. compute: the table's own; None for LAKEHOUSE_COMPUTE."""
+        """Returns the launcher of a table's workers. compute: None for LAKEHOUSE_COMPUTE."""
         return self.settings.computes[compute or self.settings.compute].launcher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
-        """Opens the catalog ``lake`` anew: a run's op and its worker processes share no connection."""
+        """Opens the catalog ``lake``: a run's op and its workers share no connection."""
         return with_retries(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
-        """Returns the FileIO for receipts, and for all else that lies below LAKEHOUSE_STAGING."""
+        """Returns the FileIO for everything below LAKEHOUSE_STAGING."""
         from pyiceberg.io import load_file_io
 
         return load_file_io(catalog_properties(self.settings), self.settings.staging)
 
     def s3(self) -> BaseClient:
-        """Returns a boto3 client with the catalog's settings for storage."""
+        """Returns a boto3 client with the catalog's storage settings."""
         return s3_client(catalog_properties(self.settings))

@@ -1,7 +1,4 @@
-"""Finds the run that a run resumes, whose token both publish with, and refuses what may not be resumed or repeated.
-
-Reads the history of runs; writes nothing.
-"""
+"""Resumed and repeated runs: the token to publish with, and refusals."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ from lakehouse_assets.run.run_tags import APPEND_AGAIN, RunTags
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """Returns the id of the run at the head of the resume chain.
 
-    A re-execution from failure continues its parent's work: with its own id it would not recognise what that run
-    committed. Any other re-execution computes everything again: with the id of the first run it would find that run's
-    commit, and do nothing.
+    With its own id, a re-execution from failure would not recognize its parent's commits. With the first run's id, any
+    other re-execution, which computes everything again, would find that run's commit and do nothing.
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := _parent(run)):
         parent_run = instance.get_run_by_id(parent)
@@ -48,8 +44,8 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
     """Returns the token of the run at the head of the resume chain.
 
-    table: its name, for messages. Raises PublishRefused for a run that can't be resumed any more: after RESUMABLE its
-    token may have been pruned, and its chunks would be published again over newer rows.
+    Raises PublishRefused if that is too old or gone: after RESUMABLE its token may be pruned, and its chunks would be
+    published again over newer rows.
     """
     head = chain_head(instance, run)
     created, resumed = _created(instance, head), _created(instance, run.run_id)
@@ -62,10 +58,9 @@ def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> R
 
 
 def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
-    """Raises PublishRefused for a resumed run whose token may have been pruned.
+    """Raises PublishRefused for a resumed run whose token may be pruned.
 
-    run_token() refuses such runs by their age; this one finds a run that looks young enough only because the clock of
-    Dagster's storage was set back.
+    Its age looks right to run_token() if the clock of Dagster's storage was set back.
     """
     if token.text != run.run_id and tokens.is_forgotten(metadata, token):
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
@@ -75,7 +70,7 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 
 @dataclass(frozen=True)
 class AppendOnce(CommitPart):
-    """Refuses to add rows that a run has added which this one repeats."""
+    """Refuses to add rows that a repeated run has added."""
 
     table: Table
     plans: Plans
@@ -90,11 +85,10 @@ class AppendOnce(CommitPart):
 def refuse_repeated_append(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
-    """Raises PublishRefused for a re-execution that would add rows once more which an earlier run has added.
+    """Raises PublishRefused for a re-execution that would add rows of an earlier run once more.
 
-    That is the re-execution of all of a run that has added rows, or that repeated one which had; the re-execution of a
-    backfill of partitions whose run had added them, though it may have failed afterwards; and any re-execution of what
-    another one has repeated and added meanwhile. Whoever means it sets the tag APPEND_AGAIN.
+    That is a full re-execution of a run that added rows, or repeated one that did; of a backfill whose run added them,
+    even if it failed later; and of work that another re-execution has added meanwhile. APPEND_AGAIN permits it.
     """
     if not (table.write_mode.adds_again and _repeats(run)):
         return
@@ -112,7 +106,7 @@ def refuse_repeated_append(
 def _added_before(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[tuple[str, str]]:
-    """Yields the ids of runs whose work it repeats and that have or may have added rows, and what is known of each."""
+    """Yields the repeated runs that have or may have added rows, with what is known."""
 
     def meeting(others: Iterable[dg.DagsterRun]) -> Iterator[tuple[str, str]]:
         for other in others:
@@ -123,7 +117,7 @@ def _added_before(
     for one, repeated in _repeated(instance, run):
         if one != run.run_id and (what := _added(table, metadata, instance, one)):
             yield one, what
-        # The runs of a backfill that is re-executed are no run's parents, as that makes new runs.
+        # A re-executed backfill makes new runs: the old ones are not their parents.
         for backfill_id in _parent_backfills(instance, repeated):
             found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
             yield from meeting(o for o in found if o.asset_selection is None or table.key in o.asset_selection)
@@ -131,7 +125,6 @@ def _added_before(
 
 
 def _beside(metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[dg.DagsterRun]:
-    """Yields the runs that the table remembers and that repeat what the run repeats, the latest first."""
     own = _origins(instance, run)
     published = tokens.publishers(metadata)
     runs = {one.run_id: one for one in instance.get_runs(dg.RunsFilter(run_ids=published))} if published else {}
@@ -142,15 +135,13 @@ def _beside(metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.Dagst
 
 
 def _repeats(run: dg.DagsterRun) -> bool:
-    """Says whether the run is a re-execution of a run, or of a backfill."""
     return bool(_parent(run) or PARENT_BACKFILL_ID_TAG in run.tags)
 
 
 def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
-    """Returns the ids of the runs and backfills whose work the run does: its own id, and those that it repeats.
+    """Returns the ids of the run, and of the runs and backfills that it repeats.
 
-    Ids of backfills are needed, as two runs that re-execute one backfill have nothing else in common. The backfill that
-    the run itself belongs to is left out.
+    Two re-executions of one backfill have only the backfill's id in common.
     """
     found: set[str] = set()
     for run_id, here in _repeated(instance, run):
@@ -161,7 +152,7 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
-    """Says what is known of the rows that a run has added; empty where it added none, or they were rolled back."""
+    """Returns what is known of the rows that a run added; empty if none or rolled back."""
     if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
         return f"has added its rows with snapshot {snapshot_id}"
     created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
@@ -171,10 +162,7 @@ def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, 
 
 
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tuple[str, dg.DagsterRun | None]]:
-    """Yields the run and the runs that it re-executes, each with its id, the latest first; None for one that is gone.
-
-    The runs before that one are not known.
-    """
+    """Yields the run and those that it re-executes. A deleted run is None and the last."""
     here: dg.DagsterRun | None = run
     yield run.run_id, run
     while here and (parent := _parent(here)):
@@ -183,15 +171,11 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tupl
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
-    """Returns the id of the run that this one re-executes.
-
-    Dagster's Python API sets no tags, so that nobody sees whether it is a re-execution from failure.
-    """
+    """Dagster's Python API sets no tags: such a re-execution is not recognized as one from failure."""
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> Iterator[str]:
-    """Yields the ids of the backfills which the run's own backfill re-executes, the latest first."""
     backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
     while backfill_id:
         yield backfill_id
@@ -202,14 +186,11 @@ def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -
 def _added_keys(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Keys:
-    """Returns the keys whose rows a run has added: those of its published chunks, by its plan.
-
-    If no published chunk is known they are all of the plan's, and without a plan all of the run's.
-    """
+    """Falls back to all keys of the plan, and without a plan to all of the run."""
     if table.partitions is None or (plan := plans.find(run.run_id)) is None:
         return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}
-    with suppress(RolledBack):  # of a part
+    with suppress(RolledBack):  # some part was rolled back
         published = published_chunks(table.identifier, metadata, plan)
     return frozenset(key for ordinal in published for key in plan.chunks[ordinal].keys) or frozenset(plan.keys)
 

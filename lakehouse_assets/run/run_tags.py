@@ -1,7 +1,4 @@
-"""Reads the tags by which a person asks for something special of a run, and refuses values that nothing stands for.
-
-What each of them does is where it is heeded. Tags that runs set by themselves are not here.
-"""
+"""Run tags by which a person asks for something special."""
 
 from __future__ import annotations
 
@@ -12,16 +9,16 @@ from typing import Self
 from lakehouse_assets.errors import BadRunTag
 
 READ_ALL = "lakehouse/read_all"
-"""``true``: the step reads its inputs from their beginning, whatever was read before."""
+"""``true``: the step reads its inputs from their beginning."""
 ACCEPT_LOSS = "lakehouse/accept_loss"
-"""``true``: the rows that the table's source lost before they were moved are given up, and the others are moved."""
+"""``true``: gives up the rows that the source lost before they were moved."""
 APPEND_AGAIN = "lakehouse/append_again"
-"""The id of a run: its re-execution is meant to add once more the rows that it has added. Not ``true``: Dagster copies
-a run's tags to its re-executions, and these must not inherit the permission."""
+"""The id of a run whose rows its re-execution may add again. Not ``true``: Dagster copies tags to re-executions, which
+must not inherit the permission."""
 RELEASE_ANYWAY = "lakehouse/release_anyway"
-"""``true``: tables are released that don't fit together."""
+"""``true``: releases tables that don't fit together."""
 RELEASE_AGAIN = "lakehouse/release_again"
-"""The number of a kept release, whose snapshots are released once more."""
+"""The number of a kept release to release again."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class RunTags:
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> Self:
-        """Reads all of them, so that none is passed over in silence. tags: the run's. Raises BadRunTag."""
+        """Reads all tags, so that none is ignored. Raises BadRunTag."""
         return cls(
             _is_true(tags, READ_ALL),
             tags.get(APPEND_AGAIN, ""),

@@ -1,6 +1,6 @@
-"""A lock by table, for a run that others disturbed too often: while it is held, no merge begins to land on the table.
+"""A lock by table, for a run that others disturbed too often: no other merge begins to land meanwhile.
 
-It is a pool of Dagster's with one slot, so that it is seen in the UI, and freed when its run is dead.
+It is a Dagster pool with one slot: the UI shows it, and it is freed if its run dies.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from lakehouse_assets.drive.liveness import Context, Lookout, ThisRun
 from lakehouse_assets.drive.slots import no_other_claims
 
 WAIT_SECONDS = 1.0
-"""The time between two claims: each refused one is a write to the instance's storage."""
 
 
 @dataclass
 class TableLock:
-    """One run's part in the lock of a table."""
+    """One run's part in a table's lock."""
 
     context: Context
     table: str
-    """The table's identifier."""
     is_taken: bool = False
     _is_asked: bool = False
 
@@ -34,7 +32,7 @@ class TableLock:
         self._step = f"{self.context.get_step_execution_context().step.key}[lock]"
 
     def take(self) -> None:
-        """Takes the lock, and waits until it is free. Raises what *Terminate* raises."""
+        """Waits for the lock and takes it. Raises what *Terminate* raises."""
         if self.is_taken:
             return
         self._is_asked = True
@@ -51,11 +49,11 @@ class TableLock:
             return bool(self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed)
 
     def wait_for_others(self) -> None:
-        """Waits until no other run holds the lock. Raises what *Terminate* raises."""
+        """Waits until no other run holds the lock. Raises as take()."""
         if self.is_taken or not (holders := self._holders()):
             return
         if self._run.id in holders:
-            # An earlier process of this very run holds it; Dagster frees its slot only at the run's end.
+            # An earlier process of this run took it; Dagster frees it only at the run's end.
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
         self.context.log.info(f"{self.table}: waits for a merge that others disturbed too often")
         while self._holders() - {self._run.id}:
@@ -64,11 +62,10 @@ class TableLock:
             time.sleep(WAIT_SECONDS)
 
     def _holders(self) -> set[str]:
-        """Returns the ids of the runs that hold the lock; none where nobody has ever taken it."""
         return {slot.run_id for slot in self._storage.get_concurrency_info(self._pool).claimed_slots}
 
     def close(self) -> None:
-        """Frees the lock, or its place in the queue. Raises nothing: Dagster frees both at the run's end."""
+        """Frees the lock or its place in the queue. Raises nothing: Dagster frees both at the run's end."""
         if not self._is_asked:
             return
         try:

@@ -1,7 +1,4 @@
-"""One run of one table's asset: plan, stage, audit, publish, report, in this order.
-
-What each of these does is in commit/, drive/ and the other files of this room.
-"""
+"""One run of a table's asset: plan, stage, audit, publish, report."""
 
 from __future__ import annotations
 
@@ -79,8 +76,7 @@ from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause, Pin, ReadOn, SourceRange
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
-"""How often a run is staged at most, where others always change rows meanwhile that its merge could meet, or the
-columns that it changes; and how many of these times without the table's lock, while other such runs may land."""
+"""The most stagings of a run whose merge or schema change others disturb; and how many without the table's lock."""
 
 Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 
@@ -88,16 +84,15 @@ Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lakehouse) -> Events:
     """Runs a table's asset: yields the audit's result, then the materialization.
 
-    Nothing has started before the plan is read or written, but that a missing table was created. Raises Failure for
-    what a person must act on, UnknownPartitions for keys that can't work, and as evolved(), Plans.find(), publish() and
-    the launchers do. An error is noted for the queue before it is raised.
+    Before the plan is read or written, only a missing table is created. Raises Failure if a person must act,
+    UnknownPartitions for keys that can't work, and as evolved(), Plans.find(), publish() and the launchers.
     """
     token = run_token(table.identifier, context.instance, context.run)
     keys = _keys(context, table)
     queue = QueuePart(lakehouse, table.identifier, token.text, keys, adds_again=table.write_mode.adds_again)
     results, findings = Results(), list[AuditFinding]()
     try:
-        region = table.alignment.region(keys)  # before the table is created: it refuses keys
+        region = table.alignment.region(keys)  # before the table is created: it may refuse keys
         plans = plans_of(lakehouse, table.identifier)
         evolution = evolved(lakehouse, table)
         metadata = evolution.found.metadata
@@ -117,11 +112,8 @@ def materialize(context: dg.AssetExecutionContext, table: Table, lakehouse: Lake
 
 
 def _keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
-    """Returns the run's partition keys; none for a table without partitions.
-
-    Raises PublishRefused for a range that ends at a partition which is no longer declared.
-    """
-    # From the asset's own partitions, never from run tags: a range run's tags reach every asset in it.
+    """Returns the run's partition keys. Raises PublishRefused if an end of its range is no longer declared."""
+    # Not from run tags: a range run's tags reach every asset in it.
     if table.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return ()
     try:
@@ -143,7 +135,7 @@ def _ends(context: dg.AssetExecutionContext) -> tuple[str, str]:
 
 
 def evolved(lakehouse: Lakehouse, table: Table) -> Evolution:
-    """Opens the table, and decides how the run changes it beside its rows. A missing table is created.
+    """Opens or creates the table, and decides which changes the run makes besides its rows.
 
     Raises PublishRefused for differences that the declared policies don't allow.
     """
@@ -159,13 +151,9 @@ def _plan(
     metadata: TableMetadata,
     queue: QueuePart,
 ) -> RunPlan:
-    """Makes the plan of a run that has none. keys: its partitions. metadata: the table's.
-
-    Raises PublishRefused where the run that it resumes has published parts of a plan that is gone, and as pins_of() and
-    source_range().
-    """
+    """Raises as refuse_unplanned_parts(), pins_of() and source_range()."""
     refuse_unplanned_parts(table.identifier, metadata, token.text)
-    # Workers of the run that this one resumes may have read before: what came since may not be in their rows.
+    # The resumed run's workers may have read earlier: their rows may lack what came since.
     covers = queue.waiting() if token.text == context.run.run_id else {}
     return RunPlan(
         token=token.text,
@@ -179,7 +167,7 @@ def _plan(
         covers=covers,
         chunks=tuple(plan_chunks(table, keys)),
         upstream=upstream_tags(context, table.key),
-        # Pinned after the inbox and upstream were looked at: what came before is in what is read.
+        # Pinned after reading the inbox and upstream, so that the pins contain both.
         inputs=pins_of(lakehouse, table, token.text),
         source=source_range(table, metadata, context.run.tags),
     )
@@ -187,57 +175,52 @@ def _plan(
 
 @dataclass(frozen=True)
 class Staging:
-    """Holds what one staging of a run begins with: the table as it is then, and what follows from it."""
+    """The table at the start of a staging, and what follows from it."""
 
     evolution: Evolution
-    """The table, and the run's changes to it beside its rows."""
     earlier: Mapping[int, int]
-    """The chunks that earlier runs or processes with this token have published, each with its snapshot."""
+    """Chunks already published with this token → snapshot."""
     attempts: Mapping[int, Attempt]
-    """The first attempt at each chunk, by ordinal."""
     inputs: Sequence[Pin]
-    """The versions of what it reads: those of the plan, or later ones where these could not be read."""
+    """Those of the plan, or later ones if a staging was repeated."""
     read_on: ReadOn | None
-    """From where on changes of these are read; None where the table's runs can't read on."""
+    """None if the table's runs can't read on."""
     source: SourceRange | None
-    """What is moved of the table's source; None where it has none."""
 
     @property
     def own(self) -> Pin | None:
-        """The version of the run's own table that its step reads; None where it reads none, or a branch or tag."""
+        """The version of the run's own table that its step reads, if any."""
         name = self.evolution.found.name()
         return next((pin for pin in self.inputs if pin.name == ".".join(name)), None)
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Holds what was staged, and is ready to be published."""
+    """What is staged and ready to be published."""
 
     chunks: Sequence[Chunk]
-    """The chunks to publish: staged, and not published by an earlier run or process with this token."""
+    """Without those already published with this token."""
     forks: Sequence[StagedChunk]
-    """What their workers have written."""
     table: IcebergTable
-    """The table, loaded after everything was staged: credentials vended when the run began may have expired."""
+    """Loaded after staging: credentials vended when the run began may have expired."""
     positions: PositionUpdate
-    """How far the steps have read the changes of inputs."""
 
 
 @dataclass(frozen=True)
 class TableRun:
-    """One run of one table's asset, whose plan is written down."""
+    """One run of a table's asset, with its plan written down."""
 
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
     token: RunToken
-    """The token that the run publishes with: its own, or that of the run that it resumes."""
+    """Its own, or that of the run that it resumes."""
     queue: QueuePart
     region: Region
-    """The part of the table that the run's keys own."""
+    """What the run's keys own."""
     plan: RunPlan
     resumes: bool
-    """Whether another run, or an earlier process of this one, has made the plan."""
+    """Whether another run or process made the plan."""
     plans: Plans
     launcher: Launcher
     strategy: WriteStrategy
@@ -250,18 +233,15 @@ class TableRun:
         return self.plans.journal(self.token.text)
 
     def run(self, evolution: Evolution, results: Results, findings: list[AuditFinding]) -> Events:
-        """Stages, audits, publishes and reports.
-
-        evolution: of the table as it is now. results, findings: are filled with what workers did and the audit found.
-        """
+        """Stages, audits, publishes and reports. Fills results and findings."""
         with driving(self.context, self.launcher, self.journal, self._report_progress, results) as drive:
             staging, staged, published = yield from self._land(drive, evolution, findings)
             earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in staging.earlier]
             self.queue.published(self.context, [key for chunk in (*staged.chunks, *earlier) for key in chunk.keys])
-            if staged.positions.to or not staged.chunks:  # these an earlier process has published
+            if staged.positions.to or not staged.chunks:  # an earlier process published
                 keep_unread(self.lakehouse, self.table.identifier)
             if self.launcher.durable:
-                drive.settle()  # what is billed is known at a worker's end only
+                drive.settle()  # a worker's bill is known only at its end
             forks = [*staged.forks, *self._forks_published_earlier(staging, staged.table, results)]
             of_run, of_key = self._shown(staging, forks, published, results)
             version = dg.DataVersion(str(published.snapshot_id))
@@ -270,7 +250,7 @@ class TableRun:
     def _land(
         self, drive: Drive, evolution: Evolution, findings: list[AuditFinding]
     ) -> Generator[dg.AssetCheckResult, None, tuple[Staging, Staged, Published]]:
-        """Stages, audits and publishes: once, or again where others changed meanwhile what the run depends on."""
+        """Repeats the staging if others changed what the run depends on."""
         merges, inputs = self.strategy.merge is not None, self.plan.inputs
         with closing(TableLock(self.context, self.table.identifier)) as lock:
             for number in range(1, STAGINGS + 1):
@@ -293,7 +273,7 @@ class TableRun:
                 reads_itself = staging.own is not None
                 moves = bool(staging.evolution.applied or staged.positions.to)
                 again = number < STAGINGS and (merges or reads_itself or moves)
-                if findings or not again:  # Dagster takes one result of a check
+                if findings or not again:  # Dagster accepts one result per check
                     yield check
                 if findings:
                     raise audit_failure(self.table, self.plan.keys, findings)
@@ -322,10 +302,7 @@ class TableRun:
     # stage
 
     def _begin_staging(self, evolution: Evolution, inputs: Sequence[Pin], *, is_first: bool) -> Staging:
-        """Decides what is staged on the table as it is, and writes the fork base.
-
-        Raises PublishRefused for a table that the run may not write to, or whose rows it would add once more.
-        """
+        """Raises PublishRefused if the run may not write, or would add its rows once more."""
         table, plan, target = self.table, self.plan, evolution.found
         evolution.refuse_to_drop_others(plan.columns)
         self._append_once.refuse(target)
@@ -354,7 +331,7 @@ class TableRun:
         return Staging(evolution, earlier, attempts, inputs, reads_on, source)
 
     def _staged_on(self, is_first: bool) -> int | None:
-        """Returns the snapshot on which an earlier attempt has staged most chunks; None if none or on no snapshot."""
+        """Where an earlier attempt staged most chunks."""
         if not (self.resumes and is_first and self.strategy.merge):
             return None
         found = Counter(r.base_snapshot_id for r in self.journal.receipts(chunk.ordinal for chunk in self.plan.chunks))
@@ -365,12 +342,12 @@ class TableRun:
         return AppendOnce(self.table, self.plans, self.context.instance, self.context.run)
 
     def _warn_of_another_owner(self, target: IcebergTable) -> None:
-        with suppress(OSError):  # storage that refuses to be asked for what is not there
+        with suppress(OSError):  # some storages deny requests for missing files
             if found := other_owner(target, read_mark(target)):
                 self.context.log.warning(found)
 
     def _stage(self, drive: Drive, staging: Staging) -> None:
-        """Has workers stage the chunks that are not done. Raises Failure if any failed and others may not go on."""
+        """Raises Failure if any chunk failed and the others may not go on."""
         table, chunks, results = self.table, self.plan.chunks, drive.results
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         self.context.log.info(
@@ -394,7 +371,7 @@ class TableRun:
         report(Progress(table, done, total, results.running, self.started, results.waiting))
 
     def _staged(self, staging: Staging, results: Results) -> Staged:
-        """Reads what workers have staged and what is not published yet. Raises as read_all()."""
+        """Raises as read_all()."""
         now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
         ready = results.receipts.keys() - staging.earlier.keys()
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
@@ -405,19 +382,17 @@ class TableRun:
     # audit
 
     def _audit(self, staging: Staging, staged: Staged, findings: list[AuditFinding]) -> dg.AssetCheckResult:
-        """Audits what was staged: fills the findings, and returns the result of the check."""
         start, strategy = time.monotonic(), self.strategy
         if staged.chunks:
             region = self._region_of(staged.chunks)
             findings += audit(self.table, region, staged.forks, strategy.rules, strategy.at_most_changed)
-        # Inline: this JVM, whose application id is the workers', may have written for another run before.
+        # In process, the workers share this JVM's application id with earlier runs.
         known = {s.snapshot_id for s in staging.evolution.found.snapshots()} if self.launcher.blocking else ()
         findings += own_commits(self.table, staged.table.metadata, staged.forks, known)
         seconds, run_id = time.monotonic() - start, self.context.run.run_id
         return check_result(self.table, strategy.rules, run_id, self.plan.keys, staged.forks, findings, seconds)
 
     def _region_of(self, chunks: Sequence[Chunk]) -> Region:
-        """Returns the part of the table that some of the run's chunks own."""
         every = len(chunks) == len(self.plan.chunks)
         return self.region if every else self.table.alignment.region([key for c in chunks for key in c.keys])
 
@@ -457,21 +432,18 @@ class TableRun:
     # report
 
     def _forks_published_earlier(self, staging: Staging, now: IcebergTable, results: Results) -> list[StagedChunk]:
-        """Reads the chunks published earlier, for their numbers only: it is no failure if files are gone or broken."""
+        """For their numbers only: missing or broken files are no failure."""
         receipts = [r for ordinal, r in results.receipts.items() if ordinal in staging.earlier]
         try:
             return read_all(now.io.properties, receipts)
-        except Exception as error:  # PyIceberg raises errors of all kinds for files that are broken
+        except Exception as error:  # PyIceberg raises all kinds of errors for broken files
             self.context.log.warning(f"the partitions published earlier are reported without their numbers: {error}")
             return []
 
     def _shown(
         self, staging: Staging, forks: Sequence[StagedChunk], published: Published, results: Results
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Returns the metadata of the run, and by partition what differs. Raises nothing.
-
-        The rows are published, and a run that failed because of what it shows would be requested again for ever.
-        """
+        """Raises nothing: the rows are published, and a run that failed now would be requested again forever."""
         try:
             changes = self._schema_change(staging, published)
             of_run = run_metadata(self.table, staging.evolution.target, changes, forks, published, results)
@@ -499,10 +471,7 @@ class TableRun:
             return {"snapshot_id": str(published.snapshot_id), "not_shown": text}, {}
 
     def _schema_change(self, staging: Staging, published: Published) -> dict[str, str]:
-        """Returns what the run changed of the table beside its rows.
-
-        A process that resumes the run after its commit finds no difference any more, and reads it from the snapshot.
-        """
+        """Reads the snapshot if another process committed: there is no difference any more."""
         if not published.repeated:
             return evolution_texts(staging.evolution.applied)
         snapshot = staging.evolution.found.snapshot_by_id(published.snapshot_id)

@@ -1,7 +1,4 @@
-"""Traces what a partition was made from: the versions of its inputs, and of theirs in turn, down to the drop zone.
-
-Which of them count, a run's pins and the tables' snapshots decide: what was rolled back does not.
-"""
+"""Traces what a partition was made from, down to the drop zone, without what was rolled back."""
 
 from __future__ import annotations
 
@@ -31,10 +28,9 @@ from lakehouse_assets.run.outdated import (
 )
 
 LEAVES = 10
-"""The most files, and tables of others, that are shown below one version."""
 FRACTION = re.compile(r"[.,](\d+)")
 Partitions = tuple[str, ...]
-"""Partition keys; empty for an asset without partitions."""
+"""Empty for an asset without partitions."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +40,19 @@ class Made:
     asset: str
     """Its key, with dots."""
     partitions: Partitions
-    """Those that are asked for."""
     snapshot: str = ""
-    """The Iceberg snapshot; empty for an asset that is no table."""
+    """Empty for an asset that is no table."""
     run_id: str = ""
-    """Empty where nothing was materialized."""
+    """Empty if nothing was materialized."""
     at: datetime | None = None
-    """When Dagster noted it."""
+    """When Dagster logged it."""
     code: str = ""
     """Table.code_version."""
     leaves: tuple[str, ...] = ()
-    """Tables of others, with their versions, and files of the drop zone, a line each."""
+    """Tables of others and drop zone files, a line each."""
     inputs: tuple[Made, ...] = ()
-    """What it was made from."""
     gone: str = ""
-    """What was made later, and rolled back."""
+    """A later version that was rolled back."""
 
     def __str__(self) -> str:
         named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
@@ -72,7 +66,7 @@ class Made:
 
 @dataclass
 class Trace:
-    """Reads the log of one instance about the assets of one code location."""
+    """Traces the assets of a code location in an instance's event log."""
 
     instance: dg.DagsterInstance
     graph: AssetGraph
@@ -80,9 +74,9 @@ class Trace:
     _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
 
     def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
-        """Returns what an asset, or one of its partitions, was made from: at a time, itself included, or now.
+        """Returns what an asset or a partition was made from: at a time (inclusive), or now.
 
-        For an asset with partitions, of which none is asked for, that is the latest materialization of any.
+        For a partitioned asset without a partition: the latest materialization of any.
         """
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             there, partitions = self.metadata(key), (partition,) if partition is not None else ()
@@ -102,7 +96,6 @@ class Trace:
     def _grouped(
         self, key: dg.AssetKey, partitions: Partitions, records: Iterable[dg.EventLogRecord]
     ) -> Iterator[Made]:
-        """Yields what each run has made of these partitions, then those that none has made."""
         asset = ".".join(key.path)
         by_run: dict[str, tuple[dg.AssetMaterialization, float, list[str], set[str]]] = {}
         left = {*partitions}
@@ -147,10 +140,7 @@ class Trace:
             yield from self._known[place]
 
     def _read(self, key: dg.AssetKey, partitions: Partitions, pointer: str, pin: str) -> Iterator[Made]:
-        """Yields what an input was when it was read: at the pinned snapshot, or before the event that Dagster knew.
-
-        pointer: Dagster's id of the latest event that it knew then.
-        """
+        """Reads an input at the pinned snapshot, or up to the event (pointer) that Dagster knew."""
         there = self.metadata(key) if pin else None
         history = History.behind(there, int(pin)) if there else None
         known = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
@@ -176,7 +166,7 @@ class Trace:
             yield from self._version(key, int(pin), history)
 
     def _version(self, key: dg.AssetKey, pin: int, history: History | None) -> Iterator[Made]:
-        """Yields the run that has made a snapshot, with all its partitions; the snapshot alone where no run has."""
+        """Yields the run that made a snapshot, with all its partitions; else the snapshot alone."""
         line = [history.snapshots[one] for one in history.line] if history else []
         of_rows = (one for one in line if one.summary is None or one.summary.operation is not Operation.REPLACE)
         wanted = next((one.snapshot_id for one in of_rows), pin)
@@ -207,15 +197,14 @@ def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
 
 
 def shown_time(time: datetime) -> str:
-    """Returns a time, to the millisecond, in a form that parse_time() reads."""
+    """Returns a time to the millisecond, as parse_time() reads it."""
     return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} UTC"
 
 
 def parse_time(text: str) -> datetime:
-    """Returns the last moment of a time in ISO 8601, UTC where it names no zone, or as shown_time() gives it.
+    """Returns the last moment of a time in ISO 8601 (UTC if it names no zone), or from shown_time().
 
-    A time to the second stands for the whole second, one to the millisecond for the whole millisecond. Raises
-    ValueError for a text that is no time.
+    A time to the second means the whole second. Raises ValueError for other text.
     """
     found = datetime.fromisoformat(text.removesuffix(" UTC"))
     digits = min(len(fraction[1]), 6) if (fraction := FRACTION.search(text)) else 0
@@ -223,7 +212,7 @@ def parse_time(text: str) -> datetime:
 
 
 def tree_lines(made: Sequence[Made]) -> Iterator[str]:
-    """Yields a line for each version, those that it was made from below it."""
+    """Yields a line for each version, with its inputs below it."""
     for one in made:
         yield str(one)
         yield from _below(one)

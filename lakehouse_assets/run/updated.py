@@ -1,6 +1,6 @@
-"""Finds partitions that are older than what their upstream assets have published, for Dagster to request them.
+"""Finds partitions that are older than their upstream data, for Dagster to request.
 
-Each evaluation reads the event log again, so that no cursor can lose an update. Nothing is written.
+Each evaluation reads the event log again, so no cursor can lose an update.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from dagster._core.asset_graph_view.entity_subset import EntitySubset
-    from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # it imports SQLAlchemy and Alembic
+    from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # imports SQLAlchemy and Alembic
 
 HOURLY = "0 * * * *"
 BATCH = 1000
 PAGE = 10_000
 
 Key = str | None
-"""A partition key; None for an asset without partitions."""
+"""None for an asset without partitions."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The events of the event log that a partition's run had read."""
+    """The events that a partition's run had read."""
 
     after: int
-    """A storage id of the event log: the run had read what was published before that event, and perhaps not what was
-    published later."""
+    """The run had read what was published before this storage id, perhaps not what came later."""
     runs: frozenset[str] = frozenset()
-    """Ids of runs: the run had read what these published."""
+    """Runs whose results it had read."""
 
 
 def behind_upstream(
@@ -47,15 +46,14 @@ def behind_upstream(
     never: Reading,
     downstream: Callable[[Collection[Key]], Iterable[Key]],
 ) -> set[Key]:
-    """Returns the keys that depend on something that was published after their reading.
+    """Returns the keys that depend on something published after their reading.
 
-    published: the latest materialization of each upstream partition. never: the reading of keys that have none.
-    downstream: a function from upstream keys to the keys that depend on them.
+    never: the reading of keys without one.
     """
     marks = sorted({never.after, *(reading.after for reading in readings.values())})
     found: set[Key] = set()
     events = sorted(published, key=lambda event: event.storage_id)
-    # Events of one run between the same two marks mean the same for every key: they need the mapping once.
+    # Events of one run between two marks mean the same for every key: one mapping is enough.
     for (older, run), group in groupby(events, key=lambda e: (bisect_left(marks, e.storage_id), e.run_id)):
         if older:
             keys = downstream({event.partition for event in group})
@@ -65,39 +63,39 @@ def behind_upstream(
 
 
 class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
-    """Holds for a partition while ``upstream`` has a materialization that the partition's run may not have read.
+    """Holds while ``upstream`` has a materialization that the partition's run may not have read.
 
-    Storage ids of the event log are compared, not times. An upstream materialization is logged after its commit, and a
-    run reads after it was requested, so the run has read what was logged before its request. The request counts and not
-    the start: what is published while a run is queued causes one run too many, never one too few. A re-execution from
-    failure counts from the first run of its chain, because it takes that run's results. A partition that was never
-    materialized counts from the condition's first evaluation, the only state: missing history is not requested.
+    Compares storage ids of the event log, not times. A materialization is logged after its commit, and a run reads
+    after its request, so it has read what was logged before its request. The request counts, not the start: a publish
+    while the run is queued causes one run too many, never one too few. A re-execution from failure counts from the
+    first run of its chain, whose results it takes. A partition never materialized counts from the condition's first
+    evaluation: missing history is not requested.
     """
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        # Readings by asset and run. A reading does not change, so only new runs are looked up.
+        # A reading does not change, so only new runs are looked up.
         self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
     def name(self) -> str:
-        """The condition's name in Dagster, the same for all upstream assets."""
+        """The condition's name."""
         return "published_since_read"
 
     @property
     def description(self) -> str:
-        """The condition in words that name the upstream assets, as Dagster shows it."""
+        """The condition in words, as Dagster shows it."""
         return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """Returns the same id wherever the condition is used, so that a new deployment finds the cursor again."""
+        """Returns the same id for every use: a new deployment finds its cursor."""
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
-        """Returns the candidates that are outdated; the cursor keeps where the log was at the first evaluation."""
+        """Returns the outdated candidates; the cursor is the log's end at the first evaluation."""
         view, key = context.asset_graph_view, context.key
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)
-        # Upstream first: a partition that is materialized meanwhile must look newer than upstream, not older.
+        # Upstream first: a partition materialized meanwhile must look newer, not older.
         published = {upstream: _latest(view, upstream) for upstream in self._upstream}
         readings = self._readings(view, key)
         found: set[Key] = set()
@@ -115,20 +113,19 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         known = {run: before[run] for run in runs & before.keys()}
         known |= _planned(view.instance, key, sorted(runs - known.keys()))
         self._known[key] = known
-        # Events without a run, or of a run that had not planned the asset, count as having read all that was published.
+        # Events without a run, or of a run that had not planned the asset, count as having read everything before.
         return {event.partition: known.get(event.run_id or "") or Reading(event.storage_id) for event in latest}
 
 
 class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
-    """Holds for a partition while a partition that it is made of does not exist yet.
+    """Holds while a partition that this one is made of does not exist yet.
 
-    ``any_deps_missing`` looks at partitions that exist: a month is over before its last week is. Partitions before the
-    first of ``upstream`` or behind its end date never come, and are not waited for.
+    ``any_deps_missing`` looks only at existing partitions: a month is over before its last week is.
     """
 
     @property
     def name(self) -> str:
-        """The condition's name in Dagster."""
+        """The condition's name."""
         return "upstream_to_come"
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
@@ -145,7 +142,6 @@ class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
 
 
 def _to_come(view: AssetGraphView, upstream: dg.AssetKey, subset: EntitySubset[dg.AssetKey], now: datetime) -> bool:
-    """Tells whether a partition of upstream that these partitions are made of is still to come."""
     definition = view.asset_graph.get(upstream).partitions_def
     if not isinstance(definition, dg.TimeWindowPartitionsDefinition | dg.MultiPartitionsDefinition):
         return False
@@ -158,14 +154,13 @@ def _to_come(view: AssetGraphView, upstream: dg.AssetKey, subset: EntitySubset[d
 
 
 def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition[dg.AssetKey]:
-    """Requests a partition when a partition of ``upstream`` that it depends on was published after it was materialized.
+    """Requests a partition if an ``upstream`` partition that it depends on was published after its materialization.
 
-    ``AutomationCondition.eager()`` looks at the newest partition only, and forgets what is published while it waits or
-    a run is active. Here the whole history counts, but nothing is requested because it is missing, and an update of
-    another dependency (a whole dimension, the drop zone) does not request all partitions. Waits while a dependency is
-    missing, running or still to come (the last week of a month). A partition that is still outdated after its request,
-    because the run failed or was terminated, is requested again at the next tick of ``again`` (cron, UTC), or when
-    ``upstream`` is published again. Needs a sensor with ``use_user_code_server``.
+    ``AutomationCondition.eager()`` looks only at the newest partition, and forgets what is published while it waits or
+    a run is active. Here the whole history counts, but missing partitions are not requested, nor all partitions if
+    another dependency changes (a whole dimension, the drop zone). Waits while a dependency is missing, running or still
+    to come (the last week of a month). Requests a partition again that is still outdated at the next tick of ``again``
+    (cron, UTC), or if ``upstream`` is published again. Needs a sensor with ``use_user_code_server``.
 
     Example:
         >>> from lakehouse_assets import Table, column, when_updated
@@ -178,7 +173,7 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     requested = condition.newly_requested().since(
         condition.cron_tick_passed(again) | condition.newly_updated() | published
     )
-    # First whether a run is in progress: one that ends while a tick looks must count as running, or by what it made.
+    # in_progress first: a run that ends during the tick must count as running, or by its results.
     return (
         ~condition.in_progress()
         & PublishedSinceRead(*upstream)
@@ -190,7 +185,6 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
 
 
 def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRecord]:
-    """Returns the latest materialization of each partition, or of an asset without partitions."""
     kind: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
     if view.asset_graph.get(key).partitions_def is None:
         return list(view.instance.get_asset_event_summary_records(kind, asset_key=key, limit=1))
@@ -201,8 +195,8 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
-    """Returns run id → its reading; None for a run that had not planned to materialize ``key``."""
-    from lakehouse_assets.run.resume import chain_head  # definitions need not load it
+    """Returns run id → its reading; None for a run that had not planned ``key``."""
+    from lakehouse_assets.run.resume import chain_head  # definitions don't need it
 
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
     runs = [run for batch in batches for run in instance.get_runs(dg.RunsFilter(run_ids=batch))]
@@ -216,10 +210,7 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
 
 
 def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
-    """Returns run id → the storage id of the last event by which it planned ``key``, logged before the run starts.
-
-    Read in pages from the newest: after a restart, a query for each run would take longer than a tick may.
-    """
+    """Reads pages from the newest: after a restart, a query for each run would take longer than a tick may."""
     last: dict[str, int] = {}
     before = None
     while run_ids - last.keys():
@@ -237,7 +228,6 @@ def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[s
 def _downstream(
     view: AssetGraphView, upstream: dg.AssetKey, key: dg.AssetKey
 ) -> Callable[[Collection[Key]], list[Key]]:
-    """Returns a function from keys of ``upstream`` to the keys of ``key`` that depend on them by partition mapping."""
     partitions = view.asset_graph.get(upstream).partitions_def
     everything = view.get_full_subset(key=upstream)
     existing = everything.expensively_compute_partition_keys() if partitions else frozenset()

@@ -1,4 +1,4 @@
-"""What a run would do: the differences between a table and its declaration."""
+"""The differences between a table and its declaration, and what the next run would do."""
 
 from __future__ import annotations
 
@@ -47,15 +47,12 @@ class Row(NamedTuple):
 def all_differences(
     instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table], graph: AssetGraph
 ) -> Iterator[Row]:
-    """Yields the differences of all these tables, as they are on the lake; what can't be read is a difference too.
-
-    graph: of all tables of the code location.
-    """
+    """Yields the differences of these tables, including what can't be read."""
     metadata = metadata_of(catalog)
     for table in tables:
         try:
             found = _found(catalog, table)
-        except Exception as error:  # each catalog has its own; one broken table must not hide the others
+        except Exception as error:  # one broken table must not hide the others
             yield Row(table.identifier, "table", "can be read", f"{error}", "fails", fails=True)
             continue
         made = latest_made(instance, graph, table.key)
@@ -63,23 +60,23 @@ def all_differences(
         made_by = {partition: of[CODE_VERSION_TAG] for partition, of in tags.items() if CODE_VERSION_TAG in of}
         try:
             yield from differences(table, found, made_by)
-        except Exception as error:  # its manifests can't be read
+        except Exception as error:  # unreadable manifests
             yield Row(table.identifier, "table", "can be read", f"{error}", "fails", fails=True)
             continue
         try:
             if found is not None:
                 yield from _inputs_made_anew(instance, graph, table, made, metadata)
-        except Exception as error:  # a broken input must not hide the other tables either
+        except Exception as error:  # nor must a broken input hide them
             yield Row(table.identifier, "inputs", "can be read", f"{error}", "fails", fails=True)
 
 
 def failing_tables(rows: Iterable[Row]) -> list[str]:
-    """Returns the identifiers of the tables whose next run fails, in order."""
+    """Returns the tables whose next run fails, sorted."""
     return sorted({row.table for row in rows if row.fails})
 
 
 def metadata_of(catalog: Catalog) -> Metadata:
-    """Returns what gives the metadata of each asset's table, loaded once. It raises what catalogs raise."""
+    """Returns a function that loads each table's metadata once. It raises the catalog's errors."""
 
     @cache
     def found(key: dg.AssetKey) -> TableMetadata | None:
@@ -90,13 +87,10 @@ def metadata_of(catalog: Catalog) -> Metadata:
 
 
 def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """Loads the table; None if there is no such table.
-
-    Raises what catalogs raise, and PublishRefused for a table that is lost.
-    """
+    """Raises the catalog's errors, and PublishRefused for a lost table."""
     if found := find_table(catalog, table.identifier):
         return found
-    from lakehouse_assets.commit.target import refusal  # imports PyArrow, for half a second
+    from lakehouse_assets.commit.target import refusal  # imports PyArrow: half a second
 
     if refused := refusal(catalog, table):
         raise PublishRefused(refused)
@@ -110,7 +104,6 @@ def _inputs_made_anew(
     made: Mapping[str | None, dg.AssetMaterialization],
     metadata: Metadata,
 ) -> Iterator[Row]:
-    """Yields a row for each input that is another one than the table's partitions were made from."""
     for found in stale_inputs(
         instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}, metadata
     ):
@@ -123,11 +116,10 @@ def _inputs_made_anew(
 
 
 def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
-    """Yields a row of COLUMNS for each difference; none for a table that is as declared.
+    """Yields a row for each difference.
 
-    found: None for a table that is not there. made_by: the code version that made each partition, under the key None
-    for a table without partitions; partitions whose code version is not known are left out. Raises what the storage
-    raises where values that would be dropped are counted.
+    made_by: the known code versions by partition. Raises the storage's errors when it counts values that would be
+    dropped.
     """
     if found is None:
         yield Row(table.identifier, "table", _summary(table), "not there", "creates it")
@@ -152,7 +144,6 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
 
 
 def _changed(made_by: str, now: str) -> str:
-    """Names the halves that differ between two code versions of a table (Table.code_version): code, declaration."""
     halves = zip(("code", "declaration"), made_by.split("-"), now.split("-"), strict=False)
     return " and ".join(half for half, then, today in halves if then != today)
 

@@ -1,4 +1,4 @@
-"""Raw keys and small durable objects, in folders and on S3."""
+"""Small durable objects, by raw keys, in folders and on S3."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 THREADS = READERS
 LARGEST_COPY = 5 * 2**30
-"""The most bytes that one CopyObject takes (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
+"""Bytes in one CopyObject (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
 LARGEST_DELETE = 1000
-"""The most objects that one DeleteObjects takes
-(https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
+"""Objects in one DeleteObjects (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
 
 
 def raw_client(properties: Mapping[str, str]) -> Any:
-    """Returns a boto3 client of S3, the same one for the same endpoint and keys.
+    """Returns a boto3 client of S3, cached by endpoint and keys: a new one takes a quarter of a second.
 
-    Making one takes a quarter of a second. properties: PyIceberg's, of a FileIO; boto3 finds by itself what they don't
-    give. boto3 takes keys raw, whatever characters are in them; PyArrow's file systems and URLs don't.
+    boto3 finds missing properties. It takes raw keys with any characters; PyArrow and URLs don't.
     """
     found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
     return _client(frozenset({"endpoint_url": properties.get("s3.endpoint"), **found}.items()), S3_ATTEMPTS)
 
 
-@lru_cache(maxsize=16)  # as many as tables with keys of their own may be at work on; older ones have expired keys
+@lru_cache(maxsize=16)  # tables with separate keys in use at once; older keys have expired
 def _client(arguments: frozenset[tuple[str, str | None]], attempts: int) -> Any:
     import boto3
     import botocore.session
@@ -67,26 +65,26 @@ def milliseconds(moment: datetime) -> int:
 
 
 def bare(etag: str) -> str:
-    """Returns an etag without its quotes: some servers leave them out of some answers."""
+    """Returns an etag without quotes, which some servers omit."""
     return etag.strip('"')
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns the results in order, of sixteen calls at a time. After an error, what has not begun does not begin."""
+    """Calls sixteen at a time; returns results in order. After an error, starts no further calls."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
         return list(pool.map(call, items))
 
 
 def keys_below(client: Any, folder: Place) -> list[str]:
-    """Returns the keys of all objects that begin with the folder's, which ends with a slash."""
+    """Returns all objects' keys below the folder, whose key ends with a slash."""
     listed = pages(client, "list_objects_v2", folder)
     return [found["Key"] for page in listed for found in page.get("Contents", ())]
 
 
 def pages(client: Any, operation: str, place: Place, **more: Any) -> Iterator[dict[str, Any]]:
-    """Gives the answers to a listing of all keys that begin with the place's. operation: list_objects_v2, say.
+    """Yields the answers to a listing of the place's prefix. operation: such as list_objects_v2.
 
-    Raises OSError for an answer that says that there is more and not where, or that is of something else.
+    Raises OSError for an answer that is incomplete or of another listing.
     """
     for page in client.get_paginator(operation).paginate(Bucket=place.bucket, Prefix=place.key, **more):
         whole = "IsTruncated" in page and page.get("Name") == place.bucket and page.get("Prefix", "") == place.key
@@ -97,15 +95,12 @@ def pages(client: Any, operation: str, place: Place, **more: Any) -> Iterator[di
 
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
-    """Returns the objects below a folder. properties: PyIceberg's, of the FileIO."""
+    """Returns the objects below a folder."""
     return LocalObjects(folder.key) if folder.kind is StorageKind.FILE else S3Objects(raw_client(properties), folder)
 
 
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
-    """Returns the names of the folders directly below; none where the folder is missing, as on S3.
-
-    properties: PyIceberg's, of the FileIO. Raises what the storage raises.
-    """
+    """Returns direct subfolders' names; none if the folder is missing. Raises what the storage raises."""
     if folder.kind is StorageKind.FILE:
         return sorted(next(os.walk(folder.key, onerror=_raise), ("", [], []))[1])
     below = folder.child("")
@@ -119,10 +114,10 @@ class LocalObjects:
     """Keeps objects as files."""
 
     folder: str
-    """An absolute path."""
+    """Absolute."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a part file, syncs it, and renames it; the folder is synced as well, so the name is durable too."""
+        """Writes, syncs and renames a part file; syncs the folder to make the name durable."""
         path = os.path.join(self.folder, name)
         make_folder(os.path.dirname(path))
         part = f"{path}.{uuid4().hex}.part"
@@ -132,29 +127,29 @@ class LocalObjects:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        finally:  # on a full disk, what was written of it would stay
+        finally:  # a full disk would keep the partial file
             with suppress(FileNotFoundError):
                 os.unlink(part)
         sync(os.path.dirname(path))
 
     def read(self, name: str) -> bytes:
-        """Reads the file. Raises FileNotFoundError if there is none."""
+        """Raises FileNotFoundError if there is no file."""
         with open(os.path.join(self.folder, name), "rb") as file:
             return file.read()
 
     def names(self) -> list[str]:
-        """Returns the relative paths of all files but parts, in order; none where the folder is missing."""
+        """Returns the files' sorted relative paths, without parts."""
         found = (os.path.join(top, name) for top, _, names in os.walk(self.folder, onerror=_raise) for name in names)
         return sorted(os.path.relpath(path, self.folder) for path in found if not path.endswith(".part"))
 
     def delete(self, folder: str) -> None:
-        """Removes that folder with all that is in it, if it is there."""
+        """Removes a folder, if it exists."""
         path = os.path.join(self.folder, folder)
         if os.path.lexists(path):
             shutil.rmtree(path)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes these files, not their folders; one that is not there is no error."""
+        """Removes files, not their folders; ignores missing ones."""
         for name in names:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
@@ -162,18 +157,18 @@ class LocalObjects:
 
 @dataclass(frozen=True)
 class S3Objects:
-    """Keeps objects in a bucket. S3 keeps what it has answered for."""
+    """Keeps objects in a bucket."""
 
     client: Any
     folder: Place
 
     def write(self, name: str, content: bytes) -> None:
-        """Puts the object; S3 keeps it once it has answered."""
+        """Puts the object, durably."""
         place = self.folder.child(name)
         self.client.put_object(Bucket=place.bucket, Key=place.key, Body=content)
 
     def read(self, name: str) -> bytes:
-        """Gets the object. Raises FileNotFoundError where S3 has no such key."""
+        """Raises FileNotFoundError if S3 has no such key."""
         place = self.folder.child(name)
         try:
             return bytes(self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read())
@@ -181,25 +176,25 @@ class S3Objects:
             raise FileNotFoundError(place.location) from error
 
     def names(self) -> list[str]:
-        """Returns the keys of all objects below the folder, relative to it, in order."""
+        """Returns all objects' sorted relative keys."""
         folder = self.folder.child("")
         return sorted(key.removeprefix(folder.key) for key in keys_below(self.client, folder))
 
     def delete(self, folder: str) -> None:
-        """Deletes all objects below that folder. Raises as delete_all()."""
+        """Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, keys_below(self.client, self.folder.child(f"{folder}/")))
 
     def remove(self, names: Sequence[str]) -> None:
-        """Deletes these objects by their keys. Raises as delete_all()."""
+        """Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, [self.folder.child(name).key for name in names])
 
 
 Objects = LocalObjects | S3Objects
-"""The objects below one folder, by their relative names. Every method raises what its storage raises."""
+"""Objects below a folder, by relative name. Methods raise what the storage raises."""
 
 
 def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
-    """Deletes objects by their keys. Raises OSError that names the first one that can't be deleted."""
+    """Deletes objects. Raises OSError that names the first failure."""
     for start in range(0, len(keys), LARGEST_DELETE):
         objects = [{"Key": key} for key in keys[start : start + LARGEST_DELETE]]
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
@@ -208,7 +203,7 @@ def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Creates a folder with its parents, durably, where they are missing."""
+    """Creates missing folders, durably."""
     if not os.path.isdir(path):
         parent = os.path.dirname(path)
         make_folder(parent)
@@ -220,7 +215,7 @@ def make_folder(path: str) -> None:
 
 
 def sync(folder: str) -> None:
-    """Makes the disk keep which files are in the folder (fsync)."""
+    """Makes the folder's entries durable (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -234,10 +229,10 @@ def _raise(error: OSError) -> None:
 
 
 def put_file(path: Path, content: bytes) -> bool:
-    """Writes a file that people and steps read while it is replaced: they see the old or the new one, never a part.
+    """Replaces a file atomically: readers see the old or the new one, never a part.
 
-    Its folder is made where that is missing, and nothing is written where it has this content. It need not outlive a
-    crash of the machine. Returns whether it wrote. Raises OSError.
+    Creates the folder; writes nothing if the content is the same. A crash of the machine may lose the file. Returns
+    whether it wrote. Raises OSError.
 
     Example:
         >>> from pathlib import Path

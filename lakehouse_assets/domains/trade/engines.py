@@ -1,7 +1,4 @@
-"""Computes exports by month by two single-node engines, Polars and DuckDB, from the same snapshot.
-
-What is made of the sums, and what happens where they differ, is report.py's.
-"""
+"""Computes exports by month in Polars and DuckDB, from the same snapshot."""
 
 from __future__ import annotations
 
@@ -24,20 +21,20 @@ SUMS = f"""
 
 
 def by_polars(figures: Table) -> pl.DataFrame:
-    """Returns ym and Value (thousand yen) of each month, in order.
+    """Returns ym and Value (thousand yen) by month, in order.
 
-    PyIceberg plans the scan, and Polars reads the files itself: eight times as fast as taking rows from PyIceberg.
+    PyIceberg plans the scan, and Polars reads the files: eight times as fast as PyIceberg's rows.
     """
     import polars as pl
 
     with warnings.catch_warnings():
-        # It says that another package would plan faster; planning takes a hundredth of a second here.
+        # It says that another package plans faster; planning takes a hundredth of a second here.
         warnings.simplefilter("ignore", pl.exceptions.PerformanceWarning)
         return sums(pl.scan_iceberg(figures)).collect()
 
 
 def sums(figures: pl.LazyFrame) -> pl.LazyFrame:
-    """Sums exports by month, as the query SUMS does for DuckDB."""
+    """Sums exports by month, like the query SUMS."""
     import polars as pl
 
     exports = figures.filter(pl.col("exp_imp") == EXPORT)
@@ -47,8 +44,8 @@ def sums(figures: pl.LazyFrame) -> pl.LazyFrame:
 def by_duckdb(figures: Table) -> tuple[dict[str, int], str]:
     """Returns thousand yen by month, and how DuckDB read the table.
 
-    It reads through EXTENSION where that is installed and the files are on this machine, as the extension would not
-    know the catalog's settings for S3; else through ARROW. Nothing is downloaded.
+    Uses EXTENSION if it is installed and the files are local, as it lacks the catalog's settings for S3; else ARROW.
+    Downloads nothing.
     """
     import duckdb
 
@@ -63,7 +60,7 @@ def by_duckdb(figures: Table) -> tuple[dict[str, int], str]:
 
 
 def differences(polars: Mapping[str, int], duckdb: Mapping[str, int]) -> list[str]:
-    """Returns a line for each month for which the engines differ, or that only one of them has."""
+    """Returns a line for each month whose sums differ or that only one engine has."""
     return [
         f"{ym}: Polars has {_text(polars.get(ym))}, DuckDB {_text(duckdb.get(ym))}"
         for ym in sorted({*polars, *duckdb})

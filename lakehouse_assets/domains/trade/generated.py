@@ -1,6 +1,6 @@
 """Generates figures in the shape of Japan's customs trade statistics: the same columns, codes and skew.
 
-They are made up by a seed: nothing in them is real. Where they are put is landing.py's.
+A seed makes them up: none is real.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SEED = 2017
 COUNTRIES, OFFICES, CODES = 220, 130, 9_000
-"""The numbers of countries, offices and codes, about as many as the statistics have."""
+"""About as many as the statistics have."""
 MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
     lambda fields: [*fields[:-1], "n.a."],
     lambda fields: fields[:-3],
@@ -24,7 +24,7 @@ MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
 
 
 def figures(ym: str, rows: int) -> pl.DataFrame:
-    """Returns one month's figures, one row for each key. ym: YYYYMM. rows: the most, as keys may be drawn twice."""
+    """Returns one month's figures, one row per key. ym: YYYYMM. rows: the most, as keys may be drawn twice."""
     import numpy as np
     import polars as pl
 
@@ -56,8 +56,8 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
 def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
     """Returns corrections of one month's figures; some come twice.
 
-    Of every ten, eight change a value, one deletes its row, one adds another row.
-    of: how many rows figures() was asked for. revision: from 1; the latest counts.
+    Of ten, eight change a value, one deletes its row, one adds another row. of: the ``rows`` of figures(). revision:
+    from 1; the latest counts.
     """
     import numpy as np
     import polars as pl
@@ -83,7 +83,7 @@ def countries() -> pl.DataFrame:
 
 
 def malformed(table: pl.DataFrame) -> Iterator[str]:
-    """Makes lines that can't be read of a table's rows: about one in 20,000, and at least one of each kind."""
+    """Makes malformed lines of a table's rows: about one in 20,000, at least one of each kind."""
     many = max(len(MALFORMED), table.height // 20_000)
     for n, row in enumerate(table.sample(many, seed=SEED).iter_rows()):
         fields = [str(field) for field in row]
@@ -91,5 +91,5 @@ def malformed(table: pl.DataFrame) -> Iterator[str]:
 
 
 def _skewed(random: Any, many: int, of: int) -> Any:
-    """Draws numbers below ``of``, the small ones often: the first tenth is drawn more than half of the time."""
+    """Draws more than half of the numbers from the first tenth."""
     return (of * random.power(0.3, many)).astype("int64").clip(0, of - 1)

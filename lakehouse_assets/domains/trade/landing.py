@@ -1,7 +1,4 @@
-"""Fills the domain's part of the drop zone with generated files, where nobody has brought any.
-
-steps.py reads it; what is in the files is generated.py's.
-"""
+"""Fills trade's part of the drop zone with generated files, unless somebody has brought some."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -25,7 +22,7 @@ REVISED_MONTHS = 3
 REVISED_ROWS = 40
 REVISIONS = 2
 MADE_UP = "made_up.txt"
-"""Size in bytes and name of each file that was generated."""
+"""Lists the size in bytes and name of each generated file."""
 
 
 @dg.asset(
@@ -41,7 +38,7 @@ MADE_UP = "made_up.txt"
     ),
 )
 def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None]:
-    """Writes the generated files that are missing, or beside brought ones only what complete() adds."""
+    """Writes missing generated files, or what complete() adds."""
     place = lakehouse.landing("trade")
     if "://" in place:
         raise dg.Failure(
@@ -55,9 +52,9 @@ def landing(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[None
 
 
 def not_made_up(place: Path) -> list[str]:
-    """Returns the names of files that somebody has brought. Raises dagster.Failure if made-up ones lie beside them."""
+    """Returns the names of files that somebody has brought. Raises dagster.Failure if made-up ones are there, too."""
     made_up = _made_up(place)
-    # Not the names that Spark does not read either: of editors' files, and of those that are being written.
+    # Without the names that Spark skips: of editors' files, and of files still being written.
     shown = ("customs/[!._]*", "revisions/[!._]*", "countries.csv")
     there = [path for names in shown for path in sorted(place.glob(names)) if path.is_file()]
     brought = [name for path in there if made_up.get(name := str(path.relative_to(place))) != path.stat().st_size]
@@ -77,10 +74,7 @@ def _made_up(place: Path) -> dict[str, int]:
 
 
 def complete(place: Path) -> Iterator[Path]:
-    """Writes what is missing beside figures that somebody has put there, and yields each file.
-
-    Made-up names of countries are written, and a file without corrections.
-    """
+    """Adds made-up names of countries and a file without corrections if missing, and yields each file."""
     if not (place / "countries.csv").exists():
         yield _write(place / "countries.csv", generated.countries())
     if not any((place / "revisions").glob("*.csv")):
@@ -88,7 +82,7 @@ def complete(place: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, rows_a_month: int) -> Iterator[Path]:
-    """Writes the generated files for all MONTHS that are missing, and yields each.
+    """Writes the missing generated files for all MONTHS, and yields each.
 
     rows_a_month: 30 or more; with fewer, the malformed lines are too many for the steps.
     """
@@ -113,7 +107,7 @@ def fill(place: Path, rows_a_month: int) -> Iterator[Path]:
         if (place / name).exists():
             continue
         written = content().encode()
-        with (place / MADE_UP).open("a") as listed:  # before the file is there: it is never taken for a brought one
+        with (place / MADE_UP).open("a") as listed:  # before the file exists: it is never taken for a brought one
             listed.write(f"{len(written)} {name}\n")
         put_file(place / name, written)
         yield place / name

@@ -1,7 +1,4 @@
-"""The report of exports by month with its plot. It fails where two engines read different sums from one table.
-
-How each engine reads and sums is in engines.py; which figures count is decided in steps.py.
-"""
+"""The report of exports by month; it fails if two engines read different sums."""
 
 # No `from __future__ import annotations`: Dagster needs the annotation of the resource as an object, not as text.
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "trade_exports_by_month"
 UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("thousand yen", 1.0))
-"""Units of the chart, each in thousands of yen: the original figures are a thousand times the generated ones."""
+"""The chart's units in thousands of yen: the original figures are a thousand times the generated ones."""
 
 
 @dg.asset(
@@ -36,7 +33,7 @@ UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("th
     ),
 )
 def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
-    """Writes the CSV and the chart. Raises dg.Failure where there are no exports, or the two engines disagree."""
+    """Raises dg.Failure without exports, or if the two engines disagree."""
     figures = lakehouse.catalog().load_table(customs.identifier)
     exports = by_polars(figures)
     if exports.is_empty():
@@ -62,14 +59,14 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -
 
 
 def to_png(exports: "pl.DataFrame") -> bytes:
-    """Draws the same numbers as a line."""
+    """Draws the exports as a PNG."""
     png = io.BytesIO()
     drawn(exports).savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
 
 
 def drawn(exports: "pl.DataFrame") -> "Figure":
-    """Draws a line over the months. exports: at least one row of ym and Value, thousand yen."""
+    """exports: at least one row of ym and Value (thousand yen)."""
     from matplotlib.figure import Figure
 
     values = exports["Value"].to_list()

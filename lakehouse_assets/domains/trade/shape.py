@@ -1,13 +1,10 @@
-"""The shape of the statistics, as their files, the steps and the tables have it: months, columns, a figure's key.
-
-Types, descriptions and rules are in tables.py and steps.py.
-"""
+"""The shape of the trade statistics: months, columns, a figure's key."""
 
 from __future__ import annotations
 
 YEARS = tuple(str(year) for year in range(2017, 2021))
 MONTHS = tuple(f"{year}{month:02}" for year in YEARS for month in range(1, 13) if f"{year}{month:02}" <= "202010")
-"""YYYYMM, all that have a partition."""
+"""YYYYMM of all partitions."""
 KEY = ("exp_imp", "ym", "Country", "Custom", "hs9")
 LINE = ("exp_imp", "Year", "month", "ym", "Country", "Custom", "hs2", "hs4", "hs6", "hs9", "Q1", "Q2", "Value")
 CORRECTION = (*KEY, "Q1", "Q2", "Value", "revision", "op")

@@ -1,4 +1,4 @@
-"""What all launchers on AWS share: sessions, the Pipes bucket, attempts that outlive the run."""
+"""The common base of launchers on AWS."""
 
 from __future__ import annotations
 
@@ -38,17 +38,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Not every poll is worth a call to S3: messages only report sooner what the proof, or its absence, will show.
+# Not every poll is worth a call to S3: messages only report sooner what the proof will show.
 READ_SECONDS = 5.0
 
 
 class AttemptContextInjector(PipesS3ContextInjector):
-    """Puts the context to ``<prefix>/context.json``, the same place for a repeated attempt.
+    """Puts the context to ``<prefix>/context.json``: a client token demands the same parameters again.
 
-    So the attempt has the same parameters again, as a client token demands. Dagster's own injector chooses a random
-    place, and leaves the object there when the step fails.
-
-    client, quick_client: boto3 clients of S3; the quick one gives up soon, for what need not succeed.
+    Dagster's injector chooses a random place, and leaves the object if the step fails.
     """
 
     def __init__(self, client: Any, quick_client: Any, bucket: str, prefix: str) -> None:
@@ -57,20 +54,16 @@ class AttemptContextInjector(PipesS3ContextInjector):
 
     @contextmanager
     def inject_context(self, context: Any) -> Iterator[dict[str, str]]:
-        """Puts the context, yields its place, and deletes it unless a worker may be about to read it.
-
-        Raises NotStarted when it can't be put.
-        """
+        """Puts the context; deletes it unless a worker may still read it. Raises NotStarted."""
         key = f"{self.key_prefix}/context.json"
         try:
             self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
             reason = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
-            # The service was not asked for a worker. But an earlier try of this attempt may have started one whose
-            # answer was lost: the attempt is repeated with the same key, so that no second worker starts.
+            # An earlier try of this attempt may have started a worker whose answer was lost: unconfirmed, so that the
+            # attempt is repeated with the same key.
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
-        # An interruption, or any other error, may leave a worker that is about to read the context: the process that
-        # resumes the run needs it.
+        # After any other error a worker may still read the context: the process that resumes the run needs it.
         try:
             yield {"bucket": self.bucket, "key": key}
         except NotStarted as refused:
@@ -81,7 +74,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
 
 
 class PolledS3Reader(PolledReader):
-    """A reader of messages from ``<prefix>/<n>.json``."""
+    """Reads messages from ``<prefix>/<n>.json``."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
@@ -90,20 +83,17 @@ class PolledS3Reader(PolledReader):
 
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
-        """Yields the place that the worker writes its messages to.
-
-        At the end the messages that are left are read, and all that were read are deleted; neither after an exception.
-        """
+        """Yields the messages' place. Without an exception, reads the last ones and deletes all."""
         self.handler = handler
         yield {"bucket": self._bucket, "key_prefix": self._prefix}
-        # After an exception nothing is deleted: the process that resumes the run reads from the first message.
+        # Not after an exception: the process that resumes the run reads from the first message.
         self._due = 0.0
         self.read()
         for number in range(1, self._next):
             _delete(self._client, self._bucket, self._key(number))
 
     def read(self) -> None:
-        """Passes on what has arrived; calls S3 every READ_SECONDS, and once more for each object found."""
+        """Passes on new messages; calls S3 every READ_SECONDS, and once for each."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + READ_SECONDS
@@ -117,7 +107,7 @@ class PolledS3Reader(PolledReader):
             body: bytes = self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read()
         except self._client.exceptions.NoSuchKey:
             return None
-        except (ClientError, BotoCoreError) as error:  # the durable proof decides, so the message may be missed
+        except (ClientError, BotoCoreError) as error:  # the durable proof decides
             logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
             return None
         return body.decode()
@@ -126,18 +116,18 @@ class PolledS3Reader(PolledReader):
         return f"{self._prefix}/{number}.json"
 
     def no_messages_debug_text(self) -> str:
-        """Returns Dagster's hint for a worker that sent no message: the prefix it should have written to."""
+        """Returns the messages' prefix, for Dagster's hint."""
         return f"The worker should have written to s3://{self._bucket}/{self._prefix}/."
 
 
 def _delete(client: Any, bucket: str, key: str) -> None:
-    with suppress(ClientError, BotoCoreError):  # an object that is left costs nothing; a lifecycle rule may remove it
+    with suppress(ClientError, BotoCoreError):  # a lifecycle rule may remove it
         client.delete_object(Bucket=bucket, Key=key)
 
 
-# How long a service may be unreachable, or throttle the polls, before a run stops watching its workers.
+# How long a service may be unreachable or throttle polls before a run stops watching its workers.
 PATIENCE_SECONDS = 300.0
-# Seconds before each try to stop the workers that are left.
+# Seconds before each try to stop workers.
 STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 STOP_THREADS = 16
 # https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html#id_tags_naming_best_practices
@@ -146,12 +136,9 @@ TAG_CHARACTERS = 256
 
 
 class AwsLauncher(Launcher):
-    """The base class of the launchers on AWS.
+    """The base class of launchers on AWS.
 
-    settings: the objects of Pipes lie below their staging prefix.
-
-    A launcher has ``_poll``, ``_find``, ``_stop``, ``_tail`` and ``_usage``. Its ``_poll`` notes in ``_begun`` when a
-    worker began to work, by its handle's id.
+    ``_poll`` notes in ``_begun`` when a worker began, by handle id.
     """
 
     durable = True
@@ -160,32 +147,30 @@ class AwsLauncher(Launcher):
     _poll: Callable[[Sequence[Handle]], Mapping[str, Ended]]
     _find: Callable[[Attempt], Handle | None]
     _stop: Callable[[Sequence[Handle]], dict[str, Exception]]
-    """Stops a batch in one call, and returns the errors of those that the service refuses to stop, by id.
-
-    Raises boto3's errors where the whole call failed.
-    """
+    """Stops a batch in one call; returns the errors of refused workers, by id. Raises boto3's errors if the whole call
+    fails."""
     _tail: Callable[[Handle], str]
     _usage: Callable[[Handle], Usage | None]
 
     def __init__(self, settings: Settings) -> None:
         properties = catalog_properties(settings)
         self._s3 = s3_client(properties)
-        # Gives up soon, for what need not succeed: reading messages, and deleting what was read.
+        # Gives up soon, for optional calls: reading and deleting messages.
         self._quick_s3 = s3_client(properties, attempts=2)
         self._bucket, self._folder = bucket_and_key(settings.staging)
         self._polling = Patience(PATIENCE_SECONDS)
         self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
-        """Returns the session's two ends on S3, both below ``pipes/<the attempt's key>`` of the staging prefix."""
+        """Returns the session's ends, below ``pipes/<key>`` of the staging prefix."""
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
         injector = AttemptContextInjector(self._s3, self._quick_s3, self._bucket, prefix)
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
 
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
-        """Returns the workers that ended, by id. While the service can't be reached, all count as running.
+        """Returns the ended workers; none while the service is unreachable.
 
-        Raises ClientError and BotoCoreError when the error is not transient or lasts longer than PATIENCE_SECONDS.
+        Raises ClientError and BotoCoreError if not transient or longer than PATIENCE_SECONDS.
         """
         if not handles:
             return {}
@@ -204,11 +189,11 @@ class AwsLauncher(Launcher):
         return client("logs")
 
     def began(self, handle: Handle) -> datetime | None:
-        """Returns the time that ``_poll`` noted for the worker; None until it has noted one."""
+        """Returns the time from ``_poll``."""
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """Finds the attempt's worker, as the contract says. Raises NotStarted when the service can't be asked."""
+        """Finds the worker. Raises NotStarted if the service can't be asked."""
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
@@ -216,13 +201,9 @@ class AwsLauncher(Launcher):
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Stops all of them, whatever errors there are; transient ones are followed by more tries.
-
-        Raises RuntimeError, naming those that may still run.
-        """
+        """Stops all workers; retries transient errors. Raises RuntimeError naming those that may still run."""
         left, errors = list(handles), dict[str, Exception | None]()
-        # A run's own task is killed soon after it was asked to stop; for hundreds of workers, one call after the other
-        # would take too long.
+        # A run's task is killed soon after its stop signal, too soon for hundreds of calls one after the other.
         with ThreadPoolExecutor(STOP_THREADS, thread_name_prefix="cancel") as pool:
             for wait in STOP_WAITS:
                 if not left:
@@ -238,25 +219,23 @@ class AwsLauncher(Launcher):
             )
 
     def _try_stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Returns the errors of the workers that were not stopped, by id."""
         try:
             return self._stop(handles)
         except (ClientError, BotoCoreError) as error:
             return dict.fromkeys([handle.id for handle in handles], error)
 
     def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
-        """Returns the handles in batches, as one call of _stop takes them."""
         return [[handle] for handle in handles]
 
     def tail(self, handle: Handle) -> str:
-        """Returns the end of the driver's log, or why it can't be had."""
+        """Returns the end of the driver's log, or why there is none."""
         try:
             return self._tail(handle)
         except (ClientError, BotoCoreError) as error:
             return f"the log's place can't be found: {error}"
 
     def usage(self, handle: Handle) -> Usage | None:
-        """Returns what an ended worker used; None where nothing is known, after a warning where the calls failed."""
+        """Returns the usage; None if unknown."""
         try:
             return self._usage(handle)
         except (ClientError, BotoCoreError) as error:
@@ -265,7 +244,7 @@ class AwsLauncher(Launcher):
 
 
 def tags(attempt: Attempt) -> dict[str, str]:
-    """Returns the attempt's tags as all services accept them: without other characters, and cut where too long."""
+    """Returns the attempt's tags in a form that all services accept."""
     return {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()}
 
 
@@ -273,10 +252,7 @@ LINES = 50
 
 
 def s3_tail(s3: Any, location: str, when: str) -> str:
-    """Returns the last LINES lines of a gzipped log, or why they can't be read.
-
-    s3: a boto3 client. location: ``s3://…`` or ``s3n://…``. when: when the service puts the log there, for a message.
-    """
+    """Returns a gzipped log's last LINES lines, or why they can't be read. when: the time of logs, for messages."""
     bucket, _, key = location.partition("://")[2].partition("/")
     try:
         with gzip.open(s3.get_object(Bucket=bucket, Key=key)["Body"]) as lines:
@@ -288,7 +264,7 @@ def s3_tail(s3: Any, location: str, when: str) -> str:
 
 
 def cloudwatch_tail(logs: Any, group: str, stream: str) -> str:
-    """Returns the last LINES lines of a stream, or why they can't be read. logs: a boto3 client."""
+    """Returns a stream's last LINES lines, or why they can't be read."""
     try:
         events = logs.get_log_events(logGroupName=group, logStreamName=stream, limit=LINES, startFromHead=False)
     except (ClientError, BotoCoreError) as error:

@@ -1,4 +1,4 @@
-"""Starts workers as ECS tasks and reads from the answers of ECS what became of them."""
+"""Runs workers as ECS tasks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
 LOST_REASONS = re.compile("spot task was interrupted|host ec2|maintenance|is being retired", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
-# Reasons of a task that could not start because too many did at once.
+# Why a task could not start: too many did at once.
 THROTTLED = re.compile("throttl|rate exceeded|too ?many ?requests")
-# Reasons of a task that could not start, and that another attempt would meet again.
+# Why a task could not start, and another attempt could not either.
 MISCONFIGURED = re.compile(
     "accessdenied|not authorized|secret|ssm|resourcenotfound|does not exist|log group|unable to assume"
     "|cannotstartcontainererror"
@@ -45,7 +45,7 @@ PLACEMENT_ADVICE = {
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
-# By a part of the error's code or message in lower case; the first that matches counts.
+# By a part of the error's code or message in lower case; the first match counts.
 ERROR_ADVICE = {
     "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
     "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
@@ -65,7 +65,7 @@ ERROR_ADVICE = {
     "task definition": "check LAKEHOUSE_ECS_TASK_DEFINITION: it must be an active revision",
 }
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
-# What a task that could not start lacked, by a part of the reason in lower case; the first that matches counts.
+# By a part of the reason why a task could not start, in lower case; the first match counts.
 START_ADVICE = {
     "insufficientfreeaddresses": "a subnet of LAKEHOUSE_ECS_SUBNETS has no addresses left: give others, or larger ones",
     "assume the role": "the role must exist, and its trust must name ecs-tasks.amazonaws.com",
@@ -74,7 +74,7 @@ START_ADVICE = {
     "cloudwatch": "the log group of LAKEHOUSE_ECS_TASK_DEFINITION must exist, its execution role needs "
     "logs:CreateLogStream on it, and the subnets a way to CloudWatch Logs",
 }
-# The longest that a task may wait for its host, its network and its image.
+# The longest wait for host, network and image.
 START_LIMIT = timedelta(minutes=15)
 WAITING = ("PROVISIONING", "PENDING", "ACTIVATING")
 # https://docs.aws.amazon.com/general/latest/gr/aws-arns-and-namespaces.html
@@ -82,7 +82,7 @@ CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-u
 
 
 def ended(task: Task, container: str) -> Ended | None:
-    """Says how a task of DescribeTasks ended; None while it runs. container: the name of the worker's container."""
+    """Says how a task of DescribeTasks ended; None while it runs. container: the worker's."""
     if task["lastStatus"] != "STOPPED":
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
@@ -104,7 +104,7 @@ def ended(task: Task, container: str) -> Ended | None:
 
 
 def stuck(task: Task, now: datetime) -> Ended | None:
-    """Says that a task waits to be started for longer than START_LIMIT; None for others. now: with a timezone."""
+    """Says that a task has waited longer than START_LIMIT. now: with a timezone."""
     created: datetime | None = task.get("createdAt")
     if task["lastStatus"] not in WAITING or created is None or now - created <= START_LIMIT:
         return None
@@ -159,7 +159,7 @@ def _size(task: Task) -> str:
 
 
 def size(task: Task) -> tuple[float, float]:
-    """Returns a task's vCPUs and GiB: its own, or its containers' sum, as only these have limits on some instances."""
+    """Returns a task's vCPUs and GiB; on some instances only its containers have limits."""
     parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
     return (
         sum(int(part.get("cpu") or 0) for part in parts) / 1024,
@@ -168,21 +168,21 @@ def size(task: Task) -> tuple[float, float]:
 
 
 def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
-    """Says why RunTask placed no task, and whether it may place one later."""
+    """Says why RunTask placed no task, and whether it may later."""
     reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
     advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
     return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
 
 
 def refused(code: str, message: str) -> str:
-    """Says what RunTask's error was, and what to do about it."""
+    """Explains RunTask's error."""
     error = f"{code} {message}".lower()
     advice = next((text for part, text in ERROR_ADVICE.items() if part in error), GENERAL_ADVICE)
     return f"ECS answered RunTask with {code} ({message}); {advice}"
 
 
 def usage(task: Task) -> Usage | None:
-    """Returns what an ended task used and is billed for; None for one that ended before it pulled its image."""
+    """Returns an ended task's billed usage; None if it ended before it pulled its image."""
     start: datetime | None = task.get("pullStartedAt") or task.get("startedAt")
     end: datetime | None = task.get("stoppedAt") or task.get("executionStoppedAt")
     if start is None or end is None:
@@ -200,7 +200,7 @@ def usage(task: Task) -> Usage | None:
 
 
 def link(arn: str) -> str:
-    """Returns the URL of a task's log in the console. arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
+    """Returns the URL of a task's log. arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
     _, partition, _, region, _, resource = arn.split(":", 5)
     _, cluster, task = resource.split("/")
     console = CONSOLES.get(partition, "console.aws.amazon.com")
@@ -211,17 +211,14 @@ logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
 DESCRIBE_AT_ONCE = 100
-# «The Amazon ECS API follows an eventual consistency model»: how long a task may be unknown to DescribeTasks, and the
-# waits before each look with ListTasks for one that may just have been started.
+# «The Amazon ECS API follows an eventual consistency model»: how long DescribeTasks may not know a task, and the waits
+# before each ListTasks for a new one.
 MISSING_SECONDS = 60.0
 FIND_WAITS = (0.0, 1.0, 2.0)
 
 
 class EcsLauncher(AwsLauncher):
-    """Runs workers as tasks of one cluster and task definition.
-
-    command: what the worker's container runs.
-    """
+    """Launches tasks of one cluster and task definition. command: of the worker's container."""
 
     service = "ECS"
 
@@ -234,7 +231,7 @@ class EcsLauncher(AwsLauncher):
         self._usages: dict[str, Usage | None] = {}
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the attempt's task, or finds the one that RunTask started for it before. Raises NotStarted."""
+        """Starts the attempt's task, or finds it. Raises NotStarted."""
         parameters = run_task(self._settings, attempt, environment, self._command)
         try:
             answer = self._ecs.run_task(**parameters)
@@ -246,9 +243,9 @@ class EcsLauncher(AwsLauncher):
         return Handle(answer["tasks"][0]["taskArn"])
 
     def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
-        """Finds the attempt's task, which may run though RunTask gave an error. Raises NotStarted if there is none."""
+        """Finds a task that runs despite RunTask's error. Raises NotStarted if there is none."""
         if isinstance(error, ClientError):
-            # The attempt was submitted before, with settings that have changed since: its task does the same work.
+            # The attempt was submitted before, with other settings: its task does the same work.
             if earlier := error.response.get("resourceIds"):
                 return Handle(earlier[0])
             details = error.response["Error"]
@@ -265,10 +262,9 @@ class EcsLauncher(AwsLauncher):
         raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
-        """Finds the attempt's task, if it runs or is about to.
+        """Finds the attempt's task if it has not stopped.
 
-        One that has stopped is found by RunTask: called with the same token within an hour, it returns that task and
-        starts none.
+        RunTask finds a stopped one: with the same token within an hour, it returns that task and starts none.
         """
 
         def listed() -> Handle | None:
@@ -291,7 +287,7 @@ class EcsLauncher(AwsLauncher):
                 if end := ended(task, self._settings.container):
                     found[arn], self._usages[arn] = end, usage(task)
                 elif hangs := stuck(task, datetime.now(UTC)):
-                    self._stop([Handle(arn)])  # else it might start beside the next attempt
+                    self._stop([Handle(arn)])  # else it might start together with the next attempt
                     found[arn] = hangs
             for failure in answer["failures"]:
                 arn = failure["arn"]
@@ -303,7 +299,7 @@ class EcsLauncher(AwsLauncher):
         return found
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """Stops a task: ECS sends SIGTERM, and SIGKILL after the container's stopTimeout."""
+        """ECS sends SIGTERM, and SIGKILL after stopTimeout."""
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handles[0].id, reason=reason)
@@ -314,7 +310,7 @@ class EcsLauncher(AwsLauncher):
         return {}
 
     def link(self, handle: Handle) -> str:
-        """Returns the URL of the task's log in the console."""
+        """Returns the log's URL in the console."""
         return link(handle.id)
 
     def _tail(self, handle: Handle) -> str:

@@ -1,4 +1,4 @@
-"""Starts workers as steps of an EMR cluster, and chooses the cluster."""
+"""Runs workers as steps of an EMR cluster, and chooses it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from lakehouse_assets.environment.settings import Settings
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle
 ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
-# Codes of a StateChangeReason for faults that another cluster need not have.
+# StateChangeReason's codes for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
-# A transient cluster ends itself after this time without a step, unless its file says otherwise: the run that started
-# it may be dead by then.
+# A transient cluster ends after this time without a step, unless its file says otherwise: its run may have died.
 IDLE_SECONDS = 300
-# Seconds before each look for something that was created without an answer.
+# Seconds before each search for something whose creation gave no answer.
 CLUSTER_WAITS = (1.0, 2.0, 4.0)
 
 
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
-    """Creates something that has no client token; where the answer was lost, finds what was created.
+    """Creates something without a client token; if the answer was lost, finds it.
 
-    Raises what ``create`` raised; it may exist even so, and a later try finds it first.
+    Raises what ``create`` raised; it may exist even so.
     """
     try:
         return create()
@@ -50,17 +49,17 @@ def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
 
 
 class Clusters:
-    """The clusters that the settings name. emr, once: boto3 clients; ``once`` repeats no call."""
+    """The clusters that the settings name. once: a client that repeats no call."""
 
     def __init__(self, emr: Any, once: Any, settings: Emr) -> None:
         self._emr, self._once, self._settings = emr, once, settings
         self._chosen: dict[str, str] = {}
 
     def choose(self, token: str) -> str:
-        """Returns the id of the cluster that a run's steps go to; starts it where the run has one of its own.
+        """Returns the id of a run's cluster; starts a transient one.
 
-        token: the run's. Raises NotStarted where there is no cluster to choose, where several match, and where the file
-        of a run's own can't be read; ClientError and BotoCoreError as boto3 does.
+        Raises NotStarted if no cluster or several match, or a transient cluster's file is unreadable; else boto3's
+        errors.
         """
         key = token if self._settings.by == "transient" else ""
         if key not in self._chosen:
@@ -68,7 +67,7 @@ class Clusters:
         return self._chosen[key]
 
     def find(self, token: str) -> str | None:
-        """Finds the id of a run's cluster; None where it is still to be started. Raises as choose does."""
+        """Finds the id of a run's cluster; None if it is not started. Raises as choose()."""
         if self._settings.by == "id":
             return self._settings.cluster
         setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
@@ -77,7 +76,7 @@ class Clusters:
         if self._settings.by == "transient":
             return found[0][0] if found else None
         if not found:
-            # Others of the team may be starting it, or its successor.
+            # Somebody may be starting it, or its successor.
             reason = f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another"
             raise NotStarted(reason, transient=True)
         if len(found) > 1:
@@ -86,12 +85,12 @@ class Clusters:
         return found[0][0]
 
     def describe(self, cluster: str) -> Mapping[str, Any]:
-        """Returns what DescribeCluster says of the cluster now. Raises ClientError and BotoCoreError as boto3 does."""
+        """Returns DescribeCluster's answer. Raises as boto3."""
         found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
         return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Says why the cluster runs no more steps; None while it does. One that ended is not chosen again."""
+        """Says why the cluster runs no more steps, and forgets it."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None
@@ -115,9 +114,9 @@ class Clusters:
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """Returns RunJobFlow's parameters for a run's own cluster: the file's, with the run's token at the name's end.
+    """Returns a file's RunJobFlow parameters, with the run's token at the name's end.
 
-    Raises NotStarted when the file can't be read.
+    Raises NotStarted if the file is unreadable.
     """
     try:
         given = json.loads(file.read_text())
@@ -131,7 +130,7 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
 
 
 def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
-    """Says what the end of its cluster means for a step. cluster: as DescribeCluster returns it. by: as in Emr."""
+    """Says what a cluster's end means for a step. by: as in Emr."""
     status = cluster["Status"]
     reason = status.get("StateChangeReason", {})
     code, message = reason.get("Code", ""), reason.get("Message", "")
@@ -142,7 +141,7 @@ def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
         return Ended(f"{ended}; let LAKEHOUSE_EMR_CLUSTER name a running one")
     if by == "transient":
         return Ended(ended if lost else f"{ended}; see its log", lost)
-    # By name or tag: the next attempt finds the cluster that replaced this one; where nothing did, it says so.
+    # By name or tag: the next attempt finds the replacement, or says that there is none.
     return Ended(ended, transient=True)
 
 
@@ -151,19 +150,18 @@ LISTED_IDS, CANCELLED_IDS = 10, 256
 RUNNING_STATES, MACHINE_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING"), ("BOOTSTRAPPING", "RUNNING")
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
-# EMR's lists show new steps late: seconds before each look for one, and how long one may be unknown.
+# EMR's lists show new steps late: seconds before each search, and how long a step may be unknown.
 FIND_WAITS, UNKNOWN_SECONDS = (0.0, 1.0, 1.0), 60.0
-# How long the number of a cluster's instances, which scaling changes, is good enough for an estimate.
+# How long a cluster's number of instances, which scaling changes, serves for estimates.
 INSTANCES_SECONDS = 600.0
 
 
 class EmrLauncher(AwsLauncher):
-    """Runs workers as steps on EMR. Handles are ``<cluster id>/<step id>``."""
+    """Launches steps. Handles are ``<cluster id>/<step id>``."""
 
     service = "EMR"
 
     def __init__(self, settings: Settings, emr: Emr, worker: str) -> None:
-        """Makes the clients of EMR. worker: the module that workers run."""
         super().__init__(settings)
         self._code_prefix, self._worker = emr.code, worker
         self._emr = client("emr")
@@ -180,10 +178,7 @@ class EmrLauncher(AwsLauncher):
         return ship(self._s3, self._code_prefix, self._worker, packages)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Adds the attempt's step to the run's cluster, unless it is there already.
-
-        The cluster is started where the run has one of its own. Raises NotStarted.
-        """
+        """Adds the attempt's step, unless it is there. Raises NotStarted."""
         try:
             cluster = self._clusters.choose(attempt.group)
             step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
@@ -200,10 +195,10 @@ class EmrLauncher(AwsLauncher):
         return Handle(f"{cluster}/{step}") if step else None
 
     def link(self, handle: Handle) -> str:
-        """Returns the URL of the step's cluster in the console, with the step's id in it."""
+        """Returns the cluster's URL in the console, with the step's id."""
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
-        # The console has no page for a step, and ignores its id, which is for people.
+        # The console has no page for a step; its id is for people.
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}&step={step}#/clusterDetails/{cluster}"
 
     def _tail(self, handle: Handle) -> str:
@@ -243,10 +238,7 @@ class EmrLauncher(AwsLauncher):
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """Returns the id of the step with that key; None when there is none.
-
-        Steps are listed with the newest first: pages are read until one has a step that is known already.
-        """
+        """Reads the newest steps, up to a known one."""
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
@@ -288,7 +280,6 @@ class EmrLauncher(AwsLauncher):
                 yield handle, verdict(status, clusters_end)
 
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """Returns the steps' summaries by id, without those that EMR does not know."""
         found: dict[str, Mapping[str, Any]] = {}
         for some in batches(steps, LISTED_IDS):
             try:
@@ -332,7 +323,6 @@ class EmrLauncher(AwsLauncher):
     # usage
 
     def _machines(self, cluster: str) -> Counter[str]:
-        """Counts the cluster's instances of each type."""
         asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
         if time.monotonic() - asked > INSTANCES_SECONDS:
             instances = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster).search("Instances[]")
@@ -351,14 +341,14 @@ def _by_cluster(handles: Sequence[Handle]) -> dict[str, list[str]]:
 
 # https://docs.aws.amazon.com/emr/latest/APIReference/API_AddJobFlowSteps.html
 STEP_CHARACTERS, NAME_CHARACTERS = 10_240, 256
-# How Spark reports EX_TEMPFAIL, which a worker exits with when it lost its network.
+# How Spark reports EX_TEMPFAIL, a worker's exit status if it lost its network.
 LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 
 
 def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted when its settings are longer than EMR takes."""
-    # In client mode the driver is the step's own process on the primary node: the step ends when the driver does, its
-    # stderr is the driver's log, and cancelling it kills the driver. In cluster mode the driver would go on under YARN:
+    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted if it is too long for EMR."""
+    # In client mode the driver is the step's process on the primary node: they end together, the step's stderr is the
+    # driver's log, and cancelling kills the driver. In cluster mode the driver would go on under YARN:
     # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
     submit = ["spark-submit", "--deploy-mode", "client", *options(attempt, code.package)]
     args = [*submit, code.entry_point, *arguments(environment)]
@@ -367,12 +357,12 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
         reason = f"its command has {length} characters, EMR takes {STEP_CHARACTERS}"
         advice = "give the longest of the table's spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults"
         raise NotStarted(f"{reason}: {advice}", transient=False)
-    # The end of the title is kept: the step is found by the key there.
+    # The title's end has the key.
     return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
 
 
 def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """Says what the end of a step means. status: its StepStatus. cluster: how its cluster ended, if it did."""
+    """Says how a step ended. cluster: how its cluster ended, if it did."""
     state, details = status["State"], status.get("FailureDetails", {})
     if state == "COMPLETED":
         return Ended("completed")
@@ -388,10 +378,7 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
 
 
 def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """Estimates a step's share of what its cluster costs.
-
-    hours: how long it ran. machines: the number of instances by type. together: how many steps ran at once.
-    """
+    """Estimates a step's share of its cluster's costs. together: the number of steps at once."""
     each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
     return Usage(
         vcpu_hours=hours / together * sum(machine.vcpus for machine in each),

@@ -1,7 +1,4 @@
-"""Runs workers as job runs of EMR on EKS, which makes the pods of a driver and its executors on a Kubernetes cluster.
-
-Which nodes there are is the cluster's business; slots, timeouts and retries are the poll loop's.
-"""
+"""Runs workers as job runs of EMR on EKS: a driver and executors as Kubernetes pods."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from lakehouse_assets.environment.settings import Settings
 # https://docs.aws.amazon.com/emr-on-eks/latest/APIReference/API_StartJobRun.html
 NAME_CHARACTERS = 64
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._/#-]+")
-# What Spark adds to the heap of Python's applications on Kubernetes, as a share of it (memoryOverheadFactor):
+# What Spark adds to a Python application's heap on Kubernetes, as a share (memoryOverheadFactor):
 # https://spark.apache.org/docs/4.1.0/running-on-kubernetes.html
 PYTHON_OVERHEAD = 0.4
 # StartJobRun's errors that pass: the queue of a virtual cluster with a schedulerConfiguration is full, or throttling.
@@ -44,18 +41,16 @@ class Failure:
     """A way in which job runs fail."""
 
     sign: str
-    """What matches ``failureReason: stateDetails``, without regard to case."""
+    """Matches ``failureReason: stateDetails``, ignoring case."""
     says: str
-    """What it means, continuing a sentence that begins with "the worker"."""
+    """Continues a sentence that begins with "the worker"."""
     fix: str = ""
-    """What a person can do about it."""
     transient: bool = False
 
 
-# The first that matches counts. The details, 256 characters at most, are words of Kubernetes, Spark and EMR that AWS
-# documents nowhere.
+# The first match counts. The details, 256 characters at most, are undocumented words of Kubernetes, Spark and EMR.
 FAILURES = (
-    # EX_TEMPFAIL, which a worker exits with when it lost its network.
+    # EX_TEMPFAIL: the worker lost its network.
     Failure(rf"{EXIT}{os.EX_TEMPFAIL}\b", "lost its network, or S3 did not serve it", transient=True),
     Failure(
         "ErrImagePull|ImagePullBackOff|InvalidImageName|pull(ing)? image",
@@ -97,7 +92,7 @@ FAILURES = (
 
 
 class EmrEksLauncher(JobRunsLauncher):
-    """Runs workers as job runs on a virtual cluster of EMR on EKS."""
+    """Launches job runs on a virtual cluster."""
 
     service, api, holder = "EMR on EKS", "emr-containers", "virtual cluster"
     running_states = ("PENDING", "SUBMITTED", "RUNNING", "CANCEL_PENDING")
@@ -105,7 +100,6 @@ class EmrEksLauncher(JobRunsLauncher):
     refused_for_now = REFUSED_FOR_NOW
 
     def __init__(self, settings: Settings, eks: EmrEks, worker: str) -> None:
-        """Makes the service's client. worker: the module that workers run."""
         super().__init__(settings, eks.code, worker, virtualClusterId=eks.virtual_cluster)
         self._settings = eks
         self._log_uri = f"{settings.staging}/logs"
@@ -130,7 +124,7 @@ class EmrEksLauncher(JobRunsLauncher):
         return verdict(job)
 
     def link(self, handle: Handle) -> str:
-        """Returns the URL of the virtual cluster's job runs in the console, with the job run's id in it."""
+        """Returns the virtual cluster's URL in the console, with the job run's id."""
         region, cluster = self._emr.meta.region_name, self._settings.virtual_cluster
         # No address of a job run's page is known. The console ignores the id, which is for people.
         return (
@@ -148,20 +142,20 @@ class EmrEksLauncher(JobRunsLauncher):
 
     def _usage(self, handle: Handle) -> Usage | None:
         job = self._final.get(handle.id) or self._get(handle)
-        # One that completed while nobody looked did run, which is not known of the others.
+        # A completed one did run, though nobody saw it; of others this is unknown.
         began = self.began(handle) or (job["createdAt"] if job["state"] == "COMPLETED" else None)
         return used(job, began) if began else None
 
 
 def name_of(attempt: Attempt) -> str:
-    """Returns the name of the attempt's job run: the end of its title, by which it is found, in allowed characters."""
+    """Returns the title's end, which has the key, in allowed characters."""
     return NOT_IN_NAMES.sub("-", attempt.title)[-NAME_CHARACTERS:]
 
 
 def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped, log_uri: str) -> dict[str, Any]:
     """Returns StartJobRun's parameters, equal for the same attempt, as a client token demands.
 
-    log_uri: the prefix in S3 that logs are copied to. The driver is not started twice: that is the service's default.
+    By default the service does not restart the driver.
     """
     return {
         "clientToken": attempt.key,
@@ -192,9 +186,9 @@ def verdict(job: JobRun) -> Ended:
 
 
 def used(job: JobRun, began: datetime) -> Usage | None:
-    """Estimates what a job run used, by what its pods request; None while it runs, or where Spark chose how many.
+    """Estimates usage from the pods' requests; None while it runs or if Spark chose the number of executors.
 
-    The service tells no more than when it ended. job: as for verdict().
+    The service only tells when it ended.
     """
     parts = shlex.split(job["jobDriver"]["sparkSubmitJobDriver"]["sparkSubmitParameters"])
     conf = dict(parts[n + 1].split("=", 1) for n, part in enumerate(parts) if part == "--conf")
@@ -213,7 +207,6 @@ def used(job: JobRun, began: datetime) -> Usage | None:
 
 
 def _pod_mib(conf: Mapping[str, str], who: str) -> float:
-    """Returns the memory of a driver's or an executor's pod: its heap and what Spark adds to it."""
     heap = _amount(conf.get(f"spark.{who}.memory", "1g"))
     added = conf.get(f"spark.{who}.memoryOverhead")
     return heap + (_amount(added) if added else max(PYTHON_OVERHEAD * heap, OVERHEAD_MIB))
@@ -224,6 +217,6 @@ AMOUNT = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 
 
 def _amount(text: str) -> float:
-    """Reads a count, or an amount of memory in MiB, as Spark does; 0 for what Spark does not understand."""
+    """Reads a count, or memory in MiB, as Spark does; 0 if invalid."""
     found = AMOUNT.fullmatch(text.strip())
     return int(found[1]) * UNITS[found[2].lower()] if found else 0.0

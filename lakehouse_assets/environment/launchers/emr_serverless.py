@@ -1,7 +1,4 @@
-"""Runs workers as job runs of an EMR Serverless application, which decides about capacity.
-
-Slots and retries are the poll loop's business.
-"""
+"""Runs workers as job runs of an EMR Serverless application."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ NAME_CHARACTERS = 256
 LONGEST = timedelta(days=7)
 # Reasons that pass: no capacity in the application or the account, throttling, faults of the service.
 TRANSIENT = re.compile("capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
-# How the service reports EX_TEMPFAIL, which a worker exits with when it lost its network.
+# How the service reports EX_TEMPFAIL, a worker's exit status if it lost its network.
 LOST_NETWORK = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/logging.html#jobs-log-storage-cw
 LOG_GROUP = "/aws/emr-serverless"
@@ -34,7 +31,7 @@ MEMORY = re.compile(r"OutOfMemory|exit ?code:? 137|memory usage exceeded", re.IG
 
 
 class EmrServerlessLauncher(JobRunsLauncher):
-    """Runs workers as job runs on EMR Serverless."""
+    """Launches job runs of an application."""
 
     service, api, holder = "EMR Serverless", "emr-serverless", "application"
     running_states = ("SUBMITTED", "QUEUED", "PENDING", "SCHEDULED", "RUNNING", "CANCELLING")
@@ -42,7 +39,6 @@ class EmrServerlessLauncher(JobRunsLauncher):
     refused_for_now = TRANSIENT
 
     def __init__(self, settings: Settings, serverless: EmrServerless, worker: str) -> None:
-        """Makes the service's client. worker: the module that workers run."""
         super().__init__(settings, serverless.code, worker, applicationId=serverless.application)
         self._role, self._application = serverless.role, serverless.application
 
@@ -64,7 +60,7 @@ class EmrServerlessLauncher(JobRunsLauncher):
         return verdict(job)
 
     def link(self, handle: Handle) -> str:
-        """Returns the URL of the job run in the console."""
+        """Returns the job run's URL in the console."""
         region = self._emr.meta.region_name
         place = f"serverless/applications/{self._application}/job-runs/{handle.id}"
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/{place}"
@@ -91,7 +87,6 @@ class EmrServerlessLauncher(JobRunsLauncher):
         return used(job)
 
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
-        """Returns the monitoringConfiguration of the job's logs: its own, else the application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         application = {} if own else self._emr.get_application(**self._place)["application"]
@@ -104,7 +99,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
     parameters = [*disks(attempt), *options(attempt, code.package)]
     return {
         "clientToken": attempt.key,
-        # The end of the title is kept: the job is found by the key there.
+        # The title's end has the key.
         "name": attempt.title[-NAME_CHARACTERS:],
         "tags": tags(attempt),
         "executionTimeoutMinutes": max(1, math.ceil(timeout / timedelta(minutes=1))),
@@ -119,7 +114,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
 
 
 def disks(attempt: Attempt) -> list[str]:
-    """Returns the options that size the workers' disks, such as 200G; empty where the attempt sets no size.
+    """Returns the options for the workers' disks, such as 200G.
 
     https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html
     """
@@ -129,10 +124,7 @@ def disks(attempt: Attempt) -> list[str]:
 
 
 def logged_output(configuration: Mapping[str, Any]) -> str:
-    """Says which output of the driver is in CloudWatch: ``stderr``, else ``stdout``, else none (empty).
-
-    configuration: a CloudWatchLoggingConfiguration; without types both are.
-    """
+    """Returns the driver's output in CloudWatch: ``stderr``, else ``stdout``, else "". Without types both are there."""
     types = configuration.get("logTypes") or {"SPARK_DRIVER": ["STDERR"]}
     driver = {kind.lower() for kind in types.get("SPARK_DRIVER", [])}
     return next((kind for kind in ("stderr", "stdout") if kind in driver), "")
@@ -150,7 +142,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
     if LOST_NETWORK.search(details.partition("Last few exceptions")[0]):
         return Ended(f"lost its network, or S3 did not serve it: {details}", transient=True)
-    # After "Last few exceptions" AWS quotes what the step raised, which may mention capacity as well.
+    # After "Last few exceptions" AWS quotes the step's error, which may mention capacity too.
     if "ExitCode" not in details and TRANSIENT.search(details.partition("Last few exceptions")[0]):
         end = f"failed because capacity was missing: {details}; see the application's maximumCapacity"
         return Ended(end, transient=True)
@@ -158,8 +150,8 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """Returns what a job run used: as billed where that is known already, else in total. job: as for verdict()."""
-    # The billed hours of storage leave out what is included in the price, the total ones don't.
+    """Returns a job run's usage: as billed if known already, else in total."""
+    # Unlike total hours, billed hours of storage omit what the price includes.
     for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
         if hours := job.get(name):
             vcpus, gib = hours.get("vCPUHour", 0.0), hours.get("memoryGBHour", 0.0)
@@ -169,7 +161,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """Returns the share of the workers' storage that is billed; 0 where disks() set none: the price includes it."""
+    """Returns the billed share of storage; 0 for the default size, which the price includes."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

@@ -1,6 +1,6 @@
-"""Runs workers inside the op's own process, on dagster-pyspark's session: one JVM for a whole run.
+"""Runs workers in the op's process, on dagster-pyspark's session: one JVM for a run.
 
-It is imported only when chosen, as dagster-pyspark imports pyspark. What the work is, the caller decides.
+It imports pyspark: import it only if chosen.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.machine import java_home
 
 Perform = Callable[[Mapping[str, Any], Callable[[Mapping[str, str]], SparkSession]], Mapping[str, Any]]
-"""A function that does the work of a payload, on the session that its second argument returns for Spark settings
-without secrets. It returns the message that a worker would report, and never raises an Exception."""
+"""Does a payload's work; the second argument makes the session for Spark settings without secrets. Returns the worker's
+message; never raises an Exception."""
 
 
 class _DirectReader(PolledReader):
-    """A reader of messages that are passed by a call, as the worker is in this process."""
-
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         self.handler = handler
@@ -43,7 +41,7 @@ class _DirectReader(PolledReader):
 
 
 class InlineLauncher(Launcher):
-    """Runs one worker at a time, to its end, in submit: for breakpoints, notebooks and quick tests."""
+    """Runs one worker at a time, for breakpoints, notebooks and quick tests."""
 
     blocking = True
 
@@ -52,25 +50,25 @@ class InlineLauncher(Launcher):
         self._reader = _DirectReader()
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, _DirectReader]:
-        """Returns the two ends of a new session, to which submit passes the worker's message by a call."""
+        """Returns the two ends of a new session."""
         self._reader = _DirectReader()
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Does the attempt's work, and returns when it is done. Raises SetupError where there is no suitable Java."""
-        java_home()  # raises here if there is no Java, so that nothing is tried again
+        """Does the work. Raises SetupError if there is no suitable Java."""
+        java_home()  # raises here, so that there are no retries
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(attempt.key)
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """Returns all workers as ended: submit has returned only when their work was done."""
+        """Returns all workers: they end in submit()."""
         return {handle.id: Ended("returned") for handle in handles}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Does nothing: an interruption ends submit itself."""
+        """Does nothing: an interruption ends submit()."""
 
     def link(self, handle: Handle) -> str:
-        """Returns a phrase instead of a URL, as the worker is this process."""
+        """Returns a phrase instead of a URL."""
         return "this run's own process"
 
 

@@ -1,4 +1,4 @@
-"""What launchers of job runs share: the spark-submit arguments, states and errors."""
+"""The common base of launchers of job runs."""
 
 from __future__ import annotations
 
@@ -37,20 +37,17 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Shipped:
-    """The URLs of the code in S3."""
+    """The code's URLs in S3."""
 
     package: str
-    """The URL for --py-files."""
     entry_point: str
-    """The URL of the script to submit."""
+    """The script to submit."""
 
 
 def ship(s3: Any, prefix: str, worker: str, packages: tuple[str, ...]) -> Shipped:
-    """Puts the code under ``<prefix>/<content hash>/``, unless it is there already.
+    """Puts the code under ``<prefix>/<content hash>/``, unless it is there.
 
-    s3: a boto3 client. prefix: ``s3://bucket[/folder]``. worker: the module to run, whose ``__main__`` has a ``main``.
-    packages: what the work needs beside this library, see Attempt.
-    Several processes at once write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
+    Concurrent processes write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
     """
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash(packages)}".lstrip("/")
@@ -69,9 +66,9 @@ def entry_point(worker: str) -> bytes:
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Packs the files, (path, content), into a zip that Python can import from.
+    """Packs (path, content) into a zip for Python's path.
 
-    Folders have entries of their own: without one Python finds no package there that has no ``__init__.py``.
+    Without entries for folders, Python finds no package that has no ``__init__.py``.
     """
     buffer, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -85,18 +82,15 @@ def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 PY_FILES = "spark.submit.pyFiles"
-# What Spark adds to the heap for other memory: a tenth, at least 384 MiB (spark.executor.memoryOverhead,
+# What Spark adds to the heap: a tenth, at least 384 MiB (spark.executor.memoryOverhead,
 # https://spark.apache.org/docs/4.1.0/configuration.html).
 OVERHEAD_FACTOR, OVERHEAD_MIB = 0.1, 384
 
 
 def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -> list[str]:
-    """Returns the attempt's settings and the code as spark-submit's options.
+    """Returns spark-submit's options for the attempt. package: the code's URL.
 
-    package: the code's URL, first in --py-files. overhead: as for sized().
-
-    The worker gives the settings to its session too, except for files; but many are read only before a session exists
-    (memory, archives, YARN's).
+    The session gets the settings too, but many are read only before one exists (memory, archives, YARN's).
     """
     settings = {**sized(attempt.size, overhead), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
@@ -105,7 +99,7 @@ def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Returns Pipes' variables as the entry point's arguments."""
+    """Returns Pipes' variables as arguments."""
     return [
         DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT,
         environment[DAGSTER_PIPES_CONTEXT_ENV_VAR],
@@ -115,10 +109,7 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def sized(size: Size, overhead: float = OVERHEAD_FACTOR) -> dict[str, str]:
-    """Returns Spark's settings for a driver and executors of this size each; none where the size is left open.
-
-    overhead: what Spark adds to the heap, as a share of it.
-    """
+    """Returns Spark's settings for this size. overhead: what Spark adds to the heap, as a share of it."""
     conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))
@@ -137,32 +128,27 @@ JobRun = Mapping[str, Any]
 
 
 class JobRunsLauncher(AwsLauncher):
-    """The base class of launchers whose workers are job runs. Handles are job run ids."""
+    """The base class of launchers of job runs. Handles are their ids."""
 
     api: ClassVar[str]
     """The service's name in boto3."""
     holder: ClassVar[str]
-    """What the service runs jobs in, for messages."""
+    """What runs the jobs, for messages."""
     running_states: ClassVar[tuple[str, ...]]
-    """The states of job runs that have not ended, with those that wait."""
+    """The states of waiting and running jobs."""
     token_used: ClassVar[str]
-    """The error's code where a client token came before, with other parameters."""
+    """The error's code for a reused client token with other parameters."""
     refused_for_now: ClassVar[re.Pattern[str]]
-    """Matches the errors of a service that would start the job run later."""
+    """Matches errors that pass."""
     _start: Callable[[Attempt, Mapping[str, str]], str]
-    """Starts the attempt's job run and returns its id, the same one for the same attempt."""
+    """Starts the job run and returns its id, the same one for the same attempt."""
     _search: Callable[[Attempt], Mapping[str, Any]]
-    """Returns the filters that ListJobRuns finds the attempt's job run with."""
     _get: Callable[[Handle], JobRun]
     _cancel: Callable[[Handle], object]
     _verdict: Callable[[JobRun], Ended]
 
     def __init__(self, settings: Settings, code: str, worker: str, **place: str) -> None:
-        """Makes the service's client.
-
-        code: the prefix that code is uploaded to. worker: the module that workers run. place: the one argument of each
-        call that names the holder.
-        """
+        """place: the argument that names the holder."""
         super().__init__(settings)
         self._prefix, self._worker, self._place = code, worker, place
         self._emr = client(self.api)
@@ -173,11 +159,11 @@ class JobRunsLauncher(AwsLauncher):
         return ship(self._s3, self._prefix, self._worker, packages)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the attempt's job run, or finds the one that was started for it before. Raises NotStarted."""
+        """Starts the attempt's job run, or finds it. Raises NotStarted."""
         try:
             return Handle(self._start(attempt, environment))
         except (ClientError, BotoCoreError) as error:
-            # The token was used by a request with other parameters: its tags differ when a run resumes another one.
+            # The token came with other parameters: tags differ if a run resumes another one.
             if error_code(error) == self.token_used and (found := self.find(attempt)):
                 return found
             transient = is_transient(error) or self.refused_for_now.search(str(error)) is not None
@@ -191,18 +177,17 @@ class JobRunsLauncher(AwsLauncher):
         (handle,) = handles
         try:
             self._cancel(handle)
-        except ClientError:  # also for a job run that has ended, is ending, or that nobody knows
+        except ClientError:  # also if the job run is ending, has ended, or is unknown
             job = self._known(handle)
             if job and job["state"] in self.running_states and not job["state"].startswith("CANCEL"):
                 raise
         return {}
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """Lists all running jobs, PAGE in each call; a call for each of the others finds out how it ended."""
         running = {job["id"]: job["state"] for job in self._list(states=list(self.running_states))}
         for handle in handles:
             if running.get(handle.id) == "RUNNING":
-                # When it was first seen: lists do not say when a job run began.
+                # When it was first seen: lists do not say when it began.
                 self._begun.setdefault(handle.id, datetime.now(UTC))
         ends = {handle.id: self._end(handle) for handle in handles if handle.id not in running}
         return {id: end for id, end in ends.items() if end}
@@ -218,7 +203,6 @@ class JobRunsLauncher(AwsLauncher):
         return self._verdict(job)
 
     def _known(self, handle: Handle) -> JobRun | None:
-        """Returns the job run; None where the service has none of this id."""
         try:
             return self._get(handle)
         except ClientError as error:

@@ -1,7 +1,4 @@
-"""Runs workers as subprocesses of the op, each a process group with its JVM.
-
-Slots and retries are the poll loop's business.
-"""
+"""Runs workers as subprocesses of the op, each a process group with its JVM."""
 
 from __future__ import annotations
 
@@ -24,14 +21,14 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.machine import java_home, project_folders, scratch
 from lakehouse_assets.environment.settings import read_home
 
-# SIGTERM lets Spark remove its scratch folders; what still runs then gets SIGKILL. Both together take well below the
-# 10 s in which a terminated run's worker must be gone.
+# SIGTERM lets Spark remove its scratch folders. Together well below the 10 s after which a terminated run's worker must
+# be gone.
 GRACE_SECONDS = 3.0
 REAP_SECONDS = 3.0
 
 
 class PolledFileReader(PolledReader):
-    """A reader of Pipes messages from a file, which is there as long as the session."""
+    """Reads messages from a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,9 +36,9 @@ class PolledFileReader(PolledReader):
 
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
-        """Creates the file, and yields its path for the worker.
+        """Creates the file, yields its path, and deletes it at the end.
 
-        At the end what is left in it is read, except after an exception, and the file is deleted in any case.
+        Without an exception, reads the last messages first.
         """
         self.handler = handler
         self._path.touch()
@@ -52,7 +49,7 @@ class PolledFileReader(PolledReader):
             self._path.unlink(missing_ok=True)
 
     def read(self) -> None:
-        """Passes every complete line that was written since the last call to the session."""
+        """Passes new complete lines to the session."""
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -62,50 +59,49 @@ class PolledFileReader(PolledReader):
                 self.pass_on(line)
 
     def no_messages_debug_text(self) -> str:
-        """Returns Dagster's hint for a worker that sent no message: the file it should have written to."""
+        """Returns the file's path, for Dagster's hint."""
         return f"The worker should have written to the file {self._path}."
 
 
 class LocalLauncher(Launcher):
-    """Runs workers as subprocesses on this machine, each started by ``command``.
+    """Runs workers as subprocesses, each started by ``command``.
 
-    Their output goes where the op's own goes, live: into the run's compute logs. Their temporary files and those of
-    their Pipes sessions lie in ``<home>/tmp``.
+    Their output goes live into the run's compute logs, temporary files into ``<home>/tmp``.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesFileContextInjector, PolledFileReader]:
-        """Returns the two ends of a new session, each a file in ``<home>/tmp`` with a random name."""
+        """Returns a new session's ends, files in ``<home>/tmp``."""
         session = f"{scratch(read_home())}/lakehouse-pipes-{uuid4()}"
         return dg.PipesFileContextInjector(f"{session}-context"), PolledFileReader(Path(f"{session}-messages"))
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the command in a session of its own. Raises SetupError first where there is no suitable Java."""
-        java_home()  # without Java it raises, before anything is started
+        """Starts a worker. Raises SetupError if there is no suitable Java."""
+        java_home()  # raises before anything starts
         ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
-        # Dagster may have put the code location's folder on this process's path alone.
+        # Dagster may have put the code location's folder on this process's path only.
         path = project_folders(map(find_spec, attempt.packages))
         if path:
             ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             self._command,
             env={**os.environ, **environment, **ours},
-            # The worker ends when this pipe closes: only a death of this process can close it from here.
+            # The worker ends when this pipe closes, as it does if this process dies.
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
         return Handle(str(process.pid), process, datetime.now(UTC))
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
-        """Returns the workers that have ended, and kills what is left of their process groups."""
+        """Returns the ended workers, and kills the rest of their process groups."""
         return {handle.id: _end(handle.state.returncode) for handle in handles if _ended(handle)}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Ends the workers' process groups by SIGTERM, and by SIGKILL what still runs GRACE_SECONDS later.
+        """Ends the process groups by SIGTERM, and by SIGKILL after GRACE_SECONDS.
 
-        It returns when nothing of them runs any more, REAP_SECONDS after SIGKILL at the latest.
+        Returns when all have ended, REAP_SECONDS after SIGKILL at the latest.
         """
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, REAP_SECONDS)):
             for handle in handles:
@@ -119,19 +115,18 @@ class LocalLauncher(Launcher):
                     handle.state.stdin.close()
 
     def link(self, handle: Handle) -> str:
-        """Returns a phrase with the worker's process id instead of a URL."""
+        """Returns a phrase instead of a URL."""
         return f"local process {handle.id}"
 
 
 def _ended(handle: Handle) -> bool:
-    """Says whether the worker has ended. Its process group is killed then.
+    """Whether the worker has ended; kills its process group then.
 
-    In the group are processes that the step started, and the JVM of a worker that was killed. A child in a session or a
-    group of its own (setsid, setpgid) is not covered.
+    The group has the step's processes and a killed worker's JVM, but no children in another session or group.
     """
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
-            # Looked at without being reaped: until it is, no other process can get its id, which is also the group's.
+            # WNOWAIT: until it is reaped, no other process can get its id, which is also the group's.
             if not os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return False
             _signal_group(handle, signal.SIGKILL)
@@ -149,7 +144,7 @@ def _end(code: int) -> Ended:
 
 
 def _signal_group(handle: Handle, number: int) -> bool:
-    """Sends a signal to the worker's group, and returns whether there was a process to get it; 0 only asks."""
+    """Sends a signal; returns whether the group has a process. 0 only asks."""
     with suppress(ProcessLookupError):
         os.killpg(int(handle.id), number)
         return True

@@ -1,23 +1,19 @@
-"""Lists what AWS charges for an hour of a worker: the price table of all launchers, for estimates only.
-
-How much a worker used is found out by its launcher.
-"""
+"""AWS's prices for an hour of a worker, for estimates only."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# List prices for Linux on x86, without Savings Plans, taxes and data transfer. Workers in other regions
-# are estimated at these as well: estimates serve to compare runs and tables, and most regions differ by a quarter at
-# most.
+# List prices for Linux on x86, without Savings Plans, taxes and data transfer. Other regions use them too: estimates
+# serve to compare runs and tables, and most regions differ by a quarter at most.
 REGION = "us-east-1"
 AS_OF = "2026-06"
 
 
 @dataclass(frozen=True)
 class Price:
-    """The price in USD of an hour of one vCPU, of one GiB of memory, and of one GiB of disk beyond what is included."""
+    """USD for an hour of one vCPU, one GiB of memory, and one GiB of disk beyond what is included."""
 
     name: str
     vcpu: float
@@ -27,12 +23,12 @@ class Price:
     included_disk_gib: int = 20
 
     def usd(self, vcpu_hours: float, gib_hours: float, disk_gib_hours: float = 0.0) -> float:
-        """Estimates the cost in USD. disk_gib_hours: only what is beyond ``included_disk_gib``."""
+        """Estimates USD. disk_gib_hours: only beyond ``included_disk_gib``."""
         return self.vcpu * vcpu_hours + self.gib * gib_hours + self.disk_gib * disk_gib_hours
 
     @property
     def source(self) -> str:
-        """The price's origin, for Usage.source: its name, region, month and URL."""
+        """For Usage.source."""
         return f"{self.name}, list prices of {REGION} as of {AS_OF} ({self.url})"
 
 
@@ -43,7 +39,7 @@ FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, FARGATE_URL)
 # Spot's price follows supply: about a third of the on-demand one. Disk at the on-demand price.
 FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, FARGATE_URL)
 FARGATE_PRICES = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}
-"""The prices by capacity provider or launch type; on ARM, which the stacks do not use, it is a fifth less."""
+"""By capacity provider or launch type; ARM, which the stacks do not use, costs a fifth less."""
 
 # The price of GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_URL = "https://aws.amazon.com/emr/pricing/"
@@ -54,7 +50,7 @@ EMR_EKS = Price("EMR on EKS", 0.01012, 0.00111125, 0.0, EMR_URL)
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance: its vCPUs, its memory in GiB, and the USD that an hour of it costs under EMR."""
+    """An instance; USD for an hour under EMR."""
 
     vcpus: int
     gib: float
@@ -71,7 +67,7 @@ EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 
 def emr_machine(instance_type: str) -> Machine:
-    """Describes an instance of a type such as ``m5.2xlarge``, by AWS's rules for names; metal counts as 24xlarge.
+    """Describes an instance by its type's name, such as ``m5.2xlarge``; metal counts as 24xlarge.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
