@@ -1,7 +1,4 @@
-"""The first table of a new project or component, whose rows are made up: texts only.
-
-They are written by cli/new_project.py and component.py.
-"""
+"""The texts of the first table of a new project or component, whose rows are made up."""
 
 from __future__ import annotations
 

@@ -95,3 +95,13 @@ def test_what_can_not_be_read_is_an_upper_bound(table: Table) -> None:
     rows = rows_of(table)
     assert rows is not None
     assert (str(rows), rows.exactly) == ("at most 10", None)
+
+
+@pytest.mark.parametrize(("total", "rows"), [("10", LiveRows(10, is_exact=False)), ("many", None)])
+def test_a_torn_manifest_list_leaves_what_the_summary_says(table: Table, total: str, rows: LiveRows | None) -> None:
+    snapshot = table.current_snapshot()
+    assert snapshot
+    assert snapshot.summary
+    Path(snapshot.manifest_list.removeprefix("file://")).write_bytes(b"torn")
+    snapshot.summary["total-records"] = total
+    assert live_rows(table.metadata, snapshot, table.io) == rows
