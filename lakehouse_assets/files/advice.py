@@ -1,7 +1,4 @@
-"""Says which option would take a text that stands for no value of its type.
-
-Each piece of advice is tried: an option is named only if the text is read with it.
-"""
+"""Names the option that would take a text that is no value of its type. Each option is tried on the text first."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import pyarrow.compute as pc
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells, time_pattern
 
 NULLS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "nan", "NaN", "-", "--", ".", "?", r"\N")
-"""How files write a missing value."""
 BOOLEANS = (("t", "f"), ("T", "F"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"), ("y", "n"), ("Y", "N"), ("1", "0"))
 DATES = (
     *("dd.MM.yyyy", "d.M.yyyy", "dd/MM/yyyy", "MM/dd/yyyy", "M/d/yyyy", "d/M/yyyy", "yyyy/MM/dd", "yyyyMMdd"),
@@ -36,7 +32,7 @@ SOME_ZONE = "Europe/Berlin"
 
 
 def time_patterns(type_: str) -> Iterator[str]:
-    """Yields patterns that are tried for dates or times that are not written as ISO 8601 has them."""
+    """Yields patterns for dates or times that are not in ISO 8601."""
     for date in DATES:
         if type_ == "date":
             yield date
@@ -45,12 +41,12 @@ def time_patterns(type_: str) -> Iterator[str]:
 
 
 def takes(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> bool:
-    """Tells whether each of the texts stands for a value."""
+    """Whether all texts are values."""
     return not pc.any(read_cells(texts, column, arrow_type(type_), spelling)[1]).as_py()
 
 
 def advice(text: str, column: str, type_: str, spelling: Spelling) -> str:
-    """Returns the end of a sentence that says which option takes a text; empty if none is known."""
+    """Returns the end of a sentence: the option that takes a text, or the type string."""
     return next(
         (f"; {told}" for told in _advice(text, column, type_, spelling)), "; declare it string to take it as it is"
     )
@@ -81,7 +77,7 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
 
 
 def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
-    """Yields which other types take the text."""
+    """Yields the other types that take the text."""
     for other in OTHER_TYPES.get(type_, ("decimal(38,9)", "double")):
         has_fraction = spelling.decimal in texts[0].as_py()
         if takes(texts, column, other, spelling) and not (has_fraction and other == "decimal(38,0)"):
@@ -89,7 +85,7 @@ def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelli
 
 
 def time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
-    """Yields which patterns or zones take the text of a date or time."""
+    """Yields the patterns or zones that take the text."""
     if type_ == "timestamptz" and not spelling.time_zone:
         local = replace(spelling, time_zone=SOME_ZONE)
         if takes(texts, column, type_, local):

@@ -1,6 +1,6 @@
 """The grammar of each type in text, times included.
 
-The letters of time patterns are Spark's (https://spark.apache.org/docs/latest/sql-ref-datetime-pattern.html).
+Time patterns have Spark's letters (https://spark.apache.org/docs/latest/sql-ref-datetime-pattern.html).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ PARTS = {
     "XX": r"(?P<zone>Z|[+-][0-9]{4})",
     "X": r"(?P<zone>Z|[+-][0-9]{2}(?:[0-9]{2})?)",
 }
-"""A pattern's letters and the texts that they stand for; ``S``, once for each digit of a fraction, beside them.
-The year of ``yy`` is one of 2000 to 2099, as in Spark."""
+"""The texts that a pattern's letters stand for, besides ``S``, a digit of a fraction. A year of ``yy`` is 2000 to 2099,
+as in Spark."""
 TOKEN = re.compile(r"(?P<letters>([A-Za-z])\2*)|'(?P<quoted>[^']*)'|(?P<other>.)", re.DOTALL)
 DATE_PARTS = frozenset({"year", "day"})
 
 
 @dataclass(frozen=True)
 class TimePattern:
-    """A pattern of dates or times. Raises ValueError where its letters are none that it knows, or lack a part."""
+    """A pattern of dates or times. Raises ValueError for unknown letters or a missing part."""
 
     text: str
 
@@ -83,11 +83,11 @@ class TimePattern:
         return whole
 
     def matches(self, text: str) -> bool:
-        """Tells whether one text has this form; whether there is such a day is not known."""
+        """Whether a text has this form, though there may be no such day."""
         return re.fullmatch(self._regex, text) is not None
 
     def to_iso(self, texts: pa.StringArray) -> pa.StringArray:
-        """Returns the texts as ISO 8601 has them; null in place of those of another form."""
+        """Returns the texts in ISO 8601; null for another form."""
         found = pc.extract_regex(texts, self._regex)
         names = {found.type.field(i).name for i in range(found.type.num_fields)}
 
@@ -125,7 +125,7 @@ class TimePattern:
 
 @cache
 def time_pattern(text: str) -> TimePattern:
-    """Returns the pattern of a text, made once. Raises ValueError as TimePattern does."""
+    """Returns the cached pattern. Raises ValueError as TimePattern does."""
     return TimePattern(text)
 
 
@@ -141,7 +141,7 @@ ARROW: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
     "string": pa.string(),
 }
-"""The types that a cell can have, as Iceberg spells them, and Arrow's; decimals beside them."""
+"""Iceberg's types of cells, except decimals."""
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 NOT_FINITE = {
     **dict.fromkeys(("nan", "NaN"), math.nan),
@@ -154,28 +154,28 @@ REAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 YEAR = r"^([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 TIME = YEAR + r"-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
 ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
-"""Up to 18 hours, as java.time and so Spark has them (java.time.ZoneOffset)."""
+"""Up to 18 hours, as in java.time.ZoneOffset and so in Spark."""
 FIRST, LAST = (pa.scalar(one.replace(tzinfo=UTC), pa.timestamp("us", "UTC")) for one in (datetime.min, datetime.max))
 """The calendar of Python's datetime; Spark's has no year 0 either."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
-"""Integers of so many digits are exact in a floating-point number, whatever they are."""
+"""Integers of so many digits are exact as floating-point numbers."""
 LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a file writes its values, beside what each type allows anyway."""
+    """How a file writes its values, besides what each type always allows."""
 
     decimal: str = "."
-    """What is before the fraction of a number."""
+    """The mark before a fraction."""
     thousands: str = ""
-    """What is between groups of three digits; empty if nothing is."""
+    """The mark between groups of three digits; empty for none."""
     booleans: tuple[str, str] = ("", "")
-    """How true and false are written; empty for ``true`` and ``false`` in lower, upper or title case."""
+    """Texts of true and false; empty for ``true`` and ``false`` in lower, upper or title case."""
     time_zone: str = ""
-    """The zone of times without an offset, by its name, such as ``Europe/Berlin``; empty if each has an offset."""
+    """Of times without an offset, such as ``Europe/Berlin``; empty if each has an offset."""
     formats: Mapping[str, str] = field(default_factory=dict)
-    """Column → how its dates or times are written, such as ``dd.MM.yyyy HH:mm``."""
+    """Column → pattern of its dates or times, such as ``dd.MM.yyyy HH:mm``."""
 
     def __post_init__(self) -> None:
         marks = [self.decimal, *self.thousands]
@@ -197,7 +197,7 @@ class Spelling:
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """Returns Arrow's type for one of Iceberg's that a cell can have. Raises ValueError for another, with advice."""
+    """Returns Arrow's type for a cell's Iceberg type. Raises ValueError for another, with advice."""
     if found := DECIMAL.fullmatch(text):
         precision, scale = map(int, found.groups())
         if not 1 <= precision <= 38 or scale > precision:
@@ -209,9 +209,9 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def read_cells(texts: pa.StringArray, column: str, type_: pa.DataType, spelling: Spelling) -> tuple[pa.Array, pa.Array]:
-    """Returns the values of a column's texts, and for each text whether it is wrong: it stands for no value.
+    """Returns a column's values, and which texts are no value of the type.
 
-    A null stays null, and is not wrong. Of wrong texts the value is null.
+    These become null; a null text is no error.
     """
     if pa.types.is_string(type_):
         return texts, pc.and_(pc.is_null(texts), False)
@@ -235,12 +235,11 @@ def _reader(type_: pa.DataType, spelling: Spelling) -> Callable[[pa.StringArray]
 
 
 def _only(texts: pa.StringArray, pattern: str) -> pa.StringArray:
-    """Returns the texts that match, null in place of the others."""
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
 
 
 def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
-    """Returns numbers with a point and without groups; null in place of what is grouped otherwise than by three."""
+    """Returns numbers with a point and without groups."""
     point, group = spelling.decimal, spelling.thousands
     if group:
         fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
@@ -253,10 +252,10 @@ def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
 
 
 def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    """Returns the values; null for texts that stand for none, such as 30 February."""
+    """Returns the values; null for texts that are none, such as 30 February."""
     try:
         return texts.cast(type_)
-    except pa.ArrowInvalid:  # which tells of the first only
+    except pa.ArrowInvalid:  # which names only the first
         return pa.array([_one(text, type_) for text in texts], type_)
 
 
@@ -268,7 +267,7 @@ def _one(text: pa.StringScalar, type_: pa.DataType) -> Any:
 
 
 def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    # Arrow takes what INTEGER does, without its plus sign, and hexadecimal numbers. Casting is faster than looking.
+    # Arrow takes what INTEGER does without its plus sign, and hexadecimal numbers. Casting is faster than matching.
     with suppress(pa.ArrowInvalid):
         values = texts.cast(type_)
         if not any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "xX"):
@@ -340,7 +339,7 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
     if not zone:
         return values
     local = _times(pc.if_else(pc.is_null(with_offset), texts, None))
-    # In the hour that a clock's change repeats or skips, the two differ: such a time is no instant.
+    # In the hour that a clock change repeats or skips, the two differ: such a time is no instant.
     first, last = (
         pc.assume_timezone(local, zone, ambiguous=one, nonexistent=one).cast(utc) for one in ("earliest", "latest")
     )
@@ -348,5 +347,5 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
 
 
 def _micros(texts: pa.StringArray) -> pa.StringArray:
-    """Returns times without the zeros behind their microseconds, which Arrow would refuse."""
+    """Cuts zeros behind the microseconds, which Arrow refuses."""
     return pc.replace_substring_regex(texts, r"(\.[0-9]{6})0+", r"\1")

@@ -17,7 +17,7 @@ from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
 from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
 from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpacked, WrongFile, shortened, unpacked
 
-# Rows. Spark's own default for what crosses to and from Python (spark.sql.execution.arrow.maxRecordsPerBatch).
+# Rows; Spark's default for exchange with Python (spark.sql.execution.arrow.maxRecordsPerBatch).
 BATCH = 10_000
 
 
@@ -53,12 +53,11 @@ class CsvReader:
 
     @cached_property
     def _in_file(self) -> list[str]:
-        """The names that the columns have in files."""
         before = {column: name for name, column in self.rename.items()}
         return [before.get(column, column) for column in self.schema]
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Says what is wrong with a file's header; None if nothing is."""
+        """Returns what is wrong with a file's header, or None."""
         try:
             with unpacked(file.location) as content:
                 names = self._names(next(records_of(content, self.form), ([], 0))[0])
@@ -87,7 +86,7 @@ class CsvReader:
         return f"has other columns (missing: {missing}; unknown: {unknown}; header: {','.join(names)}{way})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        """Yields a file's rows. Raises WrongFile."""
         wrong: list[tuple[int, str, str]] = []
         try:
             with unpacked(file.location) as content:
@@ -102,7 +101,7 @@ class CsvReader:
             raise WrongFile(*(f", line {lines[row]}, column {name}: {told}" for row, name, told in first))
 
     def _lines_of(self, file: DeliveredFile, rows: Container[int]) -> dict[int, int]:
-        """Returns the line on which each of these rows begins. rows: their numbers, from 0, the header left out."""
+        """Returns row → the line on which it begins. rows: numbers from 0, without the header."""
         with unpacked(file.location) as content:
             numbered = enumerate(records_of(content, self.form), -self.form.header)
             return {row: line for row, (_, line) in numbered if row in rows}
@@ -132,7 +131,7 @@ class CsvReader:
     def _typed(
         self, batch: pa.RecordBatch, places: Mapping[str, int], row: int, wrong: list[tuple[int, str, str]]
     ) -> pa.RecordBatch:
-        """Returns the rows with their types. row: the number of the first. wrong: gets what is wrong in them."""
+        """Adds wrong cells to ``wrong``. row: the number of the first row."""
         columns = []
         for field, in_file in zip(self.arrow, self._in_file, strict=True):
             texts, not_utf8 = as_text(batch.column(places[in_file]))
@@ -140,7 +139,7 @@ class CsvReader:
                 texts = pc.utf8_trim(texts, " \t")
                 texts = pc.if_else(self._is_null(texts), None, texts)
             values, is_wrong = read_cells(texts, field.name, field.type, self.spelling)
-            if pc.any(is_wrong).as_py():  # null, though quoted: it has no other meaning but as a string
+            if pc.any(is_wrong).as_py():  # a quoted null too: only as a string does it mean anything else
                 is_wrong = pc.and_not(is_wrong, self._is_null(texts))
             columns.append(values)
             wrong += [

@@ -1,4 +1,4 @@
-"""CSV as text: its form, its separators and quotes, its decoding, its lines.
+"""CSV as text: its form, separators, quotes, decoding and lines.
 
 A quote opens a cell after a delimiter and closes it before one; between two quotes, anything may stand (RFC 4180).
 """
@@ -24,7 +24,7 @@ from lakehouse_assets.files.delivered import check_encoding
 
 
 class MalformedFile(ValueError):
-    """A file is no CSV of this form. line: the first one that is wrong, from 1; None where it can't be told."""
+    """A file is no CSV of this form. line: the first wrong one, from 1; None if unknown."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)
@@ -33,22 +33,21 @@ class MalformedFile(ValueError):
 
 @dataclass(frozen=True)
 class CsvForm:
-    """The marks of a CSV file. Raises ValueError for marks that can't be told apart."""
+    """The marks of a CSV file. Raises ValueError if they can't be told apart."""
 
     delimiter: str = ","
-    """What separates cells: one character. A blank stands for any number of blanks and tabs."""
+    """One character; a blank stands for any number of blanks and tabs."""
     quote: str = '"'
-    """What surrounds cells that hold a delimiter, a line break or a quote; empty if the file has none."""
+    """Empty if the file has none."""
     escape: str = ""
-    """What precedes a quote within a quoted cell, and itself, such as a backslash; empty if such a quote is doubled."""
+    """The mark before a quote in a quoted cell, and before itself; empty if such a quote is doubled."""
     encoding: str = "utf-8"
-    """A codec of Python's, such as ``cp1252`` or ``utf-16``."""
+    """A Python codec, such as ``cp1252``."""
     header: bool = True
-    """Whether the first line names the columns."""
     skip: int = 0
-    """How many lines are before the header, or before the first row."""
+    """Lines before the header, or the first row."""
     comment: str = ""
-    """What begins lines that are left out; empty if none are."""
+    """The start of lines to leave out; empty for none."""
 
     def __post_init__(self) -> None:
         marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark]
@@ -64,7 +63,7 @@ class CsvForm:
 
     @property
     def is_utf8(self) -> bool:
-        """Whether the bytes need no translation."""
+        """Whether the bytes need no decoding."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
@@ -73,12 +72,12 @@ Places = npt.NDArray[np.intp]
 
 
 class MarkCheck:
-    """Looks at one file's marks, block by block."""
+    """Checks one file's marks, block by block."""
 
     def __init__(self, form: CsvForm) -> None:
         self._quote, self._escape = form.quote.encode(), form.escape.encode()
         self._escaped = re.compile(re.escape(self._escape) + b"(.)", re.DOTALL) if self._escape else None
-        # What may be beside a quote that surrounds a cell; a second quote only where that is how one is written.
+        # What may be next to a quote that surrounds a cell; a second quote only if quotes are doubled.
         self._neighbours = np.zeros(256, bool)
         self._neighbours[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if self._escape else self._quote)]] = True
         self._inside, self._opened = False, 0
@@ -86,11 +85,11 @@ class MarkCheck:
         self._ends_by_newline, self._lone_return = False, 0
 
     def checked(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the blocks of a file. Raises MalformedFile, with the line."""
+        """Yields the blocks. Raises MalformedFile, with the line."""
         held = b""
         for given in chain(blocks, [None]):
             block = held + (given or b"")
-            # What follows a mark at the end of a block comes with the next one.
+            # What follows a mark at the end of a block is in the next one.
             whole = block if given is None else block.rstrip(self._quote + self._escape + b"\r")
             held = block[len(whole) :]
             self._look(whole)
@@ -116,7 +115,7 @@ class MarkCheck:
         return self._lines + plain[:place].count(b"\n") + 1
 
     def _without_escapes(self, block: bytes) -> bytes:
-        """Returns the block with other letters in place of what is escaped."""
+        """Replaces escaped marks by letters."""
         if self._escaped is None:
             return block
         known = (self._quote, self._escape)
@@ -141,7 +140,7 @@ class MarkCheck:
     def _look_at_returns(
         self, plain: bytes, letters: npt.NDArray[np.uint8], quotes: Places, around: npt.NDArray[np.uint8]
     ) -> None:
-        """Refuses a carriage return in a cell of a file whose lines end otherwise: PyArrow would begin a row there."""
+        """Refuses a carriage return in an unquoted cell if lines end otherwise: PyArrow would begin a row there."""
         returns = np.flatnonzero(letters == RETURN)
         lone = self._outside(returns[around[returns + 2] != NEWLINE], quotes)
         if len(lone) and not self._lone_return:
@@ -152,31 +151,30 @@ class MarkCheck:
             raise MalformedFile("has a carriage return in a cell that is not quoted", self._lone_return)
 
     def _outside(self, places: Places, quotes: Places) -> Places:
-        """Returns those that are in no quoted cell."""
         outside: Places = places[(np.searchsorted(quotes, places) + self._inside) % 2 == 0]
         return outside
 
 
 READ_AT_ONCE = 2**20
-# Bytes. PyArrow reads blocks of that size, and a row has to fit into two.
+# Bytes. PyArrow reads blocks of this size, and a row must fit into two.
 LONGEST_ROW = 2**24
 GZIP = b"\x1f\x8b"
-"""The first bytes of each gzip file (RFC 1952)."""
+"""The first bytes of a gzip file (RFC 1952)."""
 
 
 def records_of(source: BinaryIO, form: CsvForm) -> Iterator[tuple[list[str], int]]:
-    """Yields the cells of each line that is not blank, the header's first, and on which line they begin, from 1.
+    """Yields the cells of each line that is not blank, the header included, and their first line, from 1.
 
-    It reads as batches_of() does, but slower, and rows of any length. Raises MalformedFile.
+    Slower than batches_of(), but takes rows of any length. Raises MalformedFile.
     """
     return _records(_checked(source, form), form)
 
 
 def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields a file's rows, its header first, as columns of binary: text in UTF-8, not proven to be.
+    """Yields a file's rows and its header as binary columns; the text may not be UTF-8.
 
-    columns: how many each row has. nulls: which cells are null, unless they are quoted.
-    Raises MalformedFile, without a line for rows of another length, or much longer than LONGEST_ROW.
+    nulls: cells that are null, unless quoted. Raises MalformedFile, without a line for rows of another length, or much
+    longer than LONGEST_ROW.
     """
     names = [str(number) for number in range(columns)]
     options: dict[str, Any] = {
@@ -228,7 +226,7 @@ def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str]
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of bytes as a file; remembers what was raised, as PyArrow reads ahead in a thread of its own."""
+    """Blocks of bytes as a file; remembers what was raised, as PyArrow reads ahead in another thread."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks, self._rest = iter(blocks), memoryview(b"")
@@ -252,7 +250,7 @@ class _Stream(io.RawIOBase):
 
 
 def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
-    """Yields the file in UTF-8; lines that are left out are blank, so that all others keep their numbers."""
+    """Blanks lines to leave out, so that others keep their numbers."""
     blocks = _in_utf8(source, form)
     if form.skip:
         blocks = _blank_first(blocks, form.skip)
@@ -309,7 +307,7 @@ def _blank_comments(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
 
 
 def _single_blanks(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
-    """Yields lines with one blank between cells, and none around them. A quoted cell ends on its line."""
+    """A quoted cell ends on its line."""
     quote = re.escape(form.quote.encode())
     cells = re.compile((b"(%b[^%b\n]*%b)|" % (quote, quote, quote) if quote else b"(\0)|") + rb"[ \t]+")
     for line in _by_line(blocks):
@@ -326,7 +324,7 @@ def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def as_text(column: pa.BinaryArray) -> tuple[pa.StringArray, list[int]]:
-    """Returns the texts of a column, and the numbers of those that are not UTF-8; these are null."""
+    """Returns the texts, null if not UTF-8, and the numbers of these."""
     try:
         return column.cast(pa.string()), []
     except pa.ArrowInvalid:

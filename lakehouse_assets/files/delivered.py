@@ -1,4 +1,4 @@
-"""Delivered files: which ones there are, how they are opened and unpacked, and the errors of reading them."""
+"""Delivered files: how they are found, opened and unpacked."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from lakehouse_assets.step.window import BadPartitions, OpenedFile
 S3 = re.compile(r"s3[an]?://(.+)", re.DOTALL)
 KEY = "{key}"
 PACKED = ("", ".gz", ".zst", ".bz2")
-"""What the name of a file may end with beside its pattern, if it is compressed."""
+"""Suffixes that may follow a file's pattern."""
 BUFFER = 2**20
 NO_FILE = ("_", ".")
-"""What names begin with that Hadoop takes for none of the data, such as ``_SUCCESS``."""
+"""Prefixes of files that Hadoop does not take for data, such as ``_SUCCESS``."""
 
 
 class DropZoneError(BadPartitions):
-    """Files of the drop zone are missing, or are not what the step expects; the message names each of them."""
+    """Files of the drop zone are missing, or not what the step expects; the message names each."""
 
 
 class NotUnpacked(ValueError):
@@ -48,26 +48,24 @@ class DeliveredFile:
     """A file of the drop zone."""
 
     name: str
-    """By which the step asks for it: its partition key."""
+    """The partition key by which the step asks for it."""
     location: str
-    """A path, or a URL."""
     size: int
-    """In bytes, as it lies there."""
+    """In bytes, as stored."""
     modified_ms: int
-    """When it was written, by the storage's clock, in epoch milliseconds."""
+    """By the storage's clock, in epoch milliseconds."""
 
     @property
     def opened(self) -> OpenedFile:
-        """What a receipt says of it."""
+        """Its entry in a receipt."""
         return OpenedFile(self.location, self.size, self.modified_ms)
 
 
 def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence[str] = PACKED) -> list[DeliveredFile]:
-    """Returns the files of all names, in the names' order; a name that is repeated counts once.
+    """Returns the files of all names, in the names' order; a repeated name counts once.
 
-    pattern: of the files' names below the folder. ``{key}`` stands for each name, ``*`` in the last part of the path
-    for any letters. packed: what may be behind it. Raises DropZoneError for names without a file, or with two that
-    differ in how they are compressed, and ValueError for another pattern.
+    pattern: ``{key}`` stands for each name, ``*`` in the last part for any letters. packed: suffixes after it. Raises
+    DropZoneError for names without a file, or with two that differ in compression, and ValueError for another pattern.
     """
     names = [*dict.fromkeys(names)] or [""]
     parent, _, _ = pattern.rpartition("/")
@@ -102,7 +100,7 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
-    """Returns what reads a folder, and its path there. S3's endpoint, region and credentials are the catalog's."""
+    """Returns a folder's file system, and its path there. S3 has the catalog's endpoint, region and credentials."""
     if "://" not in folder or path_of(folder):
         return fs.LocalFileSystem(), os.path.abspath(path_of(folder) or folder)
     if found := S3.fullmatch(folder):
@@ -126,7 +124,7 @@ def unpacked(location: str) -> Iterator[BinaryIO]:
 
 
 def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, asked: int) -> None:
-    """Raises DropZoneError if there are problems. problems: each problem → the names of the files that have it."""
+    """Raises DropZoneError if there are problems, each with the names of its files."""
     if problems:
         found = "; ".join(
             f"{', '.join(filter(None, names)) or pattern} {problem}" for problem, names in problems.items()
@@ -138,7 +136,6 @@ def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, ask
 
 
 def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re.Pattern[str]:
-    """Returns which paths are files of a name, which itself is no pattern."""
     meant = {KEY: re.escape(name), "*": "[^/]*"}
     parts = re.split(r"(\{key\}|\*)", pattern)
     whole = "".join(meant.get(part, re.escape(part)) for part in parts)
@@ -146,7 +143,7 @@ def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re
 
 
 class _Raw(io.RawIOBase):
-    """A file as it lies there; remembers that its storage failed."""
+    """A file as stored; remembers that its storage failed."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self.failed = source, False
@@ -165,7 +162,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Bz2(io.RawIOBase):
-    """Streams of bzip2, one behind the other; Python's own reader ends in silence at whatever else comes."""
+    """Concatenated bzip2 streams. Python's own reader ends silently at anything else."""
 
     def __init__(self, raw: _Raw) -> None:
         self._raw, self._stream = io.BufferedReader(raw, BUFFER), bz2.BZ2Decompressor()
@@ -184,7 +181,7 @@ class _Bz2(io.RawIOBase):
 
 
 class _Content(io.RawIOBase):
-    """A compressed file's content. Storage's errors stay what they are; those of the content are NotUnpacked."""
+    """A compressed file's content. Raises NotUnpacked; errors of storage pass through."""
 
     def __init__(self, raw: _Raw, kind: str) -> None:
         self._raw, self._kind = raw, kind
@@ -215,11 +212,10 @@ class _Content(io.RawIOBase):
 MOST_SHOWN = 20
 HEADS_AT_ONCE = 16
 TEXT_SHOWN = 80
-"""Characters of a value that a message shows."""
 
 
 class WrongFile(ValueError):
-    """A file is not what the step expects. problems: a sentence each, with the line where there is one."""
+    """A file is not what the step expects. problems: a sentence each, with the line if there is one."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -227,14 +223,14 @@ class WrongFile(ValueError):
 
 
 class FileReader(Protocol):
-    """Reads files of one format into rows of one schema. It is sent to Spark's Python workers."""
+    """Reads files of one format into rows. It is sent to Spark's Python workers."""
 
     @property
     def arrow(self) -> pa.Schema:
         """The rows' schema."""
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Says what of a file is wrong as far as its head tells; None if nothing is."""
+        """Returns what a file's head shows to be wrong, or None."""
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
         """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
@@ -248,11 +244,11 @@ class ReadFiles:
     files: Sequence[DeliveredFile]
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the files whose numbers the batches have. Raises as rows() does."""
+        """Yields the rows of the files whose numbers are in the batches."""
         return self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
 
     def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of these files. Raises DropZoneError for all wrong values of theirs, OSError for storage."""
+        """Yields rows. Raises DropZoneError for all wrong values of these files, OSError for storage."""
         problems: dict[str, list[str]] = defaultdict(list)
         for number in numbers:
             file = self.files[number]
@@ -270,7 +266,7 @@ class ReadFiles:
             raise DropZoneError("\n".join([*found[:MOST_SHOWN], *more]), partitions=filter(None, problems))
 
     def head_problems(self) -> Mapping[str, Sequence[str]]:
-        """Returns each problem of the files' heads → the names of the files that have it."""
+        """Returns problem → names of the files that have it."""
         with ThreadPoolExecutor(HEADS_AT_ONCE) as pool:
             found = [*pool.map(self.reader.head_problem, self.files)]
         problems: dict[str, list[str]] = defaultdict(list)
@@ -286,7 +282,7 @@ def shortened(text: str) -> str:
 
 
 def check_encoding(encoding: str) -> None:
-    """Raises ValueError unless Python has a codec of that name which is one of text."""
+    """Raises ValueError unless Python has a text codec of that name."""
     try:
         "".encode(encoding)
     except LookupError:

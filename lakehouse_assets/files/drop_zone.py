@@ -1,4 +1,4 @@
-"""What a step calls to read its files: read_csv(), read_json() and read_parquet(), one signature for all."""
+"""What a step calls to read its files: read_csv(), read_json() and read_parquet()."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.step.window import note_opened
 
-# Bytes of files, as they lie there. Up to so many are read in this process, as Spark's Python workers start slowly.
+# Bytes of stored files. Up to this size they are read in this process, as Spark's Python workers start slowly.
 HERE = 2**23
 # Bytes of one task, and what opening a file counts as: Spark's spark.sql.files.maxPartitionBytes and openCostInBytes.
 TASK_BYTES, OPENING_BYTES = 2**27, 2**22
@@ -53,27 +53,27 @@ def read_csv(
     r"""Reads the rows of CSV files strictly, as one DataFrame. docs/files.md says how each type is written.
 
     `lakehouse columns FILE` prints this call for a file. folder: a path, or a URL such as ``s3://…``. names: the
-    partition keys that are asked for. schema: column → type as Iceberg spells it, such as ``long``,
-    ``decimal(9,2)`` or ``timestamptz``, in any order. files: the files' names below the folder, such as
-    ``orders_{key}.csv`` or ``day={key}/*.csv``; compressed ones (``.gz``, ``.zst``, ``.bz2``) are found too.
+    partition keys to read. schema: column → type in Iceberg's spelling, such as ``long``, ``decimal(9,2)`` or
+    ``timestamptz``, in any order. files: the files' names below the folder, such as ``orders_{key}.csv`` or
+    ``day={key}/*.csv``; compressed files (``.gz``, ``.zst``, ``.bz2``) are found too.
 
-    delimiter, quote, escape: the marks of the file; a blank as delimiter stands for any number of blanks and tabs,
-    an empty quote for none. encoding: a codec of Python's, such as ``cp1252``. header: whether the first line has
-    the names; without one, the schema has the columns in their order. skip: lines before it. comment: what begins
-    lines that are left out. null: how a missing value is written; a quoted string is never one. decimal, thousands:
-    the marks in numbers. booleans: how true and false are written, if it is not ``true`` and ``false``. formats:
-    column → how its dates or times are written, such as ``dd.MM.yyyy HH:mm``. time_zone: of times without an
-    offset, for ``timestamptz``. trim: whether blanks around cells are taken off. rename: a column's name in the
-    files → its own. ignore: columns of the files that are left out.
+    delimiter, quote, escape: the marks of the file; a blank as delimiter stands for any number of blanks and tabs, an
+    empty quote for none. encoding: a Python codec, such as ``cp1252``. header: whether the first line has the names;
+    without a header, the schema has the columns in their order. skip: the number of lines before the header or the
+    first row. comment: the start of lines to leave out. null: how a missing value is written; a quoted string is never
+    one. decimal, thousands: the marks in numbers. booleans: how true and false are written, if not ``true`` and
+    ``false``. formats: column → the pattern of its dates or times, such as ``dd.MM.yyyy HH:mm``. time_zone: the zone of
+    times without an offset, for ``timestamptz``. trim: whether to remove blanks around cells. rename: a column's name
+    in the files → its own. ignore: columns of the files to leave out.
 
-    Raises DropZoneError at once for all files that are missing, damaged or of another header, and for values that
-    are none of their types, with line, column and the option that would take them: of large files when their rows
-    are read. Raises ValueError for a schema or options that can't work.
+    Raises DropZoneError at once for all files that are missing, damaged or have another header, and for values that are
+    not of their types, with line, column and the option that would take them; for large files, when their rows are
+    read. Raises ValueError for a schema or options that can't work.
 
     Example:
-            >>> from pathlib import Path
-            >>> from lakehouse_assets import read_csv
-            >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount\n1;2,5\n")
+        >>> from pathlib import Path
+        >>> from lakehouse_assets import read_csv
+        >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount\n1;2,5\n")
         >>> types = {"id": "int", "amount": "double"}
         >>> read_csv(spark, folder, ["2026-01-31"], types, delimiter=";", decimal=",").collect()
         [Row(id=1, amount=2.5)]
@@ -103,19 +103,20 @@ def read_json(
     rename: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
 ) -> DataFrame:
-    """Reads the rows of JSON files: one object a line, or one array of objects. Returns them as one DataFrame.
+    """Reads the rows of JSON files, as one DataFrame: one object a line, or one array of objects.
 
-    folder: a path, or a URL such as ``s3://…``. names: the partition keys that are asked for. schema: column → type as
-    Iceberg spells it, such as ``long``, ``timestamptz`` or ``struct<lat: double, tags: list<string>>``. files: the
-    files' names below the folder; compressed ones (``.gz``, ``.zst``, ``.bz2``) are found too.
-    encoding: a codec of Python's. formats: column → how its dates or times are written, such as ``dd.MM.yyyy``; of a
-    member, by its path, such as ``place.since``. time_zone: of times without an offset, for ``timestamptz``.
-    rename: a field's name → its column. ignore: fields that are left out; of a struct by their path.
+    folder: a path, or a URL such as ``s3://…``. names: the partition keys to read. schema: column → type in Iceberg's
+    spelling, such as ``long``, ``timestamptz`` or ``struct<lat: double, tags: list<string>>``. files: the files' names
+    below the folder; compressed files (``.gz``, ``.zst``, ``.bz2``) are found too. encoding: a Python codec. formats:
+    column, or a member's path such as ``place.since`` → the pattern of its dates or times, such as ``dd.MM.yyyy``.
+    time_zone: the zone of times without an offset, for ``timestamptz``. rename: a field's name → its column. ignore:
+    fields to leave out; those of a struct by their path.
 
-    Numbers keep all their digits; dates, times and decimals may be strings, other types are as JSON has them. A field
-    that is missing is null.
-    Raises DropZoneError for files that are missing or whose first object is wrong, for all at once; when the rows are
-    read, for unknown or repeated fields and values of another type, with their lines. Raises ValueError for a schema or
+    Numbers keep all their digits; dates, times and decimals may be strings, other types are as JSON has them. A missing
+    field is null.
+
+    Raises DropZoneError at once for all files that are missing or whose first object is wrong; when the rows are read,
+    for unknown or repeated fields and values of another type, with their lines. Raises ValueError for a schema or
     options that can't work.
 
     Example:
@@ -142,15 +143,16 @@ def read_parquet(
 ) -> DataFrame:
     """Reads the rows of Parquet files, as one DataFrame.
 
-    folder: a path, or a URL such as ``s3://…``. names: the partition keys that are asked for. schema: column → type as
-    Iceberg spells it, such as ``long``, ``decimal(9,2)`` or ``list<string>``, in any order. files: the files' names
-    below the folder. rename: a column's name in the files → its own. ignore: columns that are left out.
+    folder: a path, or a URL such as ``s3://…``. names: the partition keys to read. schema: column → type in Iceberg's
+    spelling, such as ``long``, ``decimal(9,2)`` or ``list<string>``, in any order. files: the files' names below the
+    folder. rename: a column's name in the files → its own. ignore: columns to leave out.
 
-    Values stay what they are: small integers become ``int`` or ``long``, decimals get wider, times with a zone are
-    ``timestamptz`` and those without one ``timestamp``. Of a UUID Spark has the text.
-    Raises DropZoneError at once for all files that are missing, no Parquet, or of other columns or types; when the rows
-    are read, for damaged files, times that microseconds can't hold, integers that ``long`` can't, and strings that are
-    not UTF-8, with their rows. Raises ValueError for a schema that can't be read.
+    Values stay as they are: small integers become ``int`` or ``long``, decimals get wider, times with a zone are
+    ``timestamptz`` and those without one ``timestamp``. Spark gets a UUID as text.
+
+    Raises DropZoneError at once for all files that are missing, not Parquet, or have other columns or types; when the
+    rows are read, for damaged files, times that microseconds can't hold, integers that ``long`` can't hold, and strings
+    that are not UTF-8, with their rows. Raises ValueError for a schema that can't be read.
 
     Example:
         >>> from lakehouse_assets import read_parquet
@@ -164,7 +166,7 @@ def read_parquet(
 
 @contextmanager
 def wrong_files_told() -> Iterator[None]:
-    """Raises the DropZoneError that a task of Spark's raised, of which Spark keeps the text only."""
+    """Raises the DropZoneError that a Spark task raised; Spark keeps only its text."""
     try:
         yield
     except PythonException as error:
@@ -195,5 +197,4 @@ def _rows(
 
 
 def _tasks(costs: Sequence[int], parallelism: int) -> int:
-    """Returns how many tasks read the files. costs: bytes of each."""
     return min(len(costs), max(parallelism, -(-sum(costs) // TASK_BYTES)))

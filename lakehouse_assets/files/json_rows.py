@@ -1,4 +1,4 @@
-"""Reads JSON files into typed rows: an object a line, or one array of them, each field by its type's grammar."""
+"""Reads JSON files into typed rows: an object a line, or one array, each field by its type's grammar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpac
 from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type, objects_of
 from lakehouse_assets.type_text import parse_type
 
-# Rows, and characters: what is first.
+# Rows, and characters: whichever is reached first.
 BATCH, BATCH_SIZE = 10_000, 2**24
 
 
@@ -43,7 +43,7 @@ class JsonReader:
 
     @cached_property
     def _types(self) -> Mapping[str, tuple[str, IcebergType]]:
-        """The names of fields in files, each with its column's name and its type."""
+        """Field in files → its column and type."""
         before = {column: name for name, column in self.rename.items()}
         return {before.get(name, name): (name, parse_type(type_)) for name, type_ in self.schema.items()}
 
@@ -52,7 +52,7 @@ class JsonReader:
         return JsonColumns(self.spelling, frozenset(self.ignore))
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Says what is wrong with a file's first object; None if nothing is."""
+        """Returns what is wrong with a file's first object, or None."""
         try:
             with unpacked(file.location) as content:
                 first = next(objects_of(content, self.encoding), None)
@@ -66,7 +66,7 @@ class JsonReader:
         return f"has other fields (unknown: {', '.join(sorted(unknown))})" if unknown else None
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        """Yields a file's rows. Raises WrongFile."""
         wrong: list[tuple[int, str]] = []
         try:
             with unpacked(file.location) as content:
@@ -80,7 +80,7 @@ class JsonReader:
             raise WrongFile(*(f", line {line}{told}" for line, told in sorted(wrong)[:MOST_SHOWN]))
 
     def _batches(self, content: Any, wrong: list[tuple[int, str]]) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
-        """Yields the lines and the objects of each batch. wrong: gets the lines that hold no object."""
+        """Adds lines that hold no object to ``wrong``."""
         lines: list[int] = []
         objects: list[dict[str, Any]] = []
         size = 0

@@ -1,4 +1,4 @@
-"""JSON values: parsing them strictly and converting them to the declared types."""
+"""JSON values: strict parsing, and conversion to the declared types."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from lakehouse_assets.type_text import type_text
 
 BUFFER = 2**20
 LONGEST_LINE = 2**24
-"""In characters. A line is held in memory."""
+"""In characters; a line is held in memory."""
 LONGEST_ARRAY = 2**26
-"""In characters. An array is read whole."""
+"""In characters; an array is read whole."""
 NOT_DECODED = re.compile("[\udc80-\udcff]")
-"""What stands for bytes that are no text (PEP 383)."""
+"""Stands for bytes that can't be decoded (PEP 383)."""
 SPACE, BETWEEN, END = (
     re.compile(pattern) for pattern in (r"[ \t\r\n]*", r"[ \t\r\n]*,[ \t\r\n]*", r"[ \t\r\n]*\]\s*$")
 )
 
 
 class Number(str):
-    """A number as it is written in JSON, so that none of its digits is lost."""
+    """A number as it is written, with all its digits."""
 
     __slots__ = ()
 
 
 class Line(NamedTuple):
-    """What a line of a file holds."""
+    """A line of a file."""
 
     number: int
     """From 1."""
@@ -76,9 +76,9 @@ DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=Number, parse_f
 
 
 def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
-    """Yields the objects of a file, each with the line on which it begins. Blank lines are left out.
+    """Yields the objects of a file. It ends behind a line that it can't read whole.
 
-    encoding: a codec of Python's. Behind a line that is not read to its end, nothing is yielded.
+    encoding: a Python codec.
     """
     codec = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     lines = io.TextIOWrapper(
@@ -93,7 +93,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
                 text += lines.read(LONGEST_ARRAY)
                 yield from _of_array(text, number, encoding)
                 return
-        except UnicodeDecodeError:  # of codecs whose characters have several bytes, and of a whole block of them
+        except UnicodeDecodeError:  # raised by multi-byte codecs, for a whole block
             yield Line(number, 0, f"holds bytes that are not {encoding}, on this line or behind it")
             return
         if not text:
@@ -160,7 +160,6 @@ def _no_object(found: Any) -> str:
 
 
 def _not_decoded(text: str, encoding: str) -> str:
-    """Says that a text holds bytes that are none; empty if it does not."""
     if text.isascii() or not NOT_DECODED.search(text):
         return ""
     told = f"holds bytes that are not {encoding.upper()}"
@@ -168,7 +167,7 @@ def _not_decoded(text: str, encoding: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Returns what JSON calls a value."""
+    """Returns JSON's name for a value's kind."""
     match value:
         case None:
             return "null"
@@ -184,12 +183,12 @@ def kind_of(value: Any) -> str:
 
 
 TAKEN = {"string": (str,), "boolean": (bool,), "date": (str,), "timestamp": (str,), "timestamptz": (str,)}
-"""The classes of the values that a type takes; a number's is Number, of a decimal also a string."""
+"""The classes of a type's values; a number's is Number, a decimal also takes a string."""
 TIMES = ("date", "timestamp", "timestamptz")
 
 
 def json_arrow_type(type_: IcebergType) -> pa.DataType:
-    """Returns Arrow's type of a column. Raises ValueError for a type that is not read from JSON, with advice."""
+    """Returns a column's Arrow type. Raises ValueError if JSON can't have it, with advice."""
     _refuse_keys(type_)
     return nested_arrow_type(type_, arrow_type)
 
@@ -213,12 +212,12 @@ class JsonColumns:
 
     spelling: Spelling
     ignore: frozenset[str]
-    """The paths of fields that are left out."""
+    """Paths."""
 
     def members(
         self, objects: Sequence[Mapping[str, Any] | None], types: Mapping[str, tuple[str, IcebergType]], path: str = ""
     ) -> tuple[list[pa.Array], list[WrongValue]]:
-        """Returns a column for each field, and what is wrong. types: a field's name → its column's, and its type."""
+        """Returns a column for each field, and what is wrong. types: field → its column and type."""
         known = {*types, *(name.removeprefix(path) for name in self.ignore if name.startswith(path))}
         wrong = [*islice(self._unknown(objects, known), MOST_SHOWN)]
         columns = []
@@ -259,7 +258,7 @@ class JsonColumns:
         found, own = self._column(
             [*chain.from_iterable((one or {}).values() for one in values)], type_.value_type, path
         )
-        if no_text:  # a map has no null as a key
+        if no_text:  # a map can't have a null key
             keys = pc.fill_null(keys, "")
         array = map_array(offsets, _is_null(values), keys, found)
         return array, [*wrong, *in_lists(no_text, offsets), *in_maps(own, offsets, keys)]
@@ -283,14 +282,13 @@ class JsonColumns:
         return array, [*wrong, *no_text]
 
     def _advice(self, text: str, path: str, type_: str) -> str:
-        """Returns the end of a sentence that says which option or type takes a text; empty if none is known."""
         find = time_advice if type_ in TIMES else type_advice
         instead = "" if isinstance(text, Number) else "; declare it string to take it as it is"
         return next((f"; {told}" for told in find(pa.array([text], pa.string()), path, type_, self.spelling)), instead)
 
 
 def _only(values: Sequence[Any], taken: tuple[type, ...], type_: object) -> tuple[Sequence[Any], list[WrongValue]]:
-    """Returns the values with null in place of those of other classes, and these as wrong."""
+    """Returns the values, null for those of other classes, and these as wrong."""
     classes = {*map(type, values)}
     if classes <= {*taken, type(None)}:
         return values, []
@@ -308,7 +306,7 @@ def _is_null(values: Sequence[Any]) -> pa.BooleanArray:
 
 
 def _strings(values: Sequence[str | None]) -> tuple[pa.StringArray, list[WrongValue]]:
-    """Returns the texts; half a surrogate pair, which JSON can spell, is none."""
+    """Half a surrogate pair, which JSON can spell, is wrong."""
     try:
         return pa.array(values, pa.string()), []
     except UnicodeEncodeError:
@@ -322,7 +320,7 @@ def _strings(values: Sequence[str | None]) -> tuple[pa.StringArray, list[WrongVa
 
 
 def shown(value: Any) -> str:
-    """Returns a value as a message shows it: strings in quotes, other values as JSON has them."""
+    """Returns a value as a message shows it: strings in quotes, lists and objects without content."""
     match value:
         case Number():
             return shortened(value)[1:-1]

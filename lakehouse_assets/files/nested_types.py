@@ -1,7 +1,4 @@
-"""Arrow's types for those that a step declares, nested ones included, and what lists are made of.
-
-Which texts or values fit a type is the readers' business.
-"""
+"""Arrow types and arrays for declared types, nested ones included."""
 
 from __future__ import annotations
 
@@ -21,15 +18,14 @@ class WrongValue:
     """A value that its type does not take."""
 
     row: int
-    """Its number, from 0, among those that were read together."""
+    """From 0, among those that were read together."""
     place: str
-    """Where it is within its column: empty, or such as ``.b[3]``."""
+    """Within its column: empty, or such as ``.b[3]``."""
     told: str
-    """What is wrong with it."""
 
 
 def nested_arrow_type(type_: IcebergType, leaf: Callable[[str], pa.DataType]) -> pa.DataType:
-    """Returns Arrow's type. leaf: gives the one for the text of a type that is not nested; what it raises is raised."""
+    """Returns Arrow's type. leaf: gives the type of a text that is not nested, or raises."""
     match type_:
         case ListType():
             return pa.list_(nested_arrow_type(type_.element_type, leaf))
@@ -41,7 +37,7 @@ def nested_arrow_type(type_: IcebergType, leaf: Callable[[str], pa.DataType]) ->
 
 
 def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns where each list begins, and where the last one ends. lengths: of the lists."""
+    """Returns where each list begins, and where the last one ends."""
     return np.cumsum(np.append(0, lengths), dtype=np.int32)
 
 
@@ -56,7 +52,7 @@ def map_array(offsets: np.ndarray, is_null: pa.BooleanArray, keys: pa.Array, val
 
 
 def _starts(offsets: np.ndarray, is_null: pa.BooleanArray) -> pa.Int32Array:
-    """Returns the offsets, null where the list is null: the last one never is."""
+    """Returns the offsets, null for null lists."""
     return pa.array(offsets, mask=np.append(is_null.to_numpy(zero_copy_only=False), False))
 
 
@@ -67,19 +63,19 @@ def struct_array(columns: Sequence[pa.Array], names: Sequence[str], is_null: pa.
 
 
 def in_lists(wrong: Iterable[WrongValue], offsets: np.ndarray) -> Iterator[WrongValue]:
-    """Yields wrong elements as what is wrong with the lists that they are in."""
+    """Yields wrong elements as problems of their lists."""
     for value in wrong:
         row = bisect_right(offsets, value.row) - 1
         yield WrongValue(row, f"[{value.row - offsets[row]}]{value.place}", value.told)
 
 
 def in_maps(wrong: Iterable[WrongValue], offsets: np.ndarray, keys: pa.Array) -> Iterator[WrongValue]:
-    """Yields wrong values of maps as what is wrong with the maps."""
+    """Yields wrong values as problems of their maps."""
     for value in wrong:
         key = keys[value.row].as_py()
         yield WrongValue(bisect_right(offsets, value.row) - 1, f"[{key!r}]{value.place}", value.told)
 
 
 def in_structs(wrong: Iterable[WrongValue], name: str) -> Iterator[WrongValue]:
-    """Yields wrong members as what is wrong with their structs."""
+    """Yields wrong members as problems of their structs."""
     return (WrongValue(value.row, f".{name}{value.place}", value.told) for value in wrong)

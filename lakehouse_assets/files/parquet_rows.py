@@ -1,4 +1,4 @@
-"""Reads Parquet files into typed rows: columns by their names, in any order, each value as it is."""
+"""Reads Parquet files into typed rows: columns by their names, each value as it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_PARQUET = "is no Parquet file, or not all of it"
 
 
 class NoParquet(ValueError):
-    """A file is no Parquet, or is damaged. It holds Arrow's words."""
+    """A file is no Parquet, or is damaged. The message is Arrow's."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class ParquetReader:
 
     @cached_property
     def _in_file(self) -> Mapping[str, str]:
-        """Column → the name that it has in files."""
+        """Column → its name in files."""
         before = {column: name for name, column in self.rename.items()}
         return {column: before.get(column, column) for column in self.schema}
 
     @cached_property
     def _types(self) -> Mapping[str, IcebergType]:
-        """The type of each column by its name in files."""
+        """Name in files → type."""
         return {self._in_file[column]: parse_type(type_) for column, type_ in self.schema.items()}
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Says what is wrong with a file's columns and types; None if nothing is."""
+        """Returns what is wrong with a file's columns and types, or None."""
         try:
             return self._schema_problem(schema_in(file.location))
         except NoParquet as error:
@@ -80,7 +80,7 @@ class ParquetReader:
         return f"has other columns (missing: {lacks}; unknown: {has}; of another type: {differ})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
+        """Yields a file's rows. Raises WrongFile."""
         wrong: list[tuple[int, str]] = []
         row = 1
         try:
@@ -95,7 +95,7 @@ class ParquetReader:
             raise WrongFile(*(f", row {number}, column {told}" for number, told in sorted(wrong)[:MOST_SHOWN]))
 
     def _typed(self, batch: pa.RecordBatch, row: int, wrong: list[tuple[int, str]]) -> pa.RecordBatch:
-        """Returns the rows with their types. row: the number of the first. wrong: gets what is wrong in them."""
+        """Adds wrong values to ``wrong``. row: the number of the first row."""
         columns = []
         for name, type_ in self._types.items():
             array, found = converted(batch.column(name), type_)
@@ -105,9 +105,9 @@ class ParquetReader:
 
 
 def columns_of_parquet(location: str) -> list[tuple[str, str]]:
-    """Returns a file's columns as they are declared: name → type. location: a path, or a URL.
+    """Returns a file's columns: name → declared type. location: a path or a URL.
 
-    Raises ValueError for a file that is no Parquet, and for a column of a type that can't be declared; OSError.
+    Raises ValueError if it is no Parquet, or a column's type can't be declared; OSError.
     """
     try:
         found = schema_in(location)
@@ -127,7 +127,7 @@ def columns_of_parquet(location: str) -> list[tuple[str, str]]:
 
 
 def schema_in(location: str) -> pa.Schema:
-    """Returns the schema of a file, with INT96 for the old times. Raises NoParquet, and OSError for its storage."""
+    """Returns a schema, with INT96 for the old times. Raises NoParquet, and OSError for storage."""
     with _opened(location) as raw, _damage_told(raw):
         found = parquet.ParquetFile(pa.PythonFile(raw, "r"), coerce_int96_timestamp_unit=INT96.unit).schema_arrow
         found.to_string(show_field_metadata=False, show_schema_metadata=False)  # fails on names that are not UTF-8
@@ -135,9 +135,9 @@ def schema_in(location: str) -> pa.Schema:
 
 
 def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file. Raises NoParquet, and OSError for its storage."""
-    # Buffered beforehand, a file's bytes would stay in memory until its end. Of INT96, what is below microseconds is
-    # cut, as Spark does; as nanoseconds, times behind the year 2262 would be others.
+    """Raises NoParquet, and OSError for storage."""
+    # With pre_buffer, a file's bytes would stay in memory until its end. INT96 is cut to microseconds, as in Spark: as
+    # nanoseconds, times after the year 2262 would be others.
     options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True, "pre_buffer": False}
     with _opened(location) as raw, _damage_told(raw):
         file = parquet.ParquetFile(pa.PythonFile(raw, "r"), **options)
@@ -145,7 +145,7 @@ def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatc
         for batch in file.iter_batches(BATCH, columns=[*columns], use_threads=False):
             rows += batch.num_rows
             yield batch
-    if rows < file.metadata.num_rows:  # Arrow ends in silence where a column does
+    if rows < file.metadata.num_rows:  # Arrow ends silently if a column does
         raise NoParquet(f"{rows} rows, of which its footer promises {file.metadata.num_rows}")
 
 
@@ -167,7 +167,7 @@ def _damage_told(raw: _Raw) -> Iterator[None]:
 
 
 class _Raw(io.RawIOBase):
-    """A file as it lies there; remembers that its storage failed."""
+    """A file as stored; remembers that its storage failed."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Values of Parquet files converted to the declared types, nested ones included."""
+"""Converts values of Parquet files to the declared types, nested ones included."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from lakehouse_assets.type_text import type_text
 
 FIXED = re.compile(r"fixed\[(\d+)\]")
 AS_STORED: dict[str, pa.DataType] = {"binary": pa.binary(), "uuid": pa.string()}
-"""Of types that no cell of a text can have. Spark has a UUID as its text; Iceberg's writer takes it."""
+"""Types that no text cell has. Spark has a UUID as text, which Iceberg's writer takes."""
 INT96 = pa.timestamp("s")
-"""Stands for Parquet's old times: a file has no other times of seconds."""
+"""Stands for Parquet's old times: no others in a file are of seconds."""
 SMALL_INTS = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
 LONG_INTS = (*SMALL_INTS, pa.int64(), pa.uint32(), pa.uint64())
 UUID_BYTES = 16
 
 
 def parquet_arrow_type(type_: IcebergType) -> pa.DataType:
-    """Returns Arrow's type of a column. Raises ValueError for a type that Spark lacks, with advice."""
+    """Returns a column's Arrow type. Raises ValueError for a type that Spark lacks, with advice."""
     return nested_arrow_type(type_, _leaf_type)
 
 
@@ -54,7 +54,7 @@ def _leaf_type(text: str) -> pa.DataType:
 
 
 def stored(type_: pa.DataType) -> pa.DataType:
-    """Returns the type of the values themselves: without dictionaries, and extensions other than UUIDs."""
+    """Returns the type without dictionaries, and without extensions other than UUIDs."""
     if t.is_dictionary(type_):
         return stored(type_.value_type)
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name != "arrow.uuid":
@@ -63,7 +63,7 @@ def stored(type_: pa.DataType) -> pa.DataType:
 
 
 def type_problem(type_: IcebergType, found: pa.DataType) -> str | None:
-    """Says why a file's column can't be read as a type; None if it can. found: with INT96 for the old times."""
+    """Returns why a file's column can't be read as a type, or None. found: with INT96 for the old times."""
     found = stored(found)
     if t.is_null(found):
         return None
@@ -99,23 +99,23 @@ def _struct_problem(type_: StructType, found: pa.StructType) -> str | None:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Tells whether a type is one of Arrow's several kinds of lists."""
+    """Whether it is an Arrow list type."""
     kinds = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
     return any(is_kind(type_) for is_kind in kinds)
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Tells whether a type is one of Arrow's several kinds of strings."""
+    """Whether it is an Arrow string type."""
     return any(is_kind(type_) for is_kind in (t.is_string, t.is_large_string, t.is_string_view))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Tells whether a type is one of Arrow's several kinds of bytes."""
+    """Whether it is an Arrow binary type."""
     return any(is_kind(type_) for is_kind in (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary))
 
 
 def is_uuid(type_: pa.DataType) -> bool:
-    """Tells whether a type is that of UUIDs."""
+    """Whether it is the type of UUIDs."""
     return isinstance(type_, pa.BaseExtensionType)
 
 
@@ -132,7 +132,7 @@ FITS: dict[str, Callable[[pa.DataType], bool]] = {
     "binary": is_bytes,
     "uuid": lambda found: is_uuid(found) or found == pa.binary(UUID_BYTES),
 }
-"""Which of a file's types can be read as each type."""
+"""Whether a type can be read from a file's type."""
 
 
 def _fits(text: str, found: pa.DataType) -> bool:
@@ -150,16 +150,16 @@ def _fits(text: str, found: pa.DataType) -> bool:
 
 
 def found_text(found: pa.DataType) -> str:
-    """Returns what a message calls the type of a file's column."""
+    """Returns a file's type as messages name it."""
     if found == INT96:
         return "timestamp (INT96)"
     return "uuid" if is_uuid(found) else str(found)
 
 
 def converted(array: pa.Array, type_: IcebergType) -> tuple[pa.Array, list[WrongValue]]:
-    """Returns a column's values, of parquet_arrow_type(), and those that its type does not take, null in place of them.
+    """Returns a column's values, null for those that its type does not take, and these.
 
-    The types are ones that type_problem() takes.
+    The types must pass type_problem().
     """
     array = _plain(array)
     if t.is_null(array.type):
@@ -192,7 +192,6 @@ def _map(array: pa.MapArray, type_: MapType) -> tuple[pa.Array, list[WrongValue]
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Returns the values themselves: without a dictionary, and extensions other than UUIDs."""
     if t.is_dictionary(array.type):
         return _plain(array.dictionary_decode())
     if isinstance(array, pa.ExtensionArray) and not is_uuid(stored(array.type)):
@@ -207,9 +206,9 @@ def _leaf(array: pa.Array, text: str) -> tuple[pa.Array, list[WrongValue]]:
         return pa.array([value and str(UUID(bytes=value)) for value in held.to_pylist()], target), []
     try:
         done = array.cast(target)
-        done.validate(full=True)  # Parquet's reader does not look whether texts are UTF-8
+        done.validate(full=True)  # Parquet's reader does not check that texts are UTF-8
         return done, []
-    except pa.ArrowInvalid:  # which tells of the first only, and not where it is
+    except pa.ArrowInvalid:  # which names only the first, and not where it is
         cells = [array[n : n + 1] for n in range(len(array))]
     values = [_one(cell, target) for cell in cells]
     wrong = [n for n, (value, cell) in enumerate(zip(values, cells, strict=True)) if value is None and cell[0].is_valid]
@@ -234,7 +233,6 @@ def _shown(cell: pa.Array) -> str:
 
 
 def _advice(found: pa.DataType, text: str) -> str:
-    """Returns the end of a sentence that says what to do about such values; empty if it is not known."""
     if found == pa.uint64():
         return "; declare it decimal(20, 0)"
     if t.is_timestamp(found):
@@ -245,7 +243,7 @@ def _advice(found: pa.DataType, text: str) -> str:
 
 
 def told_type(found: pa.DataType) -> str:
-    """Returns the declared type, as text, that takes a file's column. Raises ValueError where there is none."""
+    """Returns the declared type that takes a file's column. Raises ValueError if there is none."""
     found = stored(found)
     if t.is_null(found):
         return "string"

@@ -1,6 +1,6 @@
-"""What `lakehouse columns` finds out from a sample: form, names and types of columns.
+"""What `lakehouse columns` infers from a file: form, names and types of columns.
 
-A type is suggested only if its grammar takes each value of the sample.
+A type is suggested only if its grammar takes each value that was read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakehouse_assets.type_text import NAME, RESERVED
 
 
 def clean_names(names: Sequence[str]) -> list[str]:
-    """Returns a name for each of a file's, in snake case where it has to differ; no two are equal but for case.
+    """Returns a name for each of a file's, in snake case if it must differ; no two are equal but for case.
 
     Example:
         >>> clean_names(["id", "Flight No.", "", "1960", "Größe", "P95", "p95"])
@@ -52,7 +52,7 @@ def _snake_case(name: str, place: int) -> str:
     return words if words[0].isalpha() else f"c_{words}"
 
 
-# Bytes and rows from which the marks are told.
+# Bytes and rows that decide the marks.
 HEAD, ROWS = 2**22, 200
 PIECE = 2**15
 DELIMITERS = (",", ";", "\t", "|", " ")
@@ -63,10 +63,10 @@ BACKSLASHED = r"\\[tnrN0\\]"
 ENCODINGS = ("utf-8", "cp1252")
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
-"""What no number begins with: a code, such as a postal one, that would lose it."""
+"""The start of a code, such as a postal one, that a number would lose."""
 NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*([eE][+-]?[0-9]+)?|[+-]?[.][0-9]+")
 MARKS = ((".", ""), (",", ""), (",", "."), (".", ","))
-"""How numbers are written: what is before a fraction, and between groups of three digits; the first as usual."""
+"""Before a fraction, and between groups of three digits; the usual ones first."""
 
 
 class Candidate(NamedTuple):
@@ -74,12 +74,11 @@ class Candidate(NamedTuple):
 
     type: str
     marks: int = 0
-    """Of MARKS, which one its numbers are written with."""
+    """An index in MARKS."""
     pattern: str = ""
-    """Of its dates or times, if they are not written as ISO 8601 has them."""
 
     def may_take(self, text: str) -> bool:
-        """Tells, in microseconds, whether it may take a text."""
+        """Whether it may take a text: a test of microseconds."""
         if self.pattern:
             return time_pattern(self.pattern).matches(text)
         return self.type == "boolean" or any(map(str.isdigit, text)) or text in NOT_FINITE
@@ -95,16 +94,15 @@ CANDIDATES = (
         for pattern in time_patterns(type_)
     ),
 )
-"""In the order in which they are preferred."""
+"""In order of preference."""
 NUMERIC = ("long", "double")
 
 
 @dataclass(frozen=True)
 class Sniffed:
-    """How a CSV file is written, and what its columns hold."""
+    """How a CSV file is written, and the types of its columns."""
 
     columns: Mapping[str, str]
-    """Column → type, by names that a table can have."""
     options: Mapping[str, Any]
     """The options of read_csv() that differ from its defaults."""
     remarks: Sequence[str]
@@ -112,8 +110,6 @@ class Sniffed:
 
 
 class _Column:
-    """What a column may hold, as far as it was looked at."""
-
     def __init__(self) -> None:
         self.candidates = CANDIDATES
         self.sample: pa.StringArray | None = None
@@ -121,7 +117,7 @@ class _Column:
         self.has_backslash = False
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
-        """Takes out what does not fit. nulls: which texts are missing values, if the column is no string."""
+        """Removes what does not fit. nulls: the missing values, if the column is no string."""
         self.nulls |= {*pc.unique(texts.filter(nulls)).to_pylist()}
         values = pc.unique(texts.filter(pc.invert(nulls)))
         self.has_backslash |= bool(pc.any(pc.match_substring_regex(values, BACKSLASHED)).as_py())
@@ -131,7 +127,7 @@ class _Column:
             self.sample = values[:ROWS]
         if pc.any(pc.match_substring_regex(values, ZERO_IN_FRONT)).as_py():
             self.candidates = tuple(one for one in self.candidates if one.type not in NUMERIC)
-        # Most candidates are out by the first value, which is looked at without Arrow.
+        # Most candidates fail on the first value, which is tested without Arrow.
         self.candidates = tuple(one for one in self.candidates if one.may_take(values[0].as_py()))
         for sample in (values[:ROWS], values):
             self.candidates = tuple(one for one in self.candidates if _takes(sample, one))
@@ -142,17 +138,14 @@ class _Column:
         return [] if self.sample is None else fits
 
     def others(self, best: Candidate) -> list[str]:
-        """Returns the patterns that fit as well and mean other times."""
+        """Returns the patterns that fit too but mean other times."""
         meant = time_pattern(best.pattern).to_iso(self.sample)
         fits = [one.pattern for one in self.candidates if one.pattern and one.type == best.type]
         return [pattern for pattern in fits if time_pattern(pattern).to_iso(self.sample) != meant]
 
 
 def sniff(path: Path) -> Sniffed:
-    """Looks at a whole CSV file, plain or compressed.
-
-    Raises MalformedFile for one that is none, NotUnpacked and OSError.
-    """
+    """Reads a whole CSV file. Raises MalformedFile, NotUnpacked and OSError."""
     with unpacked(str(path)) as content:
         head = content.read(HEAD)
     form, names = _form(head[: head.rfind(b"\n") + 1] or head if len(head) == HEAD else head)
@@ -226,7 +219,7 @@ def _looked_at(path: Path, form: CsvForm, width: int, trim: bool) -> list[_Colum
 def _columns(
     path: Path, form: CsvForm, width: int, trim: bool
 ) -> Iterator[tuple[list[pa.StringArray], list[pa.BooleanArray]]]:
-    """Yields the texts of all columns, and which of them are missing values: those that are not quoted."""
+    """Yields the texts of all columns, and which are missing values; quoted texts never are."""
     first = form.header
     with unpacked(str(path)) as content, unpacked(str(path)) as again:
         both = zip(batches_of(content, form, width, []), batches_of(again, form, width, POSSIBLE_NULLS), strict=True)
@@ -242,7 +235,7 @@ def _columns(
 
 
 def _form(head: bytes) -> tuple[CsvForm, list[str]]:
-    """Returns a file's marks and the names of its columns. Raises MalformedFile."""
+    """Returns a file's marks and column names. Raises MalformedFile."""
     encoding, found = _encoding(head), []
     problem: MalformedFile | None = None
     refused: MalformedFile | None = None
@@ -273,7 +266,7 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
 
 
 def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[float, ...], CsvForm, list[str]] | None:
-    """Returns how well a form fits, the form with what is before the rows, and the columns' names; None for no fit."""
+    """Returns how well a form fits, the form with the lines to skip, and the column names."""
     width, _ = Counter(len(cells) for cells, _ in rows).most_common(1)[0]
     begin = next((n for n in reversed(range(len(rows))) if len(rows[n][0]) != width), -1) + 1
     if begin > min(MOST_SKIPPED, len(rows) - 1):
@@ -311,7 +304,6 @@ def _encoding(head: bytes) -> str:
 
 
 def _has_blanks(head: bytes, form: CsvForm) -> bool:
-    """Tells whether blanks surround numbers or names."""
     rows = (cells for cells, _ in islice(records_of(_Head(head), form), ROWS))
     first = next(rows) if form.header else []
     around = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
@@ -321,16 +313,16 @@ def _has_blanks(head: bytes, form: CsvForm) -> bool:
 
 
 JSON_HEAD = 2**20
-"""Characters of a file from which its columns are told."""
+"""In characters."""
 OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
 
 
 def columns_of_json(location: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
-    """Returns the fields of a file's first megabyte as columns are declared: name → type, by where they come first.
+    """Returns the fields in a file's first megabyte: name → declared type, in order of appearance.
 
-    location: a path, or a URL. Raises ValueError for a file that read_json() does not read, and for a field whose
-    values have no type in common; OSError.
+    Raises ValueError for a file that read_json() can't read, and for a field whose values have no type in common;
+    OSError.
     """
     objects, size = [], 0
     try:
@@ -355,7 +347,7 @@ def _members(objects: Sequence[dict[str, Any]], path: str) -> dict[str, str]:
 
 
 def _type_of(values: Sequence[Any], path: str) -> str:
-    """Returns the smallest type that takes the values, nulls among them. Raises ValueError if none does."""
+    """Returns the smallest type that takes the values and nulls. Raises ValueError if none does."""
     found = [value for value in values if value is not None]
     kinds = {kind_of(value): type(value) for value in found}
     if len(kinds) > 1:
@@ -374,7 +366,7 @@ def _type_of(values: Sequence[Any], path: str) -> str:
 
 
 def _of_objects(objects: Sequence[dict[str, Any]], path: str) -> str:
-    """Returns a struct, or a map if names are none that a struct can have."""
+    """Returns a struct, or a map if a struct can't have the names."""
     names = dict.fromkeys(chain.from_iterable(objects))
     is_struct = names and all(map(NAME.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
     if not is_struct:

@@ -1,7 +1,4 @@
-"""Tables with a source as Dagster definitions.
-
-Only there if a table has a source.
-"""
+"""Dagster definitions of tables with a source."""
 
 from __future__ import annotations
 
@@ -14,22 +11,21 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 
 SQL = "sql"
-"""The metadata of a source's asset that says what its database needs."""
 
 
 def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-    """Returns the definitions for these tables; none where no table has a source."""
+    """Returns the definitions for these tables."""
     moved = [table for table in tables if table.source is not None]
     if not moved:
         return dg.Definitions()
-    # Import what a code location without a source need not load.
+    # Imported here: a code location without a source need not load them.
     from lakehouse_assets.hot.purge import purge_job
     from lakehouse_assets.hot.source_sensors import movers_sensor, purges_sensor, source_check, source_key
     from lakehouse_assets.hot.warm import warm_job
     from lakehouse_assets.sources.postgres import PostgresTable
     from lakehouse_assets.sources.row_source import is_on_loopback
 
-    by_hand = settings.by_hand and not is_on_loopback()  # nobody takes production's rows by chance
+    by_hand = settings.by_hand and not is_on_loopback()  # nobody takes production's rows by accident
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     purged = [table for table in moved if isinstance(table.source, PostgresTable)]
     assets = {source_key(table): table for table in moved}
@@ -51,7 +47,6 @@ def source_definitions(tables: Sequence[Table], settings: Settings) -> dg.Defini
 
 
 def _set_up(table: Table) -> dict[str, dg.MetadataValue]:
-    """Returns the SQL that a source in PostgreSQL needs, to be shown; nothing for others."""
     from lakehouse_assets.sources.postgres import PostgresTable
     from lakehouse_assets.sources.postgres_ddl import ddl
 

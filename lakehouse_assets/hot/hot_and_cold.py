@@ -1,7 +1,4 @@
-"""A table and its source read as one.
-
-The order of the steps makes it right (docs/why.md).
-"""
+"""Reads a table and its source as one; the order of the steps makes it correct (docs/why.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HotRows:
-    """The rows of a source from a position on, by the split they were read by.
+    """Rows of a source from a position on.
 
     Example:
         >>> HotRows("Zk3X", {Split(0, 0, 5): None, Split(0, 5, 9): None}).splits_of(Split(0, 3, 12))
@@ -39,17 +36,16 @@ class HotRows:
     """
 
     identity: str = ""
-    """Which source they are of, as in Offsets."""
     by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
 
     def kept(self, identity: str) -> HotRows:
-        """Returns those that need not be read again: of the same source, behind whose split nothing can change."""
+        """Returns rows that can't change: of the same source, in splits with an end."""
         if identity != self.identity:
             return HotRows()
         return HotRows(identity, {split: rows for split, rows in self.by_split.items() if split.end is not None})
 
     def splits_of(self, split: Split) -> list[Split]:
-        """Divides a split by what was read of it before, which need not be read again: its rows stay the same."""
+        """Divides a split by those already read, whose rows stay the same."""
         if split.end is None:
             return [split]
         divided, begin = list[Split](), split.begin
@@ -60,17 +56,14 @@ class HotRows:
         return [*divided, *([Split(split.partition, begin, split.end)] if begin < split.end else [])]
 
     def to_arrow(self, schema: pa.Schema) -> pa.Table:
-        """Returns all of them; columns that they lack are null."""
+        """Returns all rows; missing columns are null."""
         import pyarrow as pa
 
         return pa.concat_tables([schema.empty_table(), *self.by_split.values()], promote_options="default")
 
 
 def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
-    """Returns how far a table's source was moved into the loaded table; None where nothing was.
-
-    cold: None where there is no such table yet. Raises SourceLost where it can't be known.
-    """
+    """Returns the source's position in the table, if any. Raises SourceLost if it is unknown."""
     assert table.source is not None
     known = read_on(cold.metadata) if cold is not None else ReadOn()
     if why := known.unknown.get(table.source.name):
@@ -79,11 +72,10 @@ def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
 
 
 def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, limit: int, before: HotRows) -> HotRows:
-    """Returns the rows of a table's source from a position on, and proves that none of them was missing.
+    """Returns the rows of a table's source from a position on, and proves that none is missing.
 
-    A column that neither has yet is left out; one that only the table has would be overwritten with nulls.
-    cold: the table that the position is of. limit: the most rows. before: what was read before of the same source.
-    Raises SourceLost, SourceUnreachable, TooMuchHot and BadValue.
+    Leaves out columns that neither has yet, but refuses one that only the table has: nulls would overwrite it. before:
+    an earlier read's. Raises SourceLost, SourceUnreachable, TooMuchHot and BadValue.
     """
     source = table.source
     assert source is not None
@@ -111,17 +103,14 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
                 f"materialize {table.key.to_user_string()}, or raise limit_hot"
             )
     try:
-        source.prove(begin)  # after the rows were read: else what was purged in between is missed
+        source.prove(begin)  # after the rows are read: a purge in between would go unnoticed
     except SourceLost as error:
         raise SourceLost(_advised(table, str(error))) from error
     return HotRows(state.identity, found)
 
 
 def hot_schema(table: Table) -> pa.Schema:
-    """Returns the columns of a table's source as Arrow has them, all of which may be null.
-
-    They are of the types that a worker moves them as, which PySpark makes of a table's.
-    """
+    """Returns the source's columns as nullable Arrow fields of PySpark's types, as workers move them."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -132,7 +121,6 @@ def hot_schema(table: Table) -> pa.Schema:
 
 
 def _small(kind: pa.DataType) -> pa.DataType:
-    """Returns a type with 32-bit offsets, as PySpark has it, in place of PyIceberg's with 64 bits."""
     import pyarrow as pa
 
     if pa.types.is_large_string(kind):
@@ -149,7 +137,6 @@ def _small(kind: pa.DataType) -> pa.DataType:
 
 
 def _read(source: RowSource, split: Split, schema: pa.Schema, limit: int) -> pa.Table:
-    """Returns a split's rows, or somewhat more than ``limit`` of them."""
     import pyarrow as pa
 
     batches: list[pa.RecordBatch] = []
@@ -170,44 +157,35 @@ def _advised(table: Table, problem: str) -> str:
 
 
 MOST_HOT = 1_000_000
-"""How many rows of a source a reader takes by default."""
 TRIES, LONGEST_WAIT_SECONDS = 10, 2.0
-"""How often a read is begun again where a source does not answer or was purged meanwhile, and the longest wait."""
+"""Reads of a source that is silent or purged meanwhile, and the longest wait."""
 UNREACHABLE_SECONDS = 30.0
-"""After which time a source that does not answer is not asked again."""
 
 
 @dataclass(frozen=True)
 class HotAndCold:
-    """A table as it is with what its source holds beside it, read once: whatever is written later is not in it."""
+    """A table and the unmoved rows of its source, read once: later writes are not in it."""
 
     declared: Table
     cold: IcebergTable | None = field(repr=False)
-    """The table as it was loaded; None where it does not exist yet."""
     snapshot_id: int | None
-    """The snapshot that is read of it; None where it has none."""
     position: Offsets | None
-    """How far the source was moved into this snapshot; None where it was not."""
     hot: pa.Table = field(repr=False)
-    """The source's rows from there on, with the table's columns; deleted ones are left out."""
+    """The source's rows that are not in the snapshot, with the table's columns, without deleted ones."""
     shadowed: pa.Table | None = field(repr=False)
-    """The keys, deleted ones too, whose rows in the table are older than hot's; None where rows are only added."""
+    """Keys, also of deleted rows, that are outdated in the table; None if rows are only added."""
     columns: Sequence[str]
     where: str
     limit_hot: int
     catalog: Catalog = field(repr=False)
     rows: HotRows = field(repr=False)
-    """The source's rows as they were read, which the next read keeps."""
 
     def again(self) -> HotAndCold:
-        """Reads the same anew, with what was written since; of a topic, the records that were not read before.
-
-        Raises what hot_and_cold() raises.
-        """
+        """Reads the current state; of a topic, only new records. Raises as hot_and_cold()."""
         return _read_as_one(self.declared, self.columns, self.where, self.limit_hot, self.catalog, self.rows)
 
     def polars(self) -> pl.LazyFrame:
-        """Returns all rows as a lazy frame of Polars, whose filters and projections reach the table's files.
+        """Returns a lazy frame, whose filters and projections reach the table's files.
 
         Raises DeclarationError for a condition that Polars can't use.
         """
@@ -241,18 +219,15 @@ class HotAndCold:
         )
 
     def duckdb(self, connection: DuckDBPyConnection, name: str) -> None:
-        """Registers all rows under a name: those of the table are read now, with this read's columns and condition."""
+        """Registers all rows; reads the table's now, with this read's columns and condition."""
         connection.register(name, self.polars().collect().to_arrow())
 
     def spark(self, session: SparkSession, name: str) -> DataFrame:
-        """Returns all rows as a frame of Spark, and makes it a temporary view of that name.
-
-        session: one that has the same catalog, under the name ``lake``.
-        """
+        """Returns all rows, also as a temporary view. session: with the same catalog, as ``lake``."""
         from pyspark.sql import functions as F  # noqa: TID251  the reader has brought a session
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: TID251
 
-        # A time without a zone is one in no session's zone either.
+        # prefer_timestamp_ntz: a time without a zone must not get the session's.
         hot = session.createDataFrame(self.hot, from_arrow_schema(self.hot.schema, prefer_timestamp_ntz=True))
         both = hot
         if self.cold is not None and self.snapshot_id is not None:
@@ -283,14 +258,14 @@ def hot_and_cold(
     limit_hot: int = MOST_HOT,
     catalog: Catalog | None = None,
 ) -> HotAndCold:
-    """Reads a table together with what its source holds that is not moved yet.
+    """Reads a table together with the rows of its source that are not moved yet.
 
-    table: as it is declared, with a source, and without a step of its own. columns: those to return; none for all.
-    where: a condition in SQL, as Polars has it, or Spark for ``spark()``. limit_hot: the most rows that are taken of
-    the source. catalog: where the table is; None for the lake of this environment.
+    table: as declared, with a source and without its own step. columns: those to return; none for all. where: a
+    condition in SQL, as Polars reads it, or Spark for ``spark()``. limit_hot: the most rows to take from the source.
+    catalog: where the table is; None for the lake of this environment.
 
-    Raises SourceLost where the source lacks rows that are not moved, SourceUnreachable, TooMuchHot, CatalogUnavailable,
-    and DeclarationError for a table that can't be read so.
+    Raises SourceLost if the source lacks rows that are not moved, SourceUnreachable, TooMuchHot, CatalogUnavailable,
+    and DeclarationError for a table that can't be read this way.
 
     Example:
         >>> from lakehouse_assets import Table, column, hot_and_cold
@@ -311,7 +286,7 @@ def hot_and_cold(
 def _read_as_one(
     table: Table, columns: Sequence[str], where: str, limit_hot: int, catalog: Catalog, before: HotRows
 ) -> HotAndCold:
-    """Reads the table first, then its source, and again where that lacks what came behind the table's snapshot."""
+    """Reads the table before its source; again if that lacks what follows the snapshot."""
     assert table.source is not None
     given_up_at = time.monotonic() + UNREACHABLE_SECONDS
     for tried in range(TRIES):
@@ -320,7 +295,7 @@ def _read_as_one(
             position = moved_to(table, cold)
             rows = read_hot(table, cold, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
-            # What was purged meanwhile is in a later snapshot: with the same one, it is lost.
+            # Rows purged meanwhile are in a later snapshot; without one, they are lost.
             is_lost = isinstance(error, SourceLost) and _snapshot(
                 with_retries(lambda: find_table(catalog, table.identifier))
             ) == _snapshot(cold)
@@ -350,7 +325,6 @@ def _snapshot(cold: IcebergTable | None) -> int | None:
 
 
 def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]:
-    """Returns the rows that a reader gets, and the keys that they shadow in the table."""
     import pyarrow.compute as pc
 
     if not (keys := table.write_mode.match_on):

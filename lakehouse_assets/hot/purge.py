@@ -1,4 +1,4 @@
-"""Deletes from sources in PostgreSQL what is in the lake, once no reader can need it, and the job that does so."""
+"""Deletes rows from sources in PostgreSQL once the lake has them and no reader needs them."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -25,18 +25,17 @@ PURGE = "lakehouse_purge"
 
 @dataclass(frozen=True)
 class Purgeable:
-    """Says which rows of a source may be deleted."""
+    """Rows of a source that may be deleted."""
 
     source: PostgresTable
     upto: int
-    """All rows whose ``pos`` is below."""
+    """Exclusive, by ``pos``."""
 
 
 def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
-    """Returns what of a table's source may be deleted: what main has had for the source's grace; None for nothing.
+    """Returns the rows that main has had for the source's grace, if any. now: seconds since 1970.
 
-    Asked of the catalog, and not of what a run has said: a commit may have been rolled back since. now: seconds since
-    1970. Raises SourceLost and SourceUnreachable, and what catalogs raise.
+    Asks the catalog: a commit may have been rolled back. Raises SourceLost, SourceUnreachable and what catalogs raise.
     """
     source = table.source
     if not isinstance(source, PostgresTable):
@@ -57,7 +56,7 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
 
 
 class PurgeConfig(dg.Config):
-    """Config of the job: the tables to look at. The field shows in the launchpad."""
+    """The tables to purge. The field shows in the launchpad."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flight_state; none: all with such a source.")
 
@@ -78,7 +77,7 @@ def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
                     deleted = found.source.purge(found.upto)
                     context.log.info(f"{found.source.name}: {deleted} rows below {found.upto} deleted")
                     rows.append((found.source.name, str(found.upto), str(deleted)))
-            except (LakehouseError, OSError) as error:  # OSError: networks, catalogs; the others are purged
+            except (LakehouseError, OSError) as error:  # OSError: networks, catalogs; purge the others
                 failures.append(f"{table.identifier}: {error}")
         context.add_output_metadata({"purged": shown_table(("source", "up to", "rows"), rows)})
         if failures:

@@ -1,4 +1,4 @@
-"""Sensors and checks of tables with a source: when rows are moved and purged."""
+"""Sensors and checks of tables with a source."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -26,43 +26,41 @@ from lakehouse_assets.sources.row_source import Lag, RowSource, SourceState
 from lakehouse_assets.step.window import MOVE
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 60.0, 3600.0
-"""How long a source is left alone after the first failed run, then twice as long each time, and at most."""
+"""After a failed run; the wait doubles with each further one."""
 NEAR = 0.5
-"""The share of a topic's retention that the oldest record may wait before it is a warning."""
+"""The share of a topic's retention that the oldest record may wait without a warning."""
 LONG_WRITER_SECONDS = 300.0
-"""How long a transaction may write before it is a warning: it keeps all later rows from being moved."""
+"""A longer transaction is a warning: it blocks the move of all later rows."""
 
 
 def is_due(source: RowSource, lag: Lag, now: datetime) -> bool:
-    """Tells whether a run is worth its commit: there is a floor's worth of rows, or the oldest has waited long enough.
+    """Whether the rows, or the wait of the oldest, are worth a commit.
 
-    Without a row that can be read, as in a range of aborted records, nothing waits.
+    Without a readable row, as in aborted records, nothing waits.
     """
     return lag.rows >= source.floor or (lag.oldest is not None and now - lag.oldest >= source.latency)
 
 
 def wait_after(failures: int) -> float:
-    """Returns for how many seconds a source is left alone. failures: of runs, one after the other."""
+    """Returns the seconds to wait after failures in a row."""
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (failures - 1)) if failures else 0.0
 
 
 @dataclass(frozen=True)
 class SourceLook:
-    """Holds what a tick sees of one table's source."""
+    """What a tick sees of a source."""
 
     state: SourceState
     lag: Lag
     writing: float = 0.0
-    """For how many seconds the source's oldest open transaction has been writing; 0 where that is not known."""
+    """Seconds of the oldest writing transaction; 0 if unknown."""
     writer: str = ""
-    """Which transaction that is."""
     blind_role: str = ""
-    """The role that looks, if it can't see the transactions of others."""
+    """The role that looks, if it can't see others' transactions."""
     advice: Sequence[str] = ()
-    """What should be changed at the source, in clauses."""
 
     def metadata(self, now: datetime) -> dict[str, Any]:
-        """Returns the numbers that the source's asset shows, each of which Dagster plots."""
+        """Returns numbers for Dagster to plot."""
         waiting = [at for at in (self.lag.oldest, self.lag.held_since) if at]
         age = (now - min(waiting)).total_seconds() if waiting else 0.0
         return {
@@ -75,10 +73,9 @@ class SourceLook:
 
 
 def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheckResult:
-    """Says whether the source keeps what is not moved, and whether something keeps it from being moved.
+    """Says whether the source keeps its unmoved rows, and what blocks their move.
 
-    The text has no number that grows from tick to tick, as the sensor tells what changed in it: how long something
-    lasts already is in SourceLook.metadata().
+    Its text must not change at each tick: durations are in SourceLook.metadata().
     """
     state, lag, blind = look.state, look.lag, look.blind_role
     unseen = f". {blind} does not see the transactions of others: GRANT pg_read_all_stats TO {blind}" if blind else ""
@@ -104,26 +101,24 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
 
 
 def warning(text: str) -> dg.AssetCheckResult:
-    """Returns the result of a check that failed, and that needs nobody at once."""
+    """Returns a failed check that is not urgent."""
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
 
 
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."
 MOVER_TAG = "lakehouse/mover"
-"""The tag of a run that the sensor asked for: the table's identifier."""
 EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
 LOOKS_AT_ONCE = 16
-"""How many sources are asked at the same time."""
 REMEMBERED = 8
-"""The number of ended runs that are looked at; eight failures wait for the longest time."""
+"""Eight failures reach the longest wait."""
 
 
 def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
     """Asks the source how far the table is behind. Raises SourceLost, SourceUnreachable and what catalogs raise."""
     source = table.source
     assert source is not None
-    # Without the retries of lakehouse.catalog(), which outlast a tick: it fails, the next tries.
+    # Without the retries of lakehouse.catalog(): they outlast a tick, and the next tick tries again.
     cold = find_table(load_lake(lakehouse.settings), table.identifier)
     position = moved_to(table, cold)
     state = source.state(position)
@@ -141,7 +136,7 @@ def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
 
 
 def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetCheckResult, SourceLook | None]:
-    """Returns what the check of a table's source says, and what was seen of the source; None where nothing was."""
+    """Returns the check of a table's source, and the look unless it failed."""
     assert table.source is not None
     try:
         look = look_at_source(lakehouse, table)
@@ -154,18 +149,17 @@ def judged(lakehouse: Lakehouse, table: Table, now: datetime) -> tuple[dg.AssetC
 
 @dataclass(frozen=True)
 class SourceCursor(SensorCursor):
-    """The cursor of the sensor, as the next tick reads it. Losing it loses nothing."""
+    """The sensor's cursor. Losing it loses nothing."""
 
     shown_at: float = 0.0
-    """When the sources were observed last, seconds since 1970."""
+    """Seconds since 1970."""
     said: dict[str, str] = field(default_factory=dict)
-    """What the check of each table said last, by identifier."""
 
 
 def movers_sensor(
     tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables with a source. clock: returns seconds since 1970."""
+    """Returns the sensor that asks for moves."""
 
     @dg.sensor(
         name="lakehouse_movers",
@@ -180,7 +174,7 @@ def movers_sensor(
         busy = flights(context.instance, tables, location_of_sensor(context))
         requests, sentences, said = list[dg.RunRequest](), list[str](), dict[str, str]()
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
-        # At once: one that does not answer holds up no other.
+        # At once: a silent source delays no other.
         with ThreadPoolExecutor(min(LOOKS_AT_ONCE, len(tables))) as pool:
             looks = [*pool.map(lambda table: judged(lakehouse, table, at), tables)]
         for table, (found, look) in zip(tables, looks, strict=True):
@@ -221,7 +215,6 @@ def _evaluation(table: Table, found: dg.AssetCheckResult) -> dg.AssetCheckEvalua
 
 
 def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
-    """Returns for how many seconds the table is still left alone after runs that failed, one after the other."""
     filters = dg.RunsFilter(tags={MOVER_TAG: table.identifier}, statuses=ENDED)
     records = instance.get_run_records(filters, limit=REMEMBERED, order_by="update_timestamp", ascending=False)
     statuses = (record.dagster_run.status for record in records)
@@ -233,7 +226,7 @@ def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
 def purges_sensor(
     tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
 ) -> dg.SensorDefinition:
-    """Returns one sensor that asks for the job lakehouse_purge. clock: returns seconds since 1970."""
+    """Returns the sensor that asks for the job lakehouse_purge."""
 
     @dg.sensor(
         name="lakehouse_purges",
@@ -257,7 +250,7 @@ def purges_sensor(
 
 
 def source_check(table: Table) -> dg.AssetChecksDefinition:
-    """Returns the check of one table's source, as an op; without runs the sensor evaluates it. It fails no run."""
+    """Returns a table's check, which fails no run; the sensor evaluates it without runs."""
 
     @dg.asset_check(asset=table.key, name=CHECK, description=DESCRIPTION)
     def look(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
@@ -267,6 +260,6 @@ def source_check(table: Table) -> dg.AssetChecksDefinition:
 
 
 def source_key(table: Table) -> dg.AssetKey:
-    """Returns the key of the asset that a table's source is shown as."""
+    """Returns the key of the source's asset."""
     assert table.source_key is not None
     return table.source_key

@@ -1,6 +1,6 @@
-"""Puts rows of a table back into its source in PostgreSQL, where they are changed row by row, and the job that does so.
+"""Puts rows of a table back into its source in PostgreSQL, to be changed row by row.
 
-From then on they shadow the table's, until the next move; no reader waits, and none sees a gap.
+They shadow the table's until the next move; no reader waits or sees a gap.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -26,14 +26,13 @@ FORM = (
     "with '2026-01-31T00:00:00+01:00', a timestamp with '2026-01-31T00:00:00', a date with '2026-01-31'"
 )
 TRIES = 5
-"""How often the table is read again where its source was purged further meanwhile."""
 
 
 def warm(catalog: Catalog, table: Table, where: str) -> int:
-    """Puts the rows of a table that a condition holds for into its source, and returns how many.
+    """Puts matching rows back into the table's source, and returns their number.
 
-    Left out are those that the source has in a newer version. where: as PyIceberg's scans take it. Raises SourceLost
-    and SourceUnreachable, and what catalogs raise.
+    Skips rows with a newer version there. where: as in PyIceberg's scans. Raises SourceLost, SourceUnreachable and what
+    catalogs raise.
     """
     source = table.source
     assert isinstance(source, PostgresTable)
@@ -54,7 +53,7 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
 
 
 class WarmConfig(dg.Config):
-    """Config of the job: what is put back. The fields show in the launchpad."""
+    """The rows to put back. The fields show in the launchpad."""
 
     table: str = Field(description="An identifier such as nyc.flight_state.")
     where: str = Field(description="A condition over its columns, such as flight_date = '2013-01-01'.")

@@ -1,4 +1,4 @@
-"""Decides which waiting partitions run now, in which runs, and which ones nobody will run, from what is known. Pure."""
+"""Decides which waiting partitions run, and which are given up. Pure. Times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lakehouse_assets.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
-"""Seconds after which a partition no longer waits for longer ranges than its own."""
+"""Seconds until a partition precedes longer ranges."""
 PATIENCE = timedelta(days=14)
-"""How long the inbox keeps a partition that is not there: as long as SQS would keep its message at most
+"""For a partition that does not exist: SQS's longest retention
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 DEPLOYED = timedelta(hours=1)
-"""The time after which a deployment that declares a table has come, if one does."""
+"""How long a deployment that declares a table may take."""
 AT_ONCE = 1000
-"""The most partitions that one tick gives up, the oldest first."""
+"""The most items that a tick gives up, the oldest first."""
 LONGEST = 1_000_000
-"""The most bytes of a letter's keys as JSON, where a character takes one to six: SQS takes 1 MiB with attributes."""
+"""The most bytes of a letter's keys, one to six a character: SQS takes 1 MiB with attributes."""
 LISTED = 5
 
 
@@ -35,15 +35,12 @@ class Waiting:
     """A partition that messages ask for."""
 
     table: str
-    """The table's identifier."""
     key: str
-    """The partition key; "" without partitions."""
     since: float
-    """When the oldest of the messages was sent, seconds since 1970."""
+    """When the oldest message was sent."""
     names: frozenset[str]
-    """The names of the inbox items that hold the messages."""
+    """Of inbox items."""
     messages: int = 1
-    """How many messages there are."""
 
     @property
     def wanted(self) -> Wanted:
@@ -51,52 +48,48 @@ class Waiting:
         return self.table, self.key
 
     def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
-        """Tells whether it waits for a person or a new message. pace: the table's."""
+        """Whether it waits for a person or a new message."""
         strikes = memory.strikes_of(self.wanted)
         return strikes.count >= pace.tries and self.names <= strikes.seen
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One table, with all that a decision about its runs needs to know of it."""
+    """One table, as a decision sees it."""
 
     table: str
-    """The table's identifier."""
     pace: Pace
     keys: Sequence[str]
-    """All partition keys that the table has by now, in order; ("",) without partitions."""
+    """In order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
-    """The keys of each run of the table that the queue asked for and that has not ended; None for all keys."""
+    """Keys by unfinished run of the queue; None for all."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
-    """The keys of each other run or backfill that is about to write the table, by its name for a person; None for all
-    keys. These do not count against the number of runs that the queue may have."""
+    """The same of other runs and backfills, by name; the queue's limits ignore them."""
     row_of: Callable[[str], str] = lambda _: ""
-    """Returns the row of a key. Keys of the same row may be one range of a run: keys of several dimensions are of the
-    same row if they differ in the last dimension only."""
+    """A range stays in one row: its keys differ in the last dimension only."""
     last_ended: str = ""
-    """The id of the queue's last run of the table that ended; "" if there is none."""
+    """The id of the queue's last ended run."""
 
     def is_busy(self, keys: Collection[str]) -> bool:
-        """Tells whether something is about to write one of the keys."""
+        """Whether something is about to write one of the keys."""
         return any(meet(some, keys) for some in (*self.asked, *self.others.values()))
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run to ask for, of partitions that follow each other."""
+    """A run to ask for, of consecutive partitions."""
 
     table: str
     keys: tuple[str, ...]
     names: frozenset[str]
-    """The names of the inbox items that are the run's reason."""
     after: str
-    """The id of the queue's last run of the table that ended; "" if there is none."""
+    """As ``Lane.last_ended``."""
 
     @property
     def run_key(self) -> str:
-        """Dagster's run key of the request: Dagster makes one run for it at most, even if that run fails.
+        """Dagster makes at most one run for it, even if that fails.
 
-        The key depends on ``after``, so that the same partitions can be asked for once after each run that ended.
+        With ``after``, the same partitions can be asked for once after each ended run.
         """
         said = repr((self.table, self.keys[0], self.keys[-1], sorted(self.names), self.after))
         return hashlib.sha256(said.encode()).hexdigest()
@@ -104,21 +97,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """The runs to ask for, and what becomes of the other partitions that wait."""
+    """The runs to ask for, and the other waiting partitions."""
 
     requests: tuple[Request, ...] = ()
     parked: tuple[Waiting, ...] = ()
-    """The partitions that wait for a person or a new message."""
     in_runs: tuple[Waiting, ...] = ()
-    """The partitions that a run or a backfill is about to write, those of ``requests`` included."""
     held_by: tuple[str, ...] = ()
-    """The names of the runs and backfills that write some of them although the queue has not asked for them."""
+    """Runs and backfills outside the queue that write some of them."""
     memory: QueueMemory = field(default_factory=QueueMemory)
-    """The memory after the decision: it knows which tables were served now."""
 
 
 def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
-    """Returns the partitions that these inbox items ask for. items: by name."""
+    """Returns the partitions that these inbox items ask for."""
     return [
         Waiting(*wanted, found.sent_ms / 1000, frozenset(found.names), found.messages)
         for wanted, found in by_partition(items).items()
@@ -126,12 +116,9 @@ def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
 
 
 def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: QueueMemory, most: int) -> Decision:
-    """Decides which runs to ask for.
+    """Decides which runs to ask for, ``most`` at once.
 
-    Tables take turns: first those that never had a request, the one that has waited longest before the others; then
-    the one whose last request is longest ago.
-
-    now: seconds since 1970. most: runs at once, over all tables.
+    Tables without an earlier request go first, the longest-waiting one first; then the least recently served.
     """
     by_table: dict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
@@ -161,8 +148,6 @@ def _in_turn(views: Mapping[str, _View], memory: QueueMemory) -> list[str]:
 
 
 class _View:
-    """One table's view: which of its partitions are ready, and which runs they would be."""
-
     def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: QueueMemory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
         self.limit = memory.limits.get(lane.table)
@@ -173,15 +158,10 @@ class _View:
         self.ready = [one for one in waiting if self._is_ready(one)]
 
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
-        """Returns the waiting partitions that are about to be written.
-
-        asked: the partitions that are asked for just now.
-        """
         return [one for one in self.waiting if one.wanted in asked or self.lane.is_busy([one.key])]
 
     @property
     def held_by(self) -> list[str]:
-        """The names of the other runs and backfills that are about to write a partition that waits."""
         waiting = [one.key for one in self.waiting]
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
@@ -190,12 +170,7 @@ class _View:
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
-        """Yields the runs to ask for, as many as may run at once.
-
-        Ranges of partitions that never failed come first, the longest first; then each partition that failed, alone.
-        Partitions that have waited for OVERDUE come before all these, as a busy table has new ranges all the time. If
-        the table always fails, one partition is tried.
-        """
+        """Yields overdue keys first, as a busy table always has new ranges; failed partitions last, alone."""
         if self.breaker.is_open:
             yield from self._probe()
             return
@@ -208,13 +183,11 @@ class _View:
         yield from (self._request(keys, ready) for keys in ranges[: max(0, free)])
 
     def _probe(self) -> Iterator[Request]:
-        """Yields one partition, when it is time: one that has failed the fewest times, as it may succeed."""
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
             one = min(self.ready, key=lambda one: (self.failures[one.key], one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
-        """Returns when the oldest of the keys was asked for, seconds since 1970; now, if it is not overdue."""
         oldest = min(ready[key].since for key in keys)
         return oldest if self.now - oldest >= OVERDUE else self.now
 
@@ -230,7 +203,6 @@ class _View:
         return Request(self.lane.table, tuple(keys), names, self.lane.last_ended)
 
     def _ranges(self, fresh: Mapping[str, Waiting]) -> list[Sequence[str]]:
-        """Returns ranges of contiguous partitions, the longest first, each at most as long as a run may be."""
         most = min(self.lane.pace.ceiling, self.limit.most if self.limit else self.lane.pace.ceiling)
         found: list[list[int]] = []
         for at in sorted(self.position[key] for key in fresh):
@@ -242,19 +214,17 @@ class _View:
         return sorted(ranges, key=lambda keys: (-len(keys), self.position[keys[0]]))
 
     def _follows(self, last: int, at: int) -> bool:
-        """Tells whether a run may go on from one key to another: the next one, in the same row. Both by position."""
         keys, row_of = self.lane.keys, self.lane.row_of
         return at == last + 1 and row_of(keys[last]) == row_of(keys[at])
 
 
 @dataclass(frozen=True)
 class RequestLetter:
-    """A message for the dead-letter queue: a request that asks for these partitions once more, if it is sent again."""
+    """A request for the dead-letter queue that, if sent again, asks once more."""
 
     body: str
     reason: str
     names: frozenset[str]
-    """The names of the inbox items that it stands for."""
 
 
 def given_up(
@@ -265,13 +235,11 @@ def given_up(
     *,
     is_full: bool,
 ) -> list[RequestLetter]:
-    """Chooses the items that must not wait any longer, and writes the letters about them.
+    """Returns letters about the items that must not wait any longer.
 
-    If the inbox is full, partitions that can't run make room for those that can, however young they are. Only those of
-    tables that are not declared here keep waiting for DEPLOYED, in which a deployment may bring their tables.
+    A full inbox gives up even new partitions that can't run; only undeclared tables keep DEPLOYED to appear.
 
-    items: what waits, by name. keys: the partitions that each declared table has by now. failing: the partitions that
-    are not run because runs have failed, with the reason. now: seconds since 1970. is_full: whether the inbox is full.
+    keys: existing partitions of declared tables. failing: reasons not to run.
     """
     due: list[tuple[int, str, str]] = []
     for name, item in items.items():
@@ -309,7 +277,6 @@ def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
 
 
 def _letter(table: str, key_of: Mapping[str, str], reason: str) -> RequestLetter:
-    """Writes one letter. key_of: the partition keys by the names of their items."""
     keys = sorted(set(key_of.values()))
     asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
     said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"

@@ -1,7 +1,4 @@
-"""The queue as Dagster definitions.
-
-Only there if LAKEHOUSE_QUEUE is set.
-"""
+"""Dagster definitions of the queue; none unless LAKEHOUSE_QUEUE is set."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from lakehouse_assets.environment.settings import QueueSettings, Settings
 
 
 def queue_definitions(tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-    """Returns the definitions for these tables; none without a queue.
+    """Returns the definitions for these tables.
 
-    Where a person decides what runs, the sensor is off at first, so that nobody takes production's messages by chance.
-    It is on for a queue on this machine.
+    If a person decides what runs, the sensor of a remote queue starts stopped: nobody takes production's messages by
+    accident.
     """
     if (queue := settings.queue) is None:
         return dg.Definitions()
-    # Import what a code location without a queue need not load.
+    # Imported here: a code location without a queue need not load them.
     from lakehouse_assets.queue.redrive_job import redrive_job
     from lakehouse_assets.queue.sensor import arrivals_check, asset_key, queue_sensor
 

@@ -1,4 +1,4 @@
-"""Reads what a message asks for: its envelope, what it says, and which partitions of which tables that is."""
+"""Reads which partitions messages ask for."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lakehouse_assets.errors import UnknownPartitions
 from lakehouse_assets.keys_text import keys_text
 
 LONGEST_REASON = 1000
-"""The most characters of a reason: it may quote much of a message."""
+"""In characters: it may quote much of a message."""
 Wanted = tuple[str, str]
-"""A table's identifier and a partition key of it; the key is "" for a table without partitions."""
+"""A table's identifier and a partition key; "" without partitions."""
 
 
 class BadMessage(ValueError):
-    """A message that nobody can act on; its text is the reason, for the dead-letter queue."""
+    """Nobody can act on the message; the text is the reason for the dead-letter queue."""
 
 
 @dataclass(frozen=True)
@@ -30,35 +30,30 @@ class Arrived:
 
     bucket: str
     key: str
-    """The key as S3 has it: nothing in it is encoded."""
+    """As S3 has it: not encoded."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An explicit request for partition keys of a table, or for a range of them.
-
-    A request with neither is for all of a table without partitions.
-    """
+    """A request for keys or a range of keys; with neither, for a whole table."""
 
     table: str
     partitions: tuple[str, ...] | None = None
     first: str | None = None
-    """The first key of a range."""
     last: str | None = None
-    """The last key of the range, which is part of it."""
+    """Inclusive."""
 
 
 ENVELOPES = 2
-"""The most wrappings that are opened: SNS may wrap what EventBridge wraps; AWS sends nothing deeper."""
+"""SNS may wrap EventBridge; AWS sends nothing deeper."""
 
 
 def said_by(body: str) -> list[Arrived | Asked]:
-    """Reads what a message says: an empty list for S3's own test of a notification.
+    """Returns what a message says; nothing for S3's test of a notification. Raises BadMessage.
 
-    An S3 notification is read bare, wrapped by SNS, or as EventBridge sends it; the envelope decides how its keys are
-    encoded: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html,
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html. Raises BadMessage for a message that
-    nobody can act on.
+    The envelope of an S3 notification (none, SNS, EventBridge) decides how its keys are encoded:
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html,
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html.
     """
     try:
         return list(_said(_object(body)))
@@ -86,7 +81,7 @@ def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Aske
             raise BadMessage("the message has no Records: it tells of no object")
         for record in message["Records"]:
             _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
-            encoded = record["s3"]["object"]["key"]  # as forms are: a blank is a plus
+            encoded = record["s3"]["object"]["key"]  # form-encoded: a space is a plus
             yield Arrived(record["s3"]["bucket"]["name"], unquote_plus(encoded, errors="strict"))
     elif "detail-type" in message:
         _expect(message["detail-type"], "Object Created")
@@ -129,29 +124,25 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class RoutedRequest:
-    """The partitions that a message asks for, as far as it can be served."""
+    """The partitions that a message asks for."""
 
     wanted: tuple[Wanted, ...]
-    """The partitions, each once; none for S3's own test."""
     problem: str = ""
-    """Why the message, or a part of it, can't be served; empty if it can."""
+    """Why all or a part can't be served."""
 
 
 @dataclass(frozen=True)
 class Routes:
-    """The declared tables, as messages are routed to their partitions."""
+    """Routes messages to declared tables."""
 
     tables: Sequence[Table]
     landing: str
-    """The value of LAKEHOUSE_LANDING."""
+    """LAKEHOUSE_LANDING."""
     keys_of: Callable[[Table], Sequence[str]]
-    """Returns the partition keys that a table has by now, in order."""
+    """Returns the existing keys, in order."""
 
     def read(self, body: str) -> RoutedRequest:
-        """Reads which partitions a message asks for.
-
-        Raises nothing: what is wrong with the message, whatever it is, must not keep others from being read.
-        """
+        """Raises nothing: a bad message must not stop others."""
         try:
             said = said_by(body)
         except BadMessage as error:
@@ -163,12 +154,12 @@ class Routes:
                 found |= dict.fromkeys(self._of_object(one) if isinstance(one, Arrived) else self._of_request(one))
             except BadMessage as error:
                 problems.append(str(error))
-            except Exception as error:  # a library's, of a key that nobody has thought of
+            except Exception as error:  # from a library, for an unforeseen key
                 problems.append(f"the message can't be read: {error!r}")
         return RoutedRequest(tuple(found), "; ".join(problems)[:LONGEST_REASON])
 
     def _of_object(self, arrived: Arrived) -> list[Wanted]:
-        """Returns the partition of each table that can have it. Raises BadMessage if none can."""
+        """Raises BadMessage if no table can have the partition."""
         found, problems = [], []
         for table in self.tables:
             if (key := self._key(table, arrived)) is None:
@@ -193,10 +184,7 @@ class Routes:
         return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
 
     def _place(self, domain: str) -> tuple[str, str]:
-        """Returns the bucket of the domain's part of the drop zone, and the prefix of its keys.
-
-        A folder has no bucket: its keys are those within LAKEHOUSE_LANDING, of any bucket.
-        """
+        """Returns the bucket and the key prefix of a domain's drop zone; a folder has no bucket."""
         if "://" not in self.landing:
             return "", f"{domain}/"
         bucket, folder = bucket_and_key(self.landing)
@@ -236,7 +224,7 @@ class Routes:
         return found
 
     def _check(self, table: Table, keys: Sequence[str]) -> None:
-        """Raises BadMessage for partitions that the table can't have; those of days to come wait for their time."""
+        """Raises BadMessage for partitions that the table can never have."""
         try:
             "".join(keys).encode()
             table.alignment.region(keys)

@@ -1,7 +1,4 @@
-"""The job ``lakehouse_redrive``: tries parked partitions and dead letters once more.
-
-What then runs is decided by the sensor, as for a new message.
-"""
+"""The job ``lakehouse_redrive``: retries parked partitions and dead letters."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -31,7 +28,7 @@ SHOWN = 1000
 
 
 class RedriveConfig(dg.Config):
-    """The choice of what to try once more. Its fields show in the launchpad."""
+    """What to try once more. The fields show in the launchpad."""
 
     table: str = Field("", description="Only this table's, such as nyc.flights; none: all tables'.")
     keys: list[str] = Field([], description="Only these partitions of the table; none: all.")
@@ -75,10 +72,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
 
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
-    """Grants parked partitions one more try, and returns their rows for the person.
-
-    A new object in the inbox grants a try, as a new message does. The sensor alone writes its own state.
-    """
+    """Adds inbox objects, which grant one more try: only the sensor writes its state."""
     inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
     paces = {table.identifier: pace_of(table) for table in tables}
     parked = (one for one in waiting_of(inbox.waiting(paces)) if one.is_parked(paces[one.table], memory))
@@ -91,7 +85,6 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
 
 def _dead_letters(queue: SqsQueue, routes: Routes, config: RedriveConfig) -> list[tuple[str, ...]]:
-    """Sends the chosen dead letters once more, those that can be read by now; others may receive the rest at once."""
     found = [(message, routes.read(message.body)) for message in queue.rejected()]
     chosen = [(message, reading) for message, reading in found if _is_chosen(reading.wanted, config)]
     sent = [] if config.dry_run else [message for message, reading in chosen if reading.wanted]

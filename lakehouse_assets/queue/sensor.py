@@ -1,4 +1,4 @@
-"""The queue's sensor, its check and what they show."""
+"""The queue's sensor and check, and what they show."""
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
 
@@ -33,24 +33,17 @@ LISTED = 10
 
 
 def sentence(told: TickResult, now: float) -> str:
-    """Says in a sentence what a tick did.
-
-    An example is ``received 2,030 for 364 partitions; 1 run asked; 364 in runs; 12 wait; 3 parked``.
-
-    now: seconds since 1970.
-    """
+    """Summarizes a tick, as in ``received 2,030 for 364 partitions; 1 run asked``."""
     return "; ".join(_parts(told, now))
 
 
 def _held(told: TickResult) -> str:
-    """Names the runs and backfills that the queue has not asked for and that it waits for."""
     names = told.decision.held_by
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
     return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
 def _held_back(told: TickResult, now: float) -> str:
-    """Says how long partitions wait because a run of theirs failed, and which tables always fail."""
     kept, strikes = {one.wanted for one in told.decision.parked}, told.decision.memory.strikes
     waiting = {one.wanted for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
@@ -93,11 +86,9 @@ def _count(number: int, what: str) -> str:
 
 
 def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str, Any]:
-    """Returns the metadata that the queue's asset shows; Dagster plots each number.
+    """Returns the metadata of the queue's asset.
 
-    The tables with parked partitions are named, as one without Arrivals has no check that would tell.
-
-    now: seconds since 1970.
+    It names tables with parked partitions, because those without Arrivals have no check.
     """
     parked = told.decision.parked
     oldest = max((now - one.since for one in told.waiting), default=0.0)
@@ -114,7 +105,7 @@ def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str
 
 
 def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: QueueMemory) -> dict[str, Any]:
-    """Returns the arguments of the check's result for one table. waiting, parked: the table's own."""
+    """Returns the arguments of a table's check result."""
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
         return {"passed": True, "description": "no partition is parked", "metadata": metadata}
@@ -131,7 +122,7 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash that changes when the check has something else to say of what is parked."""
+    """Returns a hash that changes with the check."""
     said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
@@ -143,17 +134,14 @@ def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
-    """Returns the check of one table, as an op that a person can execute; without runs the sensor evaluates it.
-
-    It never fails a run, which has published by then.
-    """
+    """Returns a table's check, evaluated by the sensor too. It never fails a run, which has published."""
 
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
         try:
             memory = memory_store(lakehouse).read() or QueueMemory()
             waiting = waiting_of(inbox_of(lakehouse).waiting({table.identifier}))
-        except Exception as error:  # whatever the storage raises
+        except Exception as error:  # any error of the storage
             text = f"the inbox could not be read: {error}"
             return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
         parked = [one for one in waiting if one.is_parked(pace_of(table), memory)]
@@ -164,36 +152,34 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
 
 NAME = "queue"
 NO_LOCATION = "lakehouse"
-"""The name of the code location where Dagster gives none: outside of its daemon."""
+"""Dagster gives none outside its daemon."""
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
-"""The number of failed ticks in a row that turns the sensor red. One alone loses nothing, so nobody need look at it."""
+"""Failed ticks in a row that turn the sensor red; a single one loses nothing."""
 LONGEST_NAME = 200
-"""The most characters of a location's name by which a source is claimed: SQS's tags have 256."""
+"""Of a location; SQS's tags have 256 characters."""
 
 
 @dataclass(frozen=True)
 class Cursor(SensorCursor):
-    """The sensor's cursor, as the next tick reads it. Losing it loses nothing else: what waits is in the inbox."""
+    """The sensor's cursor. Losing it is harmless: what waits is in the inbox."""
 
     failures: int = 0
-    """Ticks in a row in which something failed."""
     shown_at: float = 0.0
-    """When the queue's asset was observed last, seconds since 1970."""
+    """Seconds since 1970."""
     drained: int = 0
-    """Messages deleted from the source since then, by ticks that were not red."""
+    """Messages deleted since then, except by red ticks."""
     parked: dict[str, str] = field(default_factory=dict)
-    """A hash of what a table's check said last, by the table's identifier; tables without parked partitions are left
-    out."""
+    """A hash of each table's check, if partitions are parked."""
 
 
 class QueueTroubled(RuntimeError):
-    """Something of the queue has failed for several ticks."""
+    """The queue has failed for several ticks."""
 
 
 def asset_key(queue: QueueSettings) -> dg.AssetKey:
-    """Returns the key of the asset that shows the queue."""
+    """Returns the key of the queue's asset."""
     return dg.AssetKey(["queue", queue.name])
 
 
@@ -203,7 +189,7 @@ def queue_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: returns seconds since 1970."""
+    """Returns the sensor for all tables."""
 
     @dg.sensor(
         name=NAME,
@@ -242,7 +228,7 @@ def queue_sensor(
             drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
             events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(tick, now, drained)))
             cursor = replace(cursor, shown_at=now, drained=0)
-        # Dagster drops what a tick that raises asks for or tells, and its cursor.
+        # Dagster drops the requests, events and cursor of a tick that raises.
         if cursor.failures >= RED_AFTER and not requests and not events:
             raise QueueTroubled(said)
         context.log.info(said)
@@ -253,16 +239,13 @@ def queue_sensor(
 
 
 def owner_name(location: str, staging: str) -> str:
-    """Returns what the source says of a code location: the same in all its processes and deployments.
-
-    location: its name. staging: LAKEHOUSE_STAGING.
-    """
+    """Returns the same name in all processes and deployments of a code location."""
     where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
     return f"{location[:LONGEST_NAME]} {where}"
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
-    """Returns Dagster's request for a run of all partitions from the first to the last."""
+    """Returns Dagster's request for a run."""
     tags = {QUEUE_TAG: queue.name, TABLE_TAG: one.table}
     key = dg.AssetKey(one.table.split("."))
     if len(one.keys) == 1:

@@ -1,4 +1,4 @@
-"""Where messages come from: the protocol of a queue, and SQS."""
+"""Message queues: the protocol, and SQS."""
 
 from __future__ import annotations
 
@@ -13,97 +13,89 @@ from lakehouse_assets.environment.settings import QueueSettings
 
 
 class SourceError(RuntimeError):
-    """A call that a source has refused, or that did not reach it."""
+    """A source refused a call or is unreachable."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that a source has handed out."""
+    """A received message."""
 
     id: str
-    """The same whenever the message is handed out."""
+    """The same at each delivery."""
     body: str
     sent_ms: int
-    """The time when it was sent, in milliseconds since 1970."""
     receipt: object = None
-    """What the source needs to know a message by when it is acknowledged; nobody else looks into it."""
+    """Acknowledges it; opaque."""
     reason: str = ""
-    """Of a message that was rejected before: why."""
+    """Why it was rejected before."""
 
 
 class Source(Protocol):
-    """Hands out messages until they are acknowledged, each at least once, in any order.
+    """Delivers messages until they are acknowledged, each at least once, in any order.
 
-    Each method but claim() may be called by several threads at once, and raises SourceError where the source refuses
-    the call or can't be reached. What a process has received and not acknowledged when it dies must come again.
+    Threads may call all methods but claim(). All raise SourceError if the source refuses or can't be reached. If a
+    process dies, messages that it did not acknowledge must come again.
     """
 
     @property
     def batch(self) -> int:
-        """The most messages of one receive() or ack()."""
+        """The limit of receive() and ack()."""
 
     def claim(self, owner: str) -> None:
-        """Makes the source this code location's if it is nobody's. Raises SourceError if it is another's, too.
+        """Claims the source, or raises SourceError if another code location has it.
 
-        Another location would reject the messages that it does not know. owner: the same in all its processes.
+        Locations would reject each other's messages. owner: the same in all processes of one.
         """
 
     def depth(self) -> Mapping[str, int]:
-        """Returns about how many messages there are, by what a person calls their state."""
+        """Returns approximate numbers of messages by state."""
 
     def receive(self, most: int) -> Sequence[Message]:
-        """Returns messages, and hands them to nobody else for as long as a tick lasts; none if there seem to be none.
-
-        most: how many at most, from 1 to ``batch``.
-        """
+        """Returns up to ``most`` (1 to ``batch``) messages, hidden from others for at least a tick."""
 
     def ack(self, messages: Sequence[Message]) -> int:
-        """Deletes messages, at most ``batch``, and returns how many of them are gone."""
+        """Deletes up to ``batch`` messages, and returns how many are gone."""
 
     def reject(self, body: str, reason: str) -> None:
-        """Keeps a message that nobody can act on for a person, durably. It must still be acknowledged, if received."""
+        """Keeps a message durably for a person; if received, it must still be acknowledged."""
 
 
 BATCH = 10
-"""The most messages that one call to SQS takes or gives."""
+"""SQS's limit for a call."""
 VISIBILITY_SECONDS = 120
-"""The visibility timeout of what a tick received, longer than any tick: until then nobody else receives it."""
+"""Longer than any tick."""
 HELD_SECONDS = 300
-"""The visibility timeout of dead letters that were read: longer than reading them all takes."""
+"""Longer than reading all dead letters takes."""
 MOST_LETTERS = 10_000
-"""The number of dead letters after which reading stops."""
 ATTEMPTS, READ_SECONDS = 2, 5
-"""The limits of each call: the next tick is the next attempt, and a tick has 60 s."""
+"""The next tick tries again, and a tick has 60 s."""
 LARGEST = 1024 * 1024
-"""The most bytes of a message with its attributes
+"""Bytes of a message with attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 REASON, SENT = "reason", "SentTimestamp"
 REASON_BYTES = 1000
-"""The most bytes of a reason in UTF-8."""
 UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""The characters that SQS refuses in a message and its attributes
+"""What SQS refuses in messages and attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html)."""
 TAG = "lakehouse-location"
 UNTAGGABLE = re.compile(r"[^\w .:/=+@-]")
-"""The characters that SQS refuses in a tag
+"""What SQS refuses in tags
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_TagQueue.html)."""
 
 
 @dataclass(frozen=True)
 class SqsQueue:
-    """A standard queue of Amazon SQS, with its dead-letter queue. It is a Source."""
+    """A standard SQS queue with its dead-letter queue."""
 
     client: Any
-    """A boto3 client."""
     url: str
     dead_letters: str
-    """The URL of the dead-letter queue."""
     batch: int = BATCH
 
     def claim(self, owner: str) -> None:
-        """Writes the owner into a tag of the queue: locations may share nothing else.
+        """Tags the queue: locations may share nothing else.
 
-        If two locations begin at the same moment, the one that wrote last has it from its next tick on.
+        If two start at once, the last writer has it from its next tick on.
         """
         name = UNTAGGABLE.sub("_", owner)
         tags = self._call("list_queue_tags", self.url).get("Tags", {})
@@ -117,46 +109,40 @@ class SqsQueue:
             )
 
     def depth(self) -> Mapping[str, int]:
-        """Returns how many messages can be received now, were received and not deleted, can be received later."""
+        """Returns the numbers of visible, in-flight and delayed messages."""
         names = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
         wanted = {name: f"ApproximateNumberOfMessages{of_aws}" for name, of_aws in names.items()}
         found = self._call("get_queue_attributes", self.url, AttributeNames=list(wanted.values()))["Attributes"]
         return {name: int(found[of_aws]) for name, of_aws in wanted.items()}
 
     def receive(self, most: int) -> list[Message]:
-        """Receives messages. One empty answer is enough: a call that waits asks all of SQS's servers."""
+        """One empty answer suffices: a waiting call asks all of SQS's servers."""
         return self._receive(self.url, most, VISIBILITY_SECONDS)
 
     def ack(self, messages: Sequence[Message]) -> int:
-        """Deletes messages, by the handle of their last receive, and returns how many SQS has deleted."""
+        """Deletes messages by their last receipts."""
         return self._delete(self.url, messages)
 
     def reject(self, body: str, reason: str) -> None:
-        """Sends a message to the dead-letter queue, by itself: ten long ones are too much for a call."""
+        """Sends one message a call: ten long ones exceed its limit."""
         attributes = reason_attribute(reason, len(body.encode()))
         self._call("send_message", self.dead_letters, MessageBody=body, MessageAttributes=attributes)
 
     def rejected(self) -> list[Message]:
-        """Receives all dead letters, each once, until there are MOST_LETTERS of them.
-
-        Nobody else gets them until give_back(), or for HELD_SECONDS.
-        """
+        """Receives up to MOST_LETTERS letters, hidden until give_back() or for HELD_SECONDS."""
         found: dict[str, Message] = {}
         while len(found) < MOST_LETTERS and (messages := self._receive(self.dead_letters, BATCH, HELD_SECONDS)):
             found.update({message.id: message for message in messages})
         return list(found.values())
 
     def send_again(self, messages: Sequence[Message]) -> None:
-        """Sends dead letters to the queue, unchanged, and only then deletes each of them.
-
-        One that is sent and not deleted comes twice, which does no harm.
-        """
+        """Sends each letter before deleting it: one that comes twice does no harm."""
         for message in messages:
             self._call("send_message", self.url, MessageBody=message.body)
             self._delete(self.dead_letters, [message])
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Lets others receive these dead letters at once."""
+        """Makes dead letters visible at once."""
         for start in range(0, len(messages), BATCH):
             entries = _entries(messages[start : start + BATCH], VisibilityTimeout=0)
             self._call("change_message_visibility_batch", self.dead_letters, Entries=entries)
@@ -196,7 +182,7 @@ def _entries(messages: Sequence[Message], **more: Any) -> list[dict[str, Any]]:
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
-    """Returns the attribute of a dead letter that says why it is one; none where the body leaves no room for it."""
+    """Returns a letter's reason; nothing if the body leaves no room."""
     around = len(REASON) + len("String")
     room = min(REASON_BYTES, LARGEST - body_bytes - around)
     text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")
@@ -210,5 +196,5 @@ def sqs_queue(queue: QueueSettings) -> SqsQueue:
 
 @cache
 def sqs_client() -> Any:
-    """Returns the process' one client: making one takes a quarter of a second."""
+    """Returns the process's client: making one takes a quarter of a second."""
     return client("sqs", ATTEMPTS, read_timeout=READ_SECONDS)

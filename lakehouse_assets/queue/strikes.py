@@ -1,7 +1,6 @@
-"""Remembers from tick to tick which partitions' runs failed: how often, until when they wait, when a person must look.
+"""The queue's memory of failures: which partitions and tables wait, and for how long.
 
-All but the store, a small object on the staging prefix, is pure: it outlives the sensor's cursor, which a person may
-reset.
+Times are seconds since 1970. The store's object outlives the sensor's cursor, which a person may reset.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from lakehouse_assets.storage.place import place_of
 
 logger = logging.getLogger(__name__)
 LONGEST_BACKOFF = 3600.0
-"""The most seconds of a backoff that doubles with each failure."""
 OPENS_AT = 3
-"""Failures in a row, each of another partition, after which the table itself counts as failing, not its partitions."""
+"""Failures in a row, each of another partition, that count as the table's."""
 
 
 @dataclass(frozen=True)
@@ -34,57 +32,49 @@ class EndedRun:
 
     run_id: str
     table: str
-    """The table's identifier."""
     status: dg.DagsterRunStatus
-    """SUCCESS, FAILURE or CANCELED."""
     covered: Mapping[str, frozenset[str]]
-    """The names of the inbox items that the run covered, by the partition keys that it was for."""
     bad: frozenset[str] = frozenset()
-    """The partition keys that the run itself names as the reason of its failure, if it names any."""
+    """Keys that the run blames for its failure."""
     reason: str = ""
-    """Why it failed, for a person."""
 
 
 @dataclass(frozen=True)
 class Strikes:
-    """The failures of one partition's runs."""
+    """The failures of one partition."""
 
     count: int = 0
-    """How many runs failed for it. A run that a person canceled does not count, so this may be 0."""
+    """Canceled runs don't count."""
     until: float = 0.0
-    """The time until which it waits, seconds since 1970."""
     runs: tuple[str, ...] = ()
-    """The ids of the last runs that failed for it, at most ``Pace.tries`` of them."""
+    """The ids of the last failed runs, at most ``Pace.tries``."""
     reason: str = ""
-    """Why the last of them failed, for a person."""
     seen: frozenset[str] = frozenset()
-    """The names of the inbox items that the last of them covered: those that came since are worth another try."""
+    """The last failed run's inbox items: newer ones deserve another try."""
 
 
 @dataclass(frozen=True)
 class RunLimit:
-    """The limit of a table's next run, after one failed and nobody knows for which partition."""
+    """A table's limit after a failure that no known partition explains."""
 
     most: int
-    """The most partitions of the run."""
     until: float
-    """The time until which the table's partitions that have not failed wait, seconds since 1970."""
+    """Partitions that have not failed wait until then."""
 
 
 @dataclass(frozen=True)
 class Breaker:
-    """Tells a table that always fails from one that has bad partitions, by its failures since its last success."""
+    """Tells a table that always fails from one with bad partitions."""
 
     failures: int
-    """Failures in a row: of partitions that had not failed before and, once the breaker is open, of any."""
+    """Since a success; before it opens, only of partitions that had not failed before."""
     until: float = 0.0
-    """The time until which no run of the table is asked for, seconds since 1970; then one is, of one partition."""
+    """No run before then, and then one, of one partition."""
     run: str = ""
-    """The id of the last run that failed."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there were OPENS_AT failures or more in a row, so that the table itself counts as failing."""
+        """Whether the table itself counts as failing."""
         return self.failures >= OPENS_AT
 
 
@@ -93,44 +83,40 @@ StrikesByPartition = Annotated[
     PlainSerializer(lambda found: [(*wanted, strikes) for wanted, strikes in found.items()]),
     BeforeValidator(lambda rows: {(table, key): strikes for table, key, strikes in rows}),
 ]
-"""Strikes by partition, in JSON a list of rows: its objects have texts as keys."""
+"""In JSON a list: keys of JSON objects are texts."""
 
 
 @dataclass(frozen=True)
 class QueueMemory:
-    """The memory of the queue: what failed, and which table had its turn when."""
+    """What failed, and when each table had its turn."""
 
     strikes: StrikesByPartition = field(default_factory=dict)
     limits: Mapping[str, RunLimit] = field(default_factory=dict)
-    """The limits by table."""
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    """The breakers by table."""
     served: Mapping[str, float] = field(default_factory=dict)
-    """When a run of each table was asked for last, seconds since 1970."""
+    """When each table was last asked for."""
     learned: tuple[str, ...] = ()
-    """The ids of the runs that ended and that the memory knows of."""
     version: Literal[2] = 2
-    """The version of the object that holds the memory."""
 
     def strikes_of(self, wanted: Wanted) -> Strikes:
-        """Returns the strikes of one partition, which may be none."""
+        """Returns a partition's strikes, if any."""
         return self.strikes.get(wanted, Strikes())
 
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
-        """Returns the memory without the strikes of partitions that nobody asks for any more."""
+        """Forgets partitions that nobody asks for any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """The place where a code location keeps its queue's memory."""
+    """Where a code location keeps its memory; raises what the storage raises."""
 
     objects: Objects
-    """The objects below ``<LAKEHOUSE_STAGING>/queue``."""
+    """Below ``<LAKEHOUSE_STAGING>/queue``."""
     name: str = "state.json"
 
     def read(self) -> QueueMemory | None:
-        """Returns the memory; None if there is none that this version can read. Raises what the storage raises."""
+        """Returns the memory, if this version can read it."""
         try:
             return TypeAdapter(QueueMemory).validate_json(self.objects.read(self.name))
         except FileNotFoundError:
@@ -140,18 +126,18 @@ class MemoryStore:
             return None
 
     def write(self, memory: QueueMemory) -> None:
-        """Replaces the memory. Raises what the storage raises."""
+        """Replaces the memory."""
         self.objects.write(self.name, TypeAdapter(QueueMemory).dump_json(memory))
 
 
 def memory_store(lakehouse: Lakehouse) -> MemoryStore:
-    """Returns the place of a code location's memory."""
+    """Returns a code location's store."""
     settings = lakehouse.settings
     return MemoryStore(objects_at(catalog_properties(settings), place_of(settings.staging).child("queue")))
 
 
 def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
-    """Returns the memory after these runs. paces: by table. now: seconds since 1970."""
+    """Returns the memory after these runs."""
     for run in ended:
         memory = _learn(memory, run, paces[run.table], now)
     return memory
@@ -166,7 +152,7 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
     match run.status:
         case dg.DagsterRunStatus.SUCCESS:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)
-        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want it at once again
+        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want it again at once
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
             return replace(memory, strikes=rest | waits)
@@ -184,10 +170,9 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
 
 
 def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) -> RunLimit | None:
-    """Returns the table's limit after a failure: half of the run's partitions if nobody knows which of them was bad.
+    """Returns half of the run's partitions if none is known to be bad.
 
-    If the next run fails as well, perhaps all will: the one after it waits for the backoff. A failure that is explained
-    leaves the limit as it was.
+    If the next run fails too, perhaps all will: the one after waits for the backoff.
     """
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
@@ -196,10 +181,9 @@ def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) ->
 
 
 def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
-    """Returns the breaker after a failure. It holds nothing back as long as bad partitions explain what has failed.
+    """Holds nothing back while bad partitions explain the failures.
 
-    A run that names no partition of several is still searched by halves, and a partition that fails again tells nothing
-    new of its table. new: the bad partitions that had not failed before.
+    A run that names none of several is searched by halves; a repeated failure says nothing new of the table.
     """
     if earlier.is_open:
         failures = earlier.failures + 1
@@ -213,13 +197,12 @@ def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, n
 
 def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, now: float) -> Strikes:
     count = earlier.count + 1
-    # Once it is parked, only a new message or a person grants a try, who should not wait for long. Where that fails as
-    # well, new messages are no sign that somebody mended it.
+    # A parked partition is tried only after a new message or by a person, who should not wait long. If that fails too,
+    # new messages are no sign of a repair.
     doubled = count - 1 if count < pace.tries else count - pace.tries
     runs = (*earlier.runs, run.run_id)[-pace.tries :]
     return Strikes(count, now + _backoff(pace, doubled), runs, run.reason, names)
 
 
 def _backoff(pace: Pace, doubled: int) -> float:
-    """Returns the seconds to wait. doubled: how often the pace's backoff is doubled."""
     return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow

@@ -1,4 +1,4 @@
-"""One tick of the queue's sensor: messages taken in, runs asked for, runs that ended settled."""
+"""One tick of the queue: takes messages, settles ended runs, asks for new ones."""
 
 from __future__ import annotations
 
@@ -20,32 +20,26 @@ from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
-"""The tags of a run that the queue asked for: the queue's name, and the table's identifier."""
+"""The queue's name, and the table's identifier."""
 LOOKED_AT = 500
-"""The number of ended runs that are looked at; many more than can end between two ticks."""
+"""Ended runs; far more than can end between ticks."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of the queue's tables, as Dagster's storage has them."""
+    """The queue's runs in Dagster's storage."""
 
     instance: dg.DagsterInstance
     queue: str
-    """The queue's name."""
     tables: Sequence[Table]
     plans_of: Callable[[str], Plans]
-    """Returns what the runs of a table wrote down, by the table's identifier."""
     location: str | None
-    """The name of the code location, if it has one."""
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
-    # What is under way
-
     def lanes(self, names: Collection[str]) -> list[Lane]:
-        """Returns the lanes of these tables, and of all tables of which the queue has runs.
+        """Returns the lanes of these declared tables and of those with runs.
 
-        Tables that are not declared here are left out. What the last tick asked for is under way: Dagster makes the
-        runs of a tick, also after its daemon died, before it evaluates the sensor again.
+        That includes the last tick's requests: Dagster makes them, even if its daemon died, before the next tick.
         """
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
         return [self._lane(table) for table in self.tables if table.identifier in {*names, *own}]
@@ -58,7 +52,7 @@ class Runs:
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
 
     def keys_of(self, table: Table) -> Sequence[str]:
-        """Returns all partition keys that a table has by now, in order; ("",) without partitions."""
+        """Returns the existing keys, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
             of = table.partitions
             self._keys[table.identifier] = (
@@ -73,11 +67,9 @@ class Runs:
     def _flights(self) -> Mapping[str, list[Flight]]:
         return flights(self.instance, self.tables, self.location)
 
-    # What has ended
-
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
-        """The last LOOKED_AT of the queue's runs that ended, the latest first."""
+        """The last LOOKED_AT ones, the latest first."""
         return self._latest(LOOKED_AT, {})
 
     def _latest(self, limit: int, tags: Mapping[str, str]) -> Sequence[dg.DagsterRun]:
@@ -88,16 +80,15 @@ class Runs:
         return [record.dagster_run for record in found]
 
     def look(self) -> None:
-        """Reads what is under way and what has ended; to be called before the inbox is read.
+        """Reads active and ended runs; call it before reading the inbox.
 
-        A run that ends in between has removed its objects, and counts as under way until the next tick. The other way
-        round its work would be done again.
+        A run that ends in between counts as active; in the other order, its work would be repeated.
         """
         self._flights  # noqa: B018
         self.ended  # noqa: B018
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
-        """Returns how the runs ended that are not known yet, the oldest first. known: the ids of the others."""
+        """Returns ended runs that are not ``known``, the oldest first."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
     def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
@@ -116,7 +107,7 @@ class Runs:
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
     ) -> Mapping[str, frozenset[str]]:
-        """Returns what a run covered that ended before it noted that: what waits for the partitions of its tags."""
+        """For a run that recorded nothing: what waits for the partitions of its tags."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
         if not set(ends) <= set(keys):
@@ -127,53 +118,45 @@ class Runs:
 
 
 def pace_of(table: Table) -> Pace:
-    """Returns the declared pace; the default for a table for which only requests ask, and no object's arrival."""
+    """Returns the declared pace, or the default without Arrivals."""
     return table.arrivals.pace if table.arrivals else Pace()
 
 
 def _row_of(table: Table) -> Callable[[str], str]:
-    """Returns the function that gives the row of a key: all its dimensions but the last.
-
-    Dagster's range of keys of several dimensions is the product of its dimensions' ranges: only in one row is it the
-    keys that lie between.
-    """
+    """A Dagster range over several dimensions is contiguous only within the last one."""
     return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")
 
 
 FULL = 10_000
-"""The number of objects in the inbox above which nothing is received: a source keeps messages better than a folder.
-What the objects ask for does not matter. A tick reads no more of them that are new to its process, so that it ends in
-time also where older code has left more; the next tick reads on."""
+"""Above so many objects, nothing is received: a source keeps messages better than a folder. A tick reads no more new
+ones, to end in time."""
 
 
 @dataclass
 class TickResult:
-    """The result of a tick: what it did and found."""
+    """What a tick did and found."""
 
     taken: TakenMessages = field(default_factory=TakenMessages)
     depth: dict[str, int] = field(default_factory=dict)
-    """The depth of the source; empty if it was not read."""
     is_full: bool = False
-    """Whether the inbox is full, so that nothing was received."""
     waiting: Sequence[Waiting] = ()
-    """The partitions that messages ask for, as far as the inbox has been read."""
+    """Of the part of the inbox that was read."""
     undeclared: int = 0
-    """How many more partitions they ask for, of tables that are not declared by now."""
     decision: Decision = field(default_factory=Decision)
 
     @property
     def faults(self) -> Mapping[str, Exception]:
-        """The errors by what was being done; all else was done."""
+        """Errors by action; everything else was done."""
         return self.taken.faults
 
     @property
     def left(self) -> int:
-        """How many partitions wait for their time, or for others: they are in no run, and are not parked."""
+        """The number of partitions neither in runs nor parked."""
         known = (*self.decision.parked, *self.decision.in_runs)
         return len({one.wanted for one in self.waiting} - {one.wanted for one in known})
 
     def failing(self) -> Mapping[Wanted, str]:
-        """Says why partitions are not run after failures: they failed too often, or their table always fails."""
+        """Returns why partitions don't run after failures."""
         memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         of_table = {
@@ -187,25 +170,21 @@ class TickResult:
 
 @dataclass(frozen=True)
 class QueueTick:
-    """One tick, with what it works on."""
+    """One tick and its inputs."""
 
     intake: Intake
-    """Made for this tick: its time counts from then."""
+    """Its time limit starts when it is made."""
     owner: str
-    """The name of this code location, by which the source is claimed."""
     store: MemoryStore
     runs: Runs
     now: float
-    """The time by this process' clock, seconds since 1970."""
+    """Seconds since 1970."""
     most: int
-    """The most runs that the queue may have at once, over all tables."""
 
     def run(self) -> TickResult:
-        """Does the tick.
+        """Does the tick; notes errors that need not stop requests.
 
-        Raises what the storage raises where the inbox can't be read, or the memory can't be read or kept: nothing is
-        asked for then, since nobody would remember it. Whatever else fails is told, and keeps no run from being asked
-        for.
+        Raises the storage's if it can't read the inbox, or read or write the memory: nobody would remember requests.
         """
         told, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
         before = self.store.read()
@@ -231,7 +210,7 @@ class QueueTick:
         return told
 
     def _give_up(self, told: TickResult, items: Mapping[str, Item]) -> None:
-        """Rejects what nobody will run, and only then removes it from the inbox. Raises what the storage raises."""
+        """Rejects what nobody will run, and only then removes it."""
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]
         keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
@@ -241,7 +220,6 @@ class QueueTick:
         self.intake.inbox.remove(name for names in gone for name in names)
 
     def _attempt(self, what: str, do: Callable[[], None]) -> bool:
-        """Does something that the runs to ask for do not depend on, and tells whether it was done. Errors are noted."""
         try:
             do()
         except Exception as error:  # the source's, and whatever the storage raises
@@ -250,7 +228,6 @@ class QueueTick:
         return True
 
     def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
-        """Decides what to ask for, and what to remember. is_whole: whether nothing else waits for declared tables."""
         ended = tuple(run.run_id for run in self.runs.ended)
         memory = QueueMemory(learned=ended) if before is None else before
         paces = {table.identifier: pace_of(table) for table in self.runs.tables}

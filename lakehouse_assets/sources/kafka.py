@@ -1,7 +1,6 @@
-"""Topics of Kafka as sources: their offsets, what of them is safe to move, and reading a range of them exactly.
+"""Kafka topics as sources, configured by KAFKA_BOOTSTRAP_SERVERS and variables named likewise.
 
-Reached by KAFKA_BOOTSTRAP_SERVERS and the client's other settings, named likewise; which of these failures were met by
-trying is in docs/why.md.
+docs/why.md lists failures found by trying.
 """
 
 from __future__ import annotations
@@ -24,24 +23,21 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, TopicDescription
 
 SETTINGS = ("bootstrap.servers", "security.protocol", "client.", "sasl.", "ssl.", "broker.address.", "socket.")
-"""What the names of the client's settings begin with that the environment may give
+"""Prefixes of settings that the environment may give
 (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)."""
 SKIPPED = re.compile(r"\d+:\d+@\S+")
 SECONDS = 15.0
-"""How long an answer of the broker is waited for."""
 STUCK_SECONDS = 60.0
-"""After which time without a record of a range that is said to have more, the broker counts as out of reach."""
+"""After so long without an expected record, the broker counts as unreachable."""
 BATCH = 10_000
-"""The most records that are parsed at once."""
 NAMED = 100
-"""The most records that a message names."""
 LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
-"""The settings of a client that wants the first record of each partition: of others few are fetched."""
+"""Fetches little more than first records."""
 
 
 @dataclass(frozen=True)
 class KafkaTopic(RowSource):
-    """A topic whose records are moved into a table that is declared Append.
+    """A Kafka topic whose records are moved into a table that is declared Append.
 
     Example:
         >>> from lakehouse_assets import Append, KafkaTopic, Table, column
@@ -51,12 +47,12 @@ class KafkaTopic(RowSource):
     """
 
     topic: str = field(kw_only=False)
-    """Its name. A compacted topic is refused: it does not keep its records."""
+    """The topic's name. A compacted topic is refused, because it does not keep its records."""
     value: Json | Avro = field(default=Json(), kw_only=False)
-    """How the value of a record becomes a row."""
+    """How a record's value becomes a row."""
     skip: Sequence[str] = ()
-    """Records that are left out, such as one whose value nobody can read: ``<partition>:<offset>@<topic id>`` each, as
-    the message says that names one."""
+    """Records to leave out, such as one whose value can't be read: each as ``<partition>:<offset>@<topic id>``, as in
+    the message that names it."""
 
     @property
     def name(self) -> str:
@@ -64,7 +60,7 @@ class KafkaTopic(RowSource):
         return f"kafka:{self.topic}"
 
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
-        """Yields a problem for another mode than a plain Append, and for types that its values don't have."""
+        """Requires a plain Append, well-formed skips and readable types."""
         if not getattr(write_mode, "adds_again", False):
             yield f"a KafkaTopic is moved by Append() without dedup_on, each record once; found {write_mode!r}"
         if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
@@ -72,7 +68,7 @@ class KafkaTopic(RowSource):
         yield from self.value.problems(columns)
 
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Asks for the topic's id and offsets, and looks whether it keeps its records."""
+        """Raises SourceLost also for a compacted topic."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
@@ -87,7 +83,7 @@ class KafkaTopic(RowSource):
                 futures = admin.list_offsets(dict.fromkeys(parts, spec), isolation_level=level, request_timeout=SECONDS)
                 return tuple(futures[part].result().offset for part in parts)
 
-            # The first last: what is gone by then is not there for whoever reads next.
+            # The earliest offsets last: the next reader can't have records that are gone by then.
             newest = offsets(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
             safe = offsets(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
             first = offsets(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
@@ -103,7 +99,7 @@ class KafkaTopic(RowSource):
         return SourceState(str(found.topic_id), first, safe, newest, retention)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns the last stable offsets; where these are too many rows, the same share of each partition."""
+        """Returns the last stable offsets or, above ``ceiling``, the same share of each partition."""
         spans = begin.spans(Offsets(state.identity, state.safe))
         total = sum(end - start for start, end in spans.values())
         if total <= self.ceiling:
@@ -114,7 +110,7 @@ class KafkaTopic(RowSource):
         return Offsets(state.identity, tuple(to))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Counts offsets, and reads the first record that is not moved of each partition."""
+        """Counts offsets, and reads first unmoved records."""
         spans = begin.spans(Offsets(state.identity, state.safe))
         depth = sum(state.newest) - sum(state.first)
         times = [message.timestamp()[1] for found in self._records(spans, first_only=True) for message in found]
@@ -122,11 +118,11 @@ class KafkaTopic(RowSource):
         return Lag(depth, sum(end - start for start, end in spans.values()), oldest)
 
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
-        """Returns a split for each partition, to its last stable offset."""
+        """Returns a split for each partition."""
         return [Split(n, *span) for n, span in begin.spans(Offsets(state.identity, state.safe)).items()]
 
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the committed records of a range of one partition."""
+        """Yields committed records."""
         left_out = self._left_out(split.partition) if self.skip else set()
         assert split.end is not None
         rows = 0
@@ -139,16 +135,16 @@ class KafkaTopic(RowSource):
                 return
 
     def _left_out(self, partition: int) -> set[int]:
-        """Returns the offsets of a partition that are skipped. Those of a topic that was there before mean nothing."""
+        """Skips of an earlier topic of that name don't count."""
         identity = self._identity()
         named = [re.split("[:@]", one, maxsplit=2) for one in self.skip]
         return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
 
     def _parsed(self, messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
-        """Returns a row for each record. Raises BadValue, which names those that can't be read."""
+        """Raises BadValue, which names all unreadable records."""
         try:
             return self.value.parse([message.value() or b"" for message in messages], schema)
-        except OtherCase as error:  # of the declaration: to skip such records would lose good ones
+        except OtherCase as error:  # a fault of the declaration: skipping such records would lose good ones
             raise BadValue(f"{self.name}: {error}") from None
         except ValueError as error:
             identity, bad = self._identity(), dict[str, str]()
@@ -164,10 +160,10 @@ class KafkaTopic(RowSource):
     def _records(
         self, spans: Mapping[int, tuple[int, int]], *, first_only: bool = False
     ) -> Iterator[Sequence[Message]]:
-        """Yields the committed records of a range of each partition, each one's in order, BATCH at once.
+        """Yields committed records, in order by partition. first_only: one of each.
 
-        The end of a range is reached where a record or the end of the partition lies behind it: it may hold no record,
-        as aborted ones and the marks of transactions have offsets too. first_only: of each no more than the first.
+        A range ends once a record or the partition's end lies behind it: it may be empty, because aborted records and
+        transaction markers have offsets too.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -234,12 +230,12 @@ class KafkaTopic(RowSource):
             {
                 **client_settings(),
                 **settings,
-                "group.id": "lakehouse",  # asked for; nothing is ever committed to it
+                "group.id": "lakehouse",  # required; nothing is ever committed to it
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                "auto.offset.reset": "error",  # else what retention took is passed over in silence
+                "auto.offset.reset": "error",  # else records that retention deleted are skipped silently
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # the end of a partition is told after this time
+                "fetch.wait.max.ms": 10,  # how soon the end of a partition is reported
                 "allow.auto.create.topics": False,
             }
         )
@@ -256,7 +252,7 @@ class KafkaTopic(RowSource):
 
 
 def bad_records(bad: Mapping[str, str]) -> str:
-    """Says which records can't be read, and what to do. bad: why, by record, in the words of ``skip``; at least one."""
+    """Says what to do about unreadable records. bad: reasons by record as in ``skip``, not empty."""
     where, why = next(iter(bad.items()))
     others = f" Nor can {len(bad) - 1:,} after it." if len(bad) > 1 else ""
     return (
@@ -266,7 +262,7 @@ def bad_records(bad: Mapping[str, str]) -> str:
 
 
 def client_settings() -> dict[str, str]:
-    """Returns the client's settings of the environment: KAFKA_SASL_USERNAME is ``sasl.username``.
+    """Returns the environment's settings: KAFKA_SASL_USERNAME is ``sasl.username``.
 
     Raises SourceUnreachable without KAFKA_BOOTSTRAP_SERVERS.
     """

@@ -1,7 +1,4 @@
-"""Tables of PostgreSQL as sources: which rows are safe to move, reading a range of them, purging and putting back.
-
-What was found by trying is in docs/why.md.
-"""
+"""PostgreSQL tables as sources: safe moves, purging and putting back (findings: docs/why.md)."""
 
 from __future__ import annotations
 
@@ -34,13 +31,13 @@ if TYPE_CHECKING:
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
 CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 BLOCK_BYTES = 1 << 20
-"""How much text becomes one batch of rows, or more where a row is longer."""
+"""More for a longer row."""
 PURGED = "lakehouse_purged"
-"""The table that says up to which ``pos`` each source was purged, and by the moves of which table."""
+"""The table that says up to which ``pos`` each source was purged, and where it is moved."""
 MARKS = "lakehouse_marks"
-"""The table that has a row for each move: by it a database that was set back behind the move is recognized."""
+"""The table with a row for each move, which a database set back behind it lacks."""
 PURGES = "lakehouse.purges"
-"""The setting by which a transaction may delete rows of the source whose oid it holds."""
+"""The setting that lets a transaction delete rows of the source with that oid."""
 TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -52,11 +49,10 @@ TYPES = {
     "timestamptz": "timestamptz",
     "string": "text",
 }
-"""PostgreSQL's types, by Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
+"""By Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
 THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
-"""The query for the database's part of an identity; the table's oid follows."""
+"""The database's part of an identity; the table's oid follows."""
 OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
-"""The rows of a source: it may be named with its schema or without."""
 STATE = f"""
 SELECT ({THIS}), to_regclass(%s)::oid, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
        (SELECT jsonb_agg(to_jsonb(found)) FROM (SELECT * {OF_SOURCE}) AS found), to_regclass('{MARKS}') IS NOT NULL
@@ -78,7 +74,7 @@ FROM (SELECT) AS one LEFT JOIN (
 
 @dataclass(frozen=True)
 class PostgresTable(RowSource):
-    """A table of PostgreSQL, written by upserts, whose rows are moved into a table that is declared Merge.
+    """A PostgreSQL table, written by upserts, whose rows are moved into a table that is declared Merge.
 
     `lakehouse source sql` prints what the database needs.
 
@@ -93,13 +89,14 @@ class PostgresTable(RowSource):
     marks_deleted = True
 
     table: str = field(kw_only=False)
-    """Its name, with its schema where that is not on the search path. Its columns are named as the table's."""
+    """Its name, with its schema if that is not on the search path. Its columns are named like the declared table's."""
 
     ignore: Sequence[str] = ()
-    """Its columns that are not moved, and whose values a purge deletes; others that the table lacks stop the moves."""
+    """Its columns that are not moved and whose values a purge deletes. Others that the declared table lacks stop the
+    moves."""
 
     grace: timedelta = timedelta(minutes=10)
-    """How long rows stay that the lake has; more than the longest read takes, which must begin again otherwise."""
+    """How long rows stay after the lake has them. Must exceed the longest read, which otherwise starts again."""
 
     @property
     def name(self) -> str:
@@ -107,7 +104,7 @@ class PostgresTable(RowSource):
         return f"postgres:{self.table}"
 
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
-        """Yields problems of its name, of the mode, and of columns that it can't have."""
+        """Checks the name, the mode and the columns."""
         if not TABLE.fullmatch(self.table):
             yield f"PostgresTable names {self.table!r}, which is not of the form table or schema.table in lower case"
         if getattr(write_mode, "delete_when", "") != DELETED:
@@ -121,7 +118,7 @@ class PostgresTable(RowSource):
                 yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
 
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Asks for the identity, what was purged, and the oldest transaction that may still write."""
+        """Asks for identity, purges, and the oldest transaction that may write."""
         mark = position.mark if position else ""
         with self._cursor() as cursor:
             cursor.execute(STATE, (self.table, self.table))
@@ -146,7 +143,7 @@ class PostgresTable(RowSource):
         )
 
     def faults(self, state: SourceState) -> list[Fault]:
-        """Looks at the table, at what refers to it, and at what `lakehouse source sql` has made."""
+        """Checks the table, what refers to it, and the work of `lakehouse source sql`."""
         with self._cursor() as cursor:
             found = faults_of(cursor, self.table)
         if state.is_restored:
@@ -158,10 +155,7 @@ class PostgresTable(RowSource):
         return found
 
     def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
-        """Notes which table the source is moved into, unless another one is noted. Raises SourceLost then.
-
-        mover: the table, as in SourceState. takes_over: whether it is noted in place of another one.
-        """
+        """Raises SourceLost if another table is noted, unless ``takes_over``."""
         if state.mover is None or state.mover == mover:
             return
         with self._cursor(WRITING) as cursor:
@@ -174,9 +168,9 @@ class PostgresTable(RowSource):
             )
 
     def marked(self, to: Offsets) -> Offsets:
-        """Adds a row that the position names. It is committed behind all that was read, and is flushed before the move.
+        """Adds the mark's row, committed behind all that was read, and flushed before the move.
 
-        Nothing is added where `lakehouse source sql` has not made its table yet.
+        Adds none before `lakehouse source sql` has made its table.
         """
         mark = secrets.token_hex(8)
         with self._cursor() as cursor:
@@ -190,7 +184,7 @@ class PostgresTable(RowSource):
         return Offsets(Offsets.marked(to.source, mark), to.by_partition)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns the oldest transaction that may still write, or the end of the one that makes it ``ceiling`` rows."""
+        """Returns what is safe, or the end of the transaction that fills ``ceiling``."""
         (first,), (safe,) = begin.by_partition, state.safe
         query = (
             f"SELECT count(*), max({POS}) FROM (SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s "
@@ -202,7 +196,7 @@ class PostgresTable(RowSource):
         return Offsets(state.identity, (last + 1 if rows >= self.ceiling else safe,))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Counts the table's rows, and those not moved: safe ones, and those that an open transaction holds back."""
+        """Counts all, movable and held-back rows."""
         (first,), (safe,) = begin.by_partition, state.safe
         movable, held = f"FILTER (WHERE {POS} >= {first:d} AND {POS} < {safe:d})", f"FILTER (WHERE {POS} >= {safe:d})"
         query = (
@@ -215,11 +209,11 @@ class PostgresTable(RowSource):
         return Lag(*row)
 
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
-        """Returns one split without an end: all that is committed may be read."""
+        """Returns one split without an end: any committed row may be read."""
         return [Split(0, begin.by_partition[0], None)]
 
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows whose ``pos`` is in the split, as one statement sees them."""
+        """Yields rows as one statement sees them."""
         import pyarrow as pa
         import pyarrow.csv as csv
 
@@ -246,7 +240,7 @@ class PostgresTable(RowSource):
             )
             parse = csv.ParseOptions(newlines_in_values=True)
             try:
-                # A row may begin in one block and end in the next, no more.
+                # A row may span two blocks, no more.
                 blocks = csv.ReadOptions(column_names=schema.names, block_size=max(BLOCK_BYTES, rows.longest))
                 yield from csv.open_csv(file, blocks, parse, options)
             except pa.ArrowException as error:
@@ -254,19 +248,19 @@ class PostgresTable(RowSource):
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
 
     def _refuse_set_back(self, cursor: Cursor, end: int) -> None:
-        """Raises SourceLost where transactions before the end of a range may still write, as none did at its plan."""
+        """Raises SourceLost if transactions before ``end`` may still write: at the plan none did."""
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         ((oldest,),) = cursor.fetchall()
         if oldest < end:
             raise SourceLost(f"{self.name} was to be read to {end}, and has only got to {oldest}: it was set back")
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
-        """Looks at the table's columns."""
+        """Returns missing columns."""
         with self._cursor() as cursor:
             return sorted({*columns} - {*self._columns(cursor)})
 
     def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
-        """Looks at the table's columns: one that was renamed is missing, and is there under another name."""
+        """A renamed column is missing, and present under another name."""
         with self._cursor() as cursor:
             found = {*self._columns(cursor)}
         if (lacking := sorted({*columns} - found)) and not may_lack:
@@ -282,7 +276,6 @@ class PostgresTable(RowSource):
         return None
 
     def _columns(self, cursor: Cursor) -> dict[str, bool]:
-        """Returns whether each column is computed by the database, by its name."""
         cursor.execute(
             "SELECT attname, attgenerated <> '' FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
@@ -291,37 +284,37 @@ class PostgresTable(RowSource):
         return dict(cursor.fetchall())
 
     def purge(self, upto: int) -> int:
-        """Deletes all rows whose ``pos`` is below, and notes that in the same transaction. Returns how many.
+        """Deletes rows with a smaller ``pos``, notes it in the same transaction, and returns their number.
 
-        A row that an open transaction writes is passed over: it gets a new stamp, or a later purge finds it.
+        Skips a row that an open transaction writes: it gets a new stamp, or a later purge finds it.
         """
         table = f"ONLY {self._quoted}"  # a ctid is unique in one table only
         with self._cursor(WRITING) as cursor:
-            # Nobody adds a reference to a table, or a table that inherits from it, while this lock is held.
+            # This lock keeps others from adding a foreign key to the table, or a table that inherits from it.
             cursor.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
             if refused := [found.text for found in faults_of(cursor, self.table) if found.is_refused]:
                 raise SourceLost(f"{self.name} can't be purged: {'; '.join(refused)}")
-            cursor.execute("SET LOCAL lakehouse.purge = 'on'")  # for triggers that an older `source sql` has made
+            cursor.execute("SET LOCAL lakehouse.purge = 'on'")  # for triggers of an older `source sql`
             cursor.execute(f"SELECT set_config('{PURGES}', to_regclass(%s)::oid::text, true)", (self.table,))
             cursor.execute(
                 f"UPDATE {PURGED} SET upto = %s WHERE to_regclass(source) = to_regclass(%s) AND upto <= %s",
                 (upto, self.table, upto),
             )
-            if not cursor.rowcount:  # another one has purged further
+            if not cursor.rowcount:  # another purge went further
                 return 0
             rows = f"SELECT ctid FROM {table} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
             cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
             deleted = int(cursor.rowcount)
             cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
-            if cursor.fetchone() == (True,):  # a position before what was purged is refused without its mark
+            if cursor.fetchone() == (True,):  # a position before the purge is refused anyway
                 cursor.execute(f"DELETE FROM {MARKS} WHERE source = to_regclass(%s) AND upto < %s", (self.table, upto))
             return deleted
 
     def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
-        """Writes rows of the lake that stood at ``position``, so that they count as written now; returns how many.
+        """Writes rows that the lake had at ``position`` as new, and returns their number.
 
-        A row that was written since is left as it is. Returns None, and writes nothing, where the source was purged
-        further: what was purged may be newer. Until this ends, a purge waits.
+        Keeps rows written since. Returns None, and writes nothing, if the source was purged further: what was purged
+        may be newer. A purge waits until this ends.
         """
         import pyarrow.csv as csv
 
@@ -331,7 +324,7 @@ class PostgresTable(RowSource):
                 return None
             csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
             file.seek(0)
-            # What the database computes, it computes again; but an identity is the row's.
+            # The database computes generated columns again; an identity column keeps the row's value.
             computed = {name for name, is_computed in self._columns(cursor).items() if is_computed}
             columns, written = (
                 ", ".join(quoted(name) for name in rows.column_names if name not in left_out)
@@ -350,9 +343,9 @@ class PostgresTable(RowSource):
             return int(cursor.rowcount)
 
     def oldest_writer(self) -> Writer:
-        """Returns the transaction that has been writing for longest, in any database; it may be a prepared one.
+        """Returns the longest-writing transaction in any database, even a prepared one.
 
-        Without the rights of pg_read_all_stats, PostgreSQL shows only those of the role itself.
+        Without pg_read_all_stats, PostgreSQL shows only the role's.
         """
         with self._cursor() as cursor:
             cursor.execute(WRITER)
@@ -368,19 +361,15 @@ class PostgresTable(RowSource):
 
 
 class Writer(NamedTuple):
-    """The open transaction that has been writing for longest."""
+    """The transaction that has been writing longest."""
 
     seconds: float = 0.0
-    """For how long; 0 if none is seen."""
     who: str = ""
-    """Which session or prepared transaction it is, in words."""
     blind_role: str = ""
-    """The role that asked, if it can't see the transactions of others."""
+    """The role that asks, if it can't see others' transactions."""
 
 
 class _CopiedRows:
-    """Writes what COPY sends to a file, each row at a time, and measures the longest."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.longest = file, 0
 
@@ -390,10 +379,10 @@ class _CopiedRows:
 
 
 def quoted(name: str) -> str:
-    """Returns a name as PostgreSQL takes it whatever it is."""
+    """Returns an identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def postgres_type(type_: str) -> str | None:
-    """Returns PostgreSQL's type for one of Iceberg's; None where there is none that can be read."""
+    """Returns PostgreSQL's type for an Iceberg type, if it can be read."""
     return type_.replace("decimal", "numeric") if type_.startswith("decimal(") else TYPES.get(type_)

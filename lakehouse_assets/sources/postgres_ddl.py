@@ -1,7 +1,4 @@
-"""The SQL that a database needs to be a source: columns, index, triggers, and the table that says what was purged.
-
-Nothing is executed here.
-"""
+"""The SQL that a database needs to be a source: columns, index, triggers, and the table of purges."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from lakehouse_assets.sources.row_source import DELETED
 
 
 def ddl(source: PostgresTable, columns: Mapping[str, str], keys: Collection[str]) -> str:
-    """Returns statements that may be executed again, as after a column was declared; they drop nothing.
+    """Returns statements that may be executed again, as after a new column; they drop nothing.
 
-    columns: types by name, as Iceberg spells them. keys: those that identify a row. Needs PostgreSQL 14 or later.
+    columns: Iceberg types by name. keys: those that identify a row. Needs PostgreSQL 14 or later.
     """
     table = ".".join(map(quoted, source.table.split(".")))
     plain = source.table.replace(".", "_")

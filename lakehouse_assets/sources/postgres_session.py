@@ -1,4 +1,4 @@
-"""Sessions of PostgreSQL: their settings, and faults of tables that cannot be moved safely."""
+"""PostgreSQL sessions, and faults of tables that can't be moved safely."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ PINNED = {
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "iso_8601",
     "extra_float_digits": "1",  # the shortest text that reads back as the same number
-    # A query fails where a policy would hide rows: the position would pass them.
+    # A query fails if a policy would hide rows: the position would pass them.
     "row_security": "off",
 }
-"""Settings on which values, or the rows that are seen, depend; those of roles, databases and PGOPTIONS do not count."""
+"""Values or visible rows depend on these; those of roles, databases and PGOPTIONS don't count."""
 
 
 class Patience(NamedTuple):
-    """How long a session waits: a lock that somebody holds for long, as an open ALTER TABLE does, is not waited out."""
+    """How long a session waits: not for a long lock, as of an open ALTER TABLE."""
 
     lock_seconds: int
-    """For each lock."""
     statement_seconds: int = 0
-    """For the end of each statement; 0: as long as that takes."""
+    """0: no limit."""
 
 
 ASKING, READING, WRITING = Patience(5, 30), Patience(5), Patience(60)
-"""For what is asked between runs, for what takes as long as it has rows, and for what waits for the like of it."""
+"""For queries between runs; for reads of any length; for writes that wait for these."""
 
 
 @contextmanager
 def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
-    """Yields a cursor in one transaction, which is committed at the end. name: of the source, for messages.
+    """Yields a cursor in one transaction, committed at the end, in UTF-8. name: for messages.
 
-    The encoding is UTF-8, whatever the database's is. Raises SourceUnreachable where there is no server or no
-    connection left, where it takes no writes, or does not answer in time; SourceLost where tables, columns or rights
-    are missing; BadValue for a value that it can't take; SourceRefused for a write that a rule of the database forbids.
+    Raises SourceUnreachable if the server is missing, full, read-only or too slow; SourceLost if tables, columns or
+    rights are missing; BadValue for a value that it can't take; SourceRefused for a write that a rule of the database
+    forbids.
     """
     import psycopg2
 
@@ -57,7 +56,7 @@ def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
             application_name="lakehouse",
             connect_timeout=CONNECT_SECONDS,
             client_encoding="UTF8",
-            # A server that is gone without a word is noticed in a minute.
+            # A server that vanished is noticed in a minute.
             keepalives_idle=30,
             keepalives_interval=10,
             keepalives_count=3,
@@ -65,7 +64,7 @@ def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
         try:
             connection.set_session(isolation_level="READ COMMITTED")
             with connection, connection.cursor() as cursor:
-                # Poolers pass on no options of a connection, so these are set, for the transaction only.
+                # Poolers drop connection options, so set these, for the transaction only.
                 settings = ", ".join("set_config(%s, %s, true)" for _ in pinned)
                 cursor.execute(f"SELECT {settings}", [text for setting in pinned.items() for text in setting])
                 yield cursor
@@ -114,25 +113,25 @@ def _where() -> str:
 
 
 POS, POS_AT = "pos", "pos_at"
-"""Columns that a source has beside the table's: the transaction that wrote the row last, and when that began."""
+"""Extra columns of a source: the transaction that last wrote the row, and when that began."""
 OWN = {
     DELETED: "boolean NOT NULL DEFAULT false",
     POS: "bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint",
     POS_AT: "timestamptz NOT NULL DEFAULT now()",
 }
-"""All columns that a source has beside the table's, with their types. An application's own ``deleted`` may be used."""
+"""All of them. An application's ``deleted`` may be used."""
 
 
 def faults_of(cursor: Cursor, table: str) -> list[Fault]:
-    """Returns what is wrong with a table; nothing if it does not exist. table: its name, as declared."""
+    """Returns a table's faults; none if it does not exist."""
     cursor.execute(faults_query(table))
     return [Fault(*row) for row in cursor.fetchall()]
 
 
 def faults_query(table: str) -> str:
-    """Returns the query for the fields of Faults. table: a name of lower-case letters, digits, ``_`` and a dot.
+    """Returns the query for Faults. table: only lower-case letters, digits, ``_`` and a dot.
 
-    Its types, defaults and actions are compared as PostgreSQL itself prints them.
+    It compares types, defaults and actions as PostgreSQL prints them.
     """
     return f"""\
 WITH source AS (SELECT * FROM pg_class WHERE oid = to_regclass('{table}'))

@@ -1,4 +1,4 @@
-"""What a source of rows can do, and its offsets."""
+"""The interface of row sources, and positions in them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ class Offsets(NamedTuple):
     """
 
     identity: str
-    """Which source the offsets are of; those of one that was created again, or restored elsewhere, mean nothing.
-    A mark may follow, which the source keeps: one that was set back to an earlier time does not know it."""
+    """Offsets of a source created again or restored elsewhere mean nothing. A mark may follow, which a source set back
+    in time does not know."""
     by_partition: tuple[int, ...]
-    """The first offset that was not read, by the number of its partition."""
 
     def __str__(self) -> str:
         return f"{','.join(map(str, self.by_partition))}@{self.identity}"
 
     @staticmethod
     def marked(source: str, mark: str) -> str:
-        """Returns the identity of a source with a mark; without one where that is empty."""
+        """Returns an identity with a mark, unless that is empty."""
         return f"{source}~{mark}" if mark else source
 
     @property
@@ -44,70 +43,68 @@ class Offsets(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The mark; empty where there is none, as in the position of a move before there were marks."""
+        """Empty in positions older than marks."""
         return self.identity.partition("~")[2]
 
     @classmethod
     def parse(cls, text: str) -> Offsets:
-        """Reads what str() gives. Raises ValueError for another text."""
+        """Parses str(). Raises ValueError."""
         offsets, _, identity = text.partition("@")
         return cls(identity, tuple(int(offset) for offset in offsets.split(",")))
 
     def widened(self, partitions: int) -> Offsets:
-        """Returns the same position in a source that has this many partitions by now: a new one begins at 0."""
+        """Returns the same position with this many partitions; new ones begin at 0."""
         return Offsets(self.identity, self.by_partition + (0,) * (partitions - len(self.by_partition)))
 
     def spans(self, to: Offsets) -> dict[int, tuple[int, int]]:
-        """Returns the half-open range from here ``to`` there of each partition that has one, by the partition."""
+        """Returns nonempty half-open ranges by partition."""
         pairs = zip(self.widened(len(to.by_partition)).by_partition, to.by_partition, strict=False)
         return {number: (begin, end) for number, (begin, end) in enumerate(pairs) if begin < end}
 
     def before(self, to: Offsets) -> int:
-        """Returns how many offsets lie from here ``to`` there."""
+        """Counts offsets from here ``to`` there."""
         return sum(end - begin for begin, end in self.spans(to).values())
 
 
 DELETED = "deleted"
-"""The column that says whether a row is deleted, of sources that have one."""
+"""The column that marks deleted rows."""
 CLIENT_VARIABLES = ("PG", "KAFKA_", "SCHEMA_REGISTRY_")
-"""What the names of the environment's variables begin with that sources are reached by."""
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """Holds what a source says of its offsets at one time."""
+    """A source's offsets at one time."""
 
     identity: str
-    """As in Offsets: with the mark of the position that was asked for, if the source knows it."""
+    """As in Offsets, with the requested position's mark if known."""
     first: tuple[int, ...]
-    """The first offset whose row is still there, by partition: what comes before was purged, or retention took it."""
+    """The first offsets still there: earlier rows were purged or expired."""
     safe: tuple[int, ...]
-    """The offset, by partition, before which no row can appear any more: up to it a run may move."""
+    """No row can appear before these any more: a run may move up to here."""
     newest: tuple[int, ...]
-    """The offset, by partition, that the next row gets: between ``safe`` and it, transactions are open."""
+    """The next rows' offsets; from ``safe`` on, transactions are open."""
     retention: timedelta | None = None
-    """After which time the source deletes rows by itself; None where it does not."""
+    """After which the source itself deletes rows."""
     purged: bool = False
-    """Whether what comes before ``first`` was purged because a table had it."""
+    """Whether rows before ``first`` were purged because a table had them."""
     mover: str | None = None
-    """The table that the source is moved into, as ``shop.orders@<table uuid>``; empty until it is moved, None if the
-    source does not keep that."""
+    """The table moved into, as ``shop.orders@<table uuid>``; empty before the first move, None if not kept."""
     is_restored: bool = False
-    """Whether what it says of purges is of another server, or of a table that is gone."""
+    """Whether its purges are another server's, or a dropped table's."""
 
     @property
     def held_back(self) -> int:
-        """How many offsets open transactions keep from being moved."""
+        """Offsets that open transactions hold back."""
         return sum(self.newest) - sum(self.safe)
 
     def begin(self, position: Offsets | None) -> Offsets:
-        """Returns where a run begins to read: at the position, or without one at the first row that is there."""
+        """Returns the position, or the first row there."""
         return position.widened(len(self.safe)) if position else Offsets(self.identity, self.first)
 
     def still_there(self, position: Offsets) -> Offsets:
-        """Returns the position, moved to the first row that is there in the partitions that have lost rows behind it.
+        """Returns the position, advanced to the first rows there.
 
-        Offsets of another source mean nothing here, and stay as they are.
+        Offsets of another source stay.
         """
         if position.source != Offsets(self.identity, ()).source:
             return position
@@ -117,7 +114,7 @@ class SourceState:
         return Offsets(position.identity if there == begin else self.identity, there)
 
     def problem(self, name: str, position: Offsets | None) -> str | None:
-        """Says why not all rows from the position on are there any more; None if they are. name: the source's."""
+        """Says why rows from the position on are missing, if they are."""
         if position is None:
             if self.purged:
                 return f"{name} was purged up to {_text(self.first)}, and the table has nothing of it"
@@ -137,7 +134,7 @@ class SourceState:
         return None
 
     def of_another(self, name: str, mover: str) -> str | None:
-        """Says that the source is moved into another table, if it is. name: the source's. mover: the one that asks."""
+        """Says that the source is moved into another table, if it is."""
         if not self.mover or self.mover.rpartition("@")[2] == mover.rpartition("@")[2]:
             return None
         return (
@@ -151,12 +148,12 @@ def _text(offsets: Sequence[int]) -> str:
 
 
 class Fault(NamedTuple):
-    """What is wrong with how a source is made, or with what refers to it."""
+    """A fault of a source's setup, or of what refers to it."""
 
     is_refused: bool
-    """Whether rows would be lost, so that nothing is moved or purged; if not, it is worth a warning."""
+    """Whether a move or purge would lose rows; else a warning."""
     text: str
-    """A clause, with what to do."""
+    """A clause, with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -164,25 +161,25 @@ class Lag:
     """How far a table is behind its source."""
 
     depth: int
-    """Rows that the source holds, moved or not; of a topic, offsets."""
+    """All rows; of a topic, offsets."""
     rows: int
-    """Rows that can be moved; of a topic, offsets, which may be more than rows."""
+    """Movable rows; of a topic, offsets, which may be more."""
     oldest: datetime | None
-    """When the oldest of these was written, by the source's clock; None where there is none."""
+    """When the oldest of these was written, by the source's clock."""
     held: int = 0
-    """Rows that are there, and can't be moved before open transactions have ended."""
+    """Rows that open transactions hold back."""
     held_since: datetime | None = None
     """When the oldest of these was written."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A part of a range of a source that one task reads."""
+    """A part of a source that one task reads."""
 
     partition: int
     begin: int
     end: int | None
-    """The first offset that is not read; None: all that is there is read."""
+    """Exclusive; None: all rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,100 +187,88 @@ class RowSource(ABC):
     """A source of a table's rows, and how soon and how often they are moved."""
 
     marks_deleted: ClassVar[bool] = False
-    """Whether its rows have a column ``deleted``, which says that they are."""
+    """Whether it has a column ``deleted``."""
 
     floor: int = 100_000
     """The number of rows that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
     latency: timedelta = timedelta(minutes=5)
-    """How long the oldest of fewer rows waits at most."""
+    """How long the oldest row waits at most if there are fewer than ``floor``."""
     ceiling: int = 5_000_000
-    """The most rows of one run; a transaction of PostgreSQL is moved whole, however many it has."""
+    """The most rows of one run; a PostgreSQL transaction is moved whole, however many rows it has."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name by which positions know it, such as ``kafka:flight-events``."""
+        """The name in positions, as ``kafka:flight-events``."""
 
     @abstractmethod
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
-        """Yields the reasons why a table can't have this source. columns: its types by name, in Iceberg's words."""
+        """Yields why a table can't have this source. columns: Iceberg types."""
 
     @abstractmethod
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Asks the source what it holds. Raises SourceUnreachable, and SourceLost where it does not exist.
+        """Asks the source, also for the position's mark.
 
-        position: that of the table, whose mark is looked for.
+        Raises SourceUnreachable, and SourceLost if it does not exist.
         """
 
     @abstractmethod
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns how far a run that begins there moves: to what is safe, ``ceiling`` rows at most."""
+        """Returns the end of a run's move: what is safe, about ``ceiling`` rows at most."""
 
     @abstractmethod
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Returns how far a table is behind that was moved to ``begin``."""
+        """Returns a table's lag at ``begin``."""
 
     @abstractmethod
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
-        """Returns what a reader reads that wants all rows from ``begin`` on."""
+        """Returns a reader's splits from ``begin`` on."""
 
     @abstractmethod
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a split, with the columns of the schema; what a record of a topic lacks is null.
+        """Yields a split's rows, about ``limit`` at most; null for columns that a topic's record lacks.
 
-        limit: after how many rows to stop, about. Raises SourceUnreachable, SourceLost and BadValue.
+        Raises SourceUnreachable, SourceLost and BadValue.
         """
 
     def faults(self, state: SourceState) -> Sequence[Fault]:
-        """Looks for what is wrong with how the source is made."""
+        """Returns faults of the setup."""
         return ()
 
     def refuse_faults(self, state: SourceState) -> None:
-        """Raises SourceLost where rows would be lost if it were moved or purged."""
+        """Raises SourceLost if a move or purge would lose rows."""
         if refused := [fault.text for fault in self.faults(state) if fault.is_refused]:
             raise SourceLost(f"{self.name} can't be moved or purged: {'; '.join(refused)}")
 
     def marked(self, to: Offsets) -> Offsets:
-        """Returns the position with a new mark of a source that keeps marks. Called once all up to there was read."""
+        """Returns the position with a new mark, if the source keeps marks; call it after reading."""
         return to
 
     def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
-        """Notes which table the source is moved into, where that matters. Raises SourceLost if it is another one.
-
-        mover: the table, as in SourceState. takes_over: whether it is noted in place of another one.
-        """
+        """Notes the table moved into, ``mover``. Raises SourceLost for another one, unless ``takes_over``."""
         return
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
-        """Returns those of a table's columns that the source is known not to have."""
+        """Returns columns known to be missing."""
         return []
 
     def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
-        """Says why moving these columns would lose values, or null them; None if it would not.
-
-        may_lack: whether the table's step adds those that the source lacks.
-        """
+        """Says why a move would lose or null values. may_lack: whether the step adds columns."""
         return None
 
     def prove(self, begin: Offsets) -> None:
-        """Raises SourceLost unless all rows from there on are still there.
-
-        Asked after they were read, it proves that none was missing when they were.
-        """
+        """Raises SourceLost unless all rows are still there: after reading, this proves none was missing."""
         if problem := self.state(begin).problem(self.name, begin):
             raise SourceLost(problem)
 
 
 def client_environment() -> dict[str, str]:
-    """Returns the variables by which clients reach sources, for the processes that read in a worker's stead.
-
-    They hold secrets: they are handed on in memory only.
-    """
+    """Returns clients' variables. They hold secrets: hand them on in memory only."""
     return {name: value for name, value in os.environ.items() if name.startswith(CLIENT_VARIABLES)}
 
 
 def named_settings(prefix: str) -> dict[str, str]:
-    """Returns a client's settings of the environment: KAFKA_SASL_USERNAME is ``sasl.username``."""
+    """Returns the environment's settings: KAFKA_SASL_USERNAME is ``sasl.username``."""
     return {
         name.removeprefix(prefix).lower().replace("_", "."): value
         for name, value in os.environ.items()
@@ -292,7 +277,7 @@ def named_settings(prefix: str) -> dict[str, str]:
 
 
 def is_on_loopback() -> bool:
-    """Tells whether all sources that the environment names are on this machine."""
+    """Whether all sources that the environment names are local."""
     places = [os.environ.get("KAFKA_BOOTSTRAP_SERVERS", ""), os.environ.get("PGHOST", "")]
     named = [place.partition(":")[0] for place in ",".join(filter(None, places)).split(",")]
     return set(named) <= {"127.0.0.1", "localhost"}

@@ -1,6 +1,6 @@
 """Values of a topic as rows: JSON, Avro, and the schema registry.
 
-The registry is reached by SCHEMA_REGISTRY_URL and the other settings of Confluent's client, named likewise.
+Its client is configured by SCHEMA_REGISTRY_URL and variables named after Confluent's settings.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class OtherCase(ValueError):
-    """A field has the name of a column but for its case, so that the column would be null in silence."""
+    """A field differs from a column in case only, which would silently be null."""
 
 
 def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ignore_case: bool, path: str = "") -> None:
-    """Gives fields the names of their columns where they differ in case, in place and nested ones too.
+    """Renames fields that differ from a column in case only, in place, nested ones too.
 
-    A field of the column's very name counts, whatever others there are. fields: the columns. path: to the objects, for
-    messages. Raises OtherCase for the first that differs unless ``ignore_case``, ValueError where two are one column.
+    An exact name takes precedence. path: for messages. Raises OtherCase unless ``ignore_case``, and ValueError if two
+    fields are one column.
     """
     import pyarrow as pa
 
@@ -63,7 +63,6 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
 
 
 def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool, path: str) -> None:
-    """Does the same for the objects that values of a nested type hold."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -78,22 +77,18 @@ def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool
 
 PREFIX = "SCHEMA_REGISTRY_"
 SECONDS = 15.0
-"""How long an answer of the registry is waited for."""
 NOT_FOUND = (40401, 40402, 40403)
-"""The registry's own codes for a subject, a version and a schema that it does not have. A 404 without one of them comes
-from something else, such as a URL that lacks the registry's path."""
+"""The registry's codes for a missing subject, version or schema. A 404 without one has another cause, such as an
+incomplete URL."""
 
 
 def registry_urls() -> str | None:
-    """Returns where the registry is, which may be several places with commas between; None where that is not said."""
+    """Returns the registry's URLs, separated by commas."""
     return os.environ.get(f"{PREFIX}URL")
 
 
 def ask(path: str) -> dict[str, Any] | None:
-    """Returns the registry's answer for a path; None if it has no such schema. Raises SourceUnreachable.
-
-    The first of its URLs that answers counts.
-    """
+    """Returns the first answer of its URLs; None without such a schema. Raises SourceUnreachable."""
     settings = named_settings(PREFIX)
     if not (urls := settings.get("url")):
         raise SourceUnreachable(f"{PREFIX}URL is not set: no schema can be looked up")
@@ -117,11 +112,11 @@ def ask(path: str) -> dict[str, Any] | None:
 def _answer(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
     request = Request(url, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
     if user := settings.get("basic.auth.user.info"):
-        # Not a plain header, which would be sent to wherever a redirect leads.
+        # A plain header would follow any redirect.
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
     tls = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
     if certificate := settings.get("ssl.certificate.location"):
-        # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+        # Without a password, OpenSSL would ask for an encrypted key's at the terminal.
         password = settings.get("ssl.key.password", "")
         tls.load_cert_chain(certificate, settings.get("ssl.key.location"), password)
     with urlopen(request, timeout=SECONDS, context=tls) as answer:
@@ -130,7 +125,6 @@ def _answer(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _code(error: HTTPError) -> int | None:
-    """Returns the registry's own code of an error; None if something else answered."""
     try:
         found: int | None = json.load(error).get("error_code")
     except (AttributeError, OSError, ValueError):
@@ -139,17 +133,17 @@ def _code(error: HTTPError) -> int | None:
 
 
 ARROW_CHANGED = re.compile(r"Column\(/(?P<field>.*)\) changed from (?P<wanted>\w+) to (?P<is>\w+)")
-"""Arrow's words (26) for a value that is not of its column's JSON type."""
+"""Arrow's message (26) for another JSON type."""
 NO_JSON_TYPE = re.compile(r"\b(time|uuid|fixed|map)\b(?!:)")
-"""A type, nested or not, that can't be read from JSON; before a colon it is the name of a field."""
+"""Also nested, JSON lacks it; before a colon it is a field's name."""
 
 
 @dataclass(frozen=True)
 class Json:
-    """Values that are JSON objects; a field becomes the column of its name, other fields are left out.
+    """Values that are JSON objects. A field becomes the column of its name; other fields are left out.
 
-    Dates and times are text as ISO 8601 has it, decimals numbers or text. A field whose name differs from a column's in
-    case only fails the run, as the column would be null in silence.
+    Dates and times are ISO 8601 text, decimals are numbers or text. A field whose name differs from a column's in case
+    only fails the run, because the column would silently be null.
 
     Example:
         >>> from lakehouse_assets import Json, KafkaTopic
@@ -158,12 +152,12 @@ class Json:
     """
 
     type: Literal["json"] = field(default="json", repr=False)
-    """What it is called in YAML, and in what a worker is given."""
+    """Its name in YAML and in a worker's input."""
     ignore_case: bool = False
-    """Whether a field also becomes the column whose name differs from its own in case only."""
+    """Whether a field also becomes a column whose name differs in case only."""
 
     def problems(self, columns: Mapping[str, str]) -> Iterator[str]:
-        """Yields the columns whose types JSON does not have. columns: their types by name."""
+        """Yields types that JSON lacks."""
         for name, type_ in columns.items():
             if found := NO_JSON_TYPE.search(type_):
                 instead = "a struct of the fields that it has" if found[1] == "map" else "string"
@@ -171,13 +165,13 @@ class Json:
                 yield f"column {name!r} is of the type {type_}, {part} can't be read from JSON: declare it {instead}"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """Returns a row for each value. Raises ValueError, which names none, if one of them can't be read."""
+        """Raises ValueError, which names none, if a value can't be read."""
         import pyarrow as pa
         import pyarrow.json
 
         objects = [_object(value, exact=self.ignore_case) for value in values]
         match_names(objects, pa.struct([*schema]), ignore_case=self.ignore_case)
-        # A value may stand on several lines.
+        # A value may span lines.
         options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([(field.name, _read_as(field.type)) for field in schema]),
             unexpected_field_behavior="ignore",
@@ -193,13 +187,13 @@ class Json:
 
 
 class Number(str):
-    """A number as it is written in JSON, so that none of its digits is lost."""
+    """A JSON number as written, with all digits."""
 
     __slots__ = ()
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """Returns the type to have Arrow read from JSON for a column's, as it reads no dates and no large lists there."""
+    """Arrow reads no dates or large lists from JSON."""
     import pyarrow as pa
 
     if pa.types.is_date(kind):
@@ -212,17 +206,13 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 
 def _told(problem: str) -> str:
-    """Says which field is of another type than its column, where that is what Arrow complains of."""
     if found := ARROW_CHANGED.search(problem):
         return f"its field {found['field']!r} is of the type {found['is']}, and its column takes {found['wanted']}"
     return problem
 
 
 def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
-    """Returns the object that a value is; Arrow (26) ends the process over one that is null. Raises ValueError.
-
-    exact: whether its numbers are Numbers.
-    """
+    """Raises ValueError; Arrow (26) ends the process over a null value. exact: keeps Numbers."""
     numbers: dict[str, Any] = {"parse_float": Number, "parse_int": Number, "parse_constant": Number} if exact else {}
     try:
         found = json.loads(value.decode("utf-8", "surrogatepass"), **numbers)
@@ -234,7 +224,6 @@ def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a value whose numbers are Numbers."""
     match value:
         case Number():
             return value
@@ -246,7 +235,7 @@ def _text(value: Any) -> str:
 
 
 HEADER = struct.Struct(">BI")
-"""What a value begins with: a magic byte, 0, and the id of the schema that it was written by."""
+"""Magic byte 0, and the id of the writer's schema."""
 TEXT_OR_BYTES = ("string", "large_string", "binary", "large_binary")
 BECOMES: Mapping[str, str | tuple[str, ...]] = {
     "boolean": "bool",
@@ -266,23 +255,22 @@ BECOMES: Mapping[str, str | tuple[str, ...]] = {
     "bytes-decimal": "decimal",
     "fixed-decimal": "decimal",
 }
-"""What the Arrow types begin with that an Avro type can become, with its logical type behind a hyphen; plain types as
-Avro's own rules for another schema of the reader have it."""
+"""Prefixes of the Arrow types that an Avro type can become, its logical type behind a hyphen; plain types follow Avro's
+schema resolution."""
 INSTEAD = {"time": "long", "uuid": "string", "fixed": "binary"}
-"""The types that values are not read as, each with the one to declare in its place."""
+"""Unreadable types, and what to declare instead."""
 NO_TYPE = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?!:)")
-"""One of these, nested or not; before a colon it is the name of a field."""
+"""Also nested; before a colon it is a field's name."""
 NO_KEY = re.compile(r"map<(?!string)")
-"""A map whose keys Avro does not have."""
 
 
 @dataclass(frozen=True)
 class Avro:
-    """Values that are Avro records, as Confluent's serializers write them; a field becomes the column of its name.
+    """Values that are Avro records of Confluent's serializers. A field becomes the column of its name.
 
-    Fields that are no column are left out, and a column that a record lacks is null; a field whose name differs from a
-    column's in case only fails the run. Each record is read by the schema
-    that it was written by, which the schema registry at SCHEMA_REGISTRY_URL has.
+    Other fields are left out, and a column that a record lacks is null. A field whose name differs from a column's in
+    case only fails the run. Each record is read with its writer's schema, from the schema registry at
+    SCHEMA_REGISTRY_URL.
 
     Example:
         >>> from lakehouse_assets import Avro, KafkaTopic
@@ -291,12 +279,12 @@ class Avro:
     """
 
     type: Literal["avro"] = field(default="avro", repr=False)
-    """What it is called in YAML, and in what a worker is given."""
+    """Its name in YAML and in a worker's input."""
     ignore_case: bool = False
-    """Whether a field also becomes the column whose name differs from its own in case only."""
+    """Whether a field also becomes a column whose name differs in case only."""
 
     def problems(self, columns: Mapping[str, str]) -> Iterator[str]:
-        """Yields the columns whose types values can't become. columns: their types by name."""
+        """Yields types that values can't become."""
         for name, type_ in columns.items():
             if found := NO_TYPE.search(type_):
                 part = "which" if type_.startswith(found[1]) else f"whose {found[1]}"
@@ -306,10 +294,7 @@ class Avro:
                 yield f"column {name!r} is of the type {type_}, but the keys of Avro's maps are strings"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """Returns a row for each value. Raises ValueError, which names none, if one of them can't be read.
-
-        Raises SourceUnreachable if the registry does not answer.
-        """
+        """Raises as Json.parse(), and SourceUnreachable."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -326,12 +311,11 @@ class Avro:
 
 @dataclass(frozen=True)
 class WriterSchema:
-    """A schema that values were written by, as fastavro has it."""
+    """The schema that values were written with, as fastavro has it."""
 
     wrapped: dict[str, Any]
-    """The schema of a record whose one field is the value."""
+    """A record whose one field is the value."""
     named: Mapping[str, Any]
-    """The named types that it is made of."""
 
 
 def _schema_id(value: bytes) -> int:
@@ -345,7 +329,6 @@ def _schema_id(value: bytes) -> int:
 
 
 def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema, *, ignore_case: bool) -> pa.RecordBatch:
-    """Returns a row for each value that was written by one schema."""
     import pyarrow as pa
 
     writer = _writer_schema(schema_id, registry_urls())
@@ -364,14 +347,13 @@ def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema, *, ignore_
 
 
 def _decoded(value: bytes, schema_id: int, writer: WriterSchema) -> dict[str, Any]:
-    """Returns the record that a value holds."""
     import fastavro
 
     body = io.BytesIO(value)
     body.seek(HEADER.size)
     try:
         found: Any = fastavro.schemaless_reader(body, writer.wrapped, None)
-    except Exception as error:  # of many kinds, as the bytes may be anything
+    except Exception as error:  # of any kind: the bytes may be anything
         raise ValueError(f"it is no record of its schema {schema_id}: {error!r}") from None
     if left := len(value) - body.tell():
         raise ValueError(f"it is no record of its schema {schema_id}: {left} bytes follow the record")
@@ -383,7 +365,7 @@ def _decoded(value: bytes, schema_id: int, writer: WriterSchema) -> dict[str, An
 
 @cache
 def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
-    """Asks for a schema, once a process. registry: where, as another one has others by the same ids."""
+    """Another registry has other schemas by these ids."""
     import fastavro
 
     if (found := ask(f"/schemas/ids/{schema_id}")) is None:
@@ -393,8 +375,8 @@ def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
     named: dict[str, Any] = {}
     try:
         of_value = _parsed(found, named)
-        # fastavro forgets the named types of a schema that is a name or a union of names. A record is its fields, one
-        # behind the other, so that the same bytes are one of a single field.
+        # fastavro forgets the named types of a schema that is a name or a union of names. A record is its fields in
+        # sequence, so the same bytes are a record of one field.
         wrapper = {"type": "record", "name": "ValueOfTopic", "fields": [{"name": "value", "type": of_value}]}
         wrapped: Any = fastavro.parse_schema(wrapper, named)
     except (fastavro.schema.SchemaParseException, ValueError) as error:
@@ -403,7 +385,6 @@ def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
 
 
 def _parsed(found: Mapping[str, Any], named: dict[str, Any]) -> Any:
-    """Returns a schema as fastavro has it, and adds its named types to ``named``, with those of what it refers to."""
     import fastavro
 
     for one in found.get("references") or ():
@@ -416,21 +397,19 @@ def _parsed(found: Mapping[str, Any], named: dict[str, Any]) -> Any:
 
 
 def _as_stored(type_: dict[str, Any]) -> dict[str, Any]:
-    """Returns a type without its logical one where no column has that: a uuid is read as text, a time as a number."""
+    """Drops logical types that no column has: a uuid is read as text."""
     if _name(type_) not in BECOMES:
         type_.pop("logicalType", None)
     return type_
 
 
 def _name(type_: Any) -> str:
-    """Returns the name of an Avro type that is no union, as BECOMES has it."""
     if not isinstance(type_, dict):
         return str(type_)
     return f"{type_.get('type')}-{type_['logicalType']}" if "logicalType" in type_ else str(type_.get("type"))
 
 
 def _problems(path: str, type_: Any, column: pa.DataType, named: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the parts of an Avro type that can't become those of a column's type. path: to its field."""
     import pyarrow as pa
 
     if isinstance(type_, list):

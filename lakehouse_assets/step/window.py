@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGE_TYPE = "_change_type"
-"""Iceberg's name of the column that says of a changed row whether it came or went."""
+"""Iceberg's name of the column that tells whether a changed row was inserted or deleted."""
 
 
 @dataclass(frozen=True)
@@ -32,43 +32,44 @@ class Window:
     """The start of the half-open time window [start, end) that the keys cover together, timezone-aware; None without a
     time dimension."""
     end: datetime | None = None
-    """The end of that time window, itself outside; None without a time dimension."""
+    """The exclusive end of that time window; None without a time dimension."""
     dimensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The keys of each static, dynamic or multi dimension, by the dimension's name."""
     landing: str = ""
-    """The domain's part of the drop zone (a path or a URL such as ``s3://…``), without a trailing slash."""
+    """The domain's part of the drop zone, a path or a URL such as ``s3://…``, without a trailing slash."""
 
     @property
     def start_date(self) -> date:
-        """The first day of the window. Raises ValueError where there is no time dimension."""
+        """The first day of the window. Raises ValueError if there is no time dimension."""
         return _bound(self.start).date()
 
     @property
     def end_date(self) -> date:
-        """The day after the window's last. Raises ValueError where there is no time dimension."""
+        """The day after the window's last. Raises ValueError if there is no time dimension."""
         return _bound(self.end).date()
 
     def changes(self, table: str) -> DataFrame:
-        """Returns the rows that changed in an input since the version that the table's own last commit has read.
+        """Returns the rows of an input that have changed since the version that the table's own last commit has read.
 
-        table: the input, as Spark names it: ``lake.nyc.flights``. Each row has the input's columns, and in
-        ``_change_type`` INSERT, or DELETE for one that went. They are net: what came and went again is left out, and a
-        row that was updated is one of each. At first, and with the run tag ``lakehouse/read_all: true``, these are all
-        rows.
+        table: the input's name in Spark, such as ``lake.nyc.flights``. Each row has the input's columns, and in
+        ``_change_type`` INSERT, or DELETE for a row that is gone. Changes are net: a row that came and went again is
+        left out, and an updated row is one of each. The first time, and with the run tag ``lakehouse/read_all: true``,
+        these are all rows.
 
-        How far was read is a part of the commit of the step's rows, so that a run that fails reads the same again. Only
-        tables that are declared Append or Merge, without Dagster partitions, can read on.
+        The new position is part of the commit of the step's rows, so a run that fails reads the same changes again.
+        Only tables that are declared Append or Merge, without Dagster partitions, can read changes.
 
-        Raises LookupError for a table that is no input, RuntimeError where changes can't be told, and
+        Raises LookupError for a table that is no input, RuntimeError if the changes are unknown, and
         NotImplementedError outside a worker.
         """
         raise NotImplementedError("changes are read in a step that a worker runs, from the position of its table")
 
     def source_rows(self) -> DataFrame:
-        """Returns the rows of the table's source that this run moves, with the columns of the table.
+        """Returns the rows of the table's source that this run moves, with the table's columns.
 
-        A PostgresTable's have ``deleted`` beside them. A table whose step does anything else than return them can't be
-        read by hot_and_cold(). Raises LookupError for a table without a source, NotImplementedError outside a worker.
+        Rows of a PostgresTable also have ``deleted``. If a table's step does anything but return these rows,
+        hot_and_cold() can't read the table. Raises LookupError for a table without a source, NotImplementedError
+        outside a worker.
         """
         raise NotImplementedError("a source is read in a step that a worker runs, from the position of its table")
 
@@ -104,26 +105,26 @@ class OpenedFile:
     size: int
     """In bytes."""
     modified_ms: int
-    """When it was written, by the storage's clock, in epoch milliseconds."""
+    """Modification time by the storage's clock, in epoch milliseconds."""
 
 
 _opened: dict[str, OpenedFile] = {}
 
 
 def note_opened(files: Iterable[OpenedFile]) -> None:
-    """Notes files that the step of this process has opened; one that is opened again counts as it was last."""
+    """Records files that the step of this process has opened; the last state of a file counts."""
     _opened.update({file.path: file for file in files})
 
 
 def take_opened() -> tuple[OpenedFile, ...]:
-    """Returns what was noted since the last call, by path."""
+    """Returns the files noted since the last call, by path."""
     found = tuple(_opened[path] for path in sorted(_opened))
     _opened.clear()
     return found
 
 
 MOVE = "lakehouse_assets.step.window:move"
-"""The name by which tables have it."""
+"""The name by which tables declare it."""
 
 
 def move(spark: SparkSession, window: Window) -> DataFrame:

@@ -1,7 +1,4 @@
-"""A table's step: how it is found, called and hashed together with the code it depends on.
-
-No Dagster and no Spark: the run and its workers find the same code and compute the same hash.
-"""
+"""A table's step: how to find and call it, and how to hash it with the code that it reaches."""
 
 from __future__ import annotations
 
@@ -28,47 +25,42 @@ if TYPE_CHECKING:
     from lakehouse_assets.step.window import Window
 
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
-"""A statement that has one of these, as a name or an attribute (``sys.modules``), may use any name of its module."""
+"""A statement that has one of these (``sys.modules``) may use any name of its module."""
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 SOURCELESS = ("built-in", "frozen")
-"""The origins of modules that are parts of Python itself, such as ``os``, and have no file that could be read."""
+"""The origins of Python's own modules without a source file, such as ``os``."""
 PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
 
 
 def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     """Returns the source of all that the function ``module:function`` reaches in this project, in a fixed order.
 
-    Of the function's own module these statements count: the function, what it names, what that names in turn, and all
-    that may have an effect at import: calls, compound statements, classes, functions with decorators, and imports that
-    nothing in the module uses. The project's modules that these import count as a whole, with all that they import.
-    Of modules that only its other statements import, what may have an effect at import counts.
+    Of its own module: the function, what it names, what that names in turn, and what may have an effect at import
+    (calls, compound statements, classes, decorated functions, unused imports). Of project modules that these import:
+    all, with all their imports. Of modules that only other statements import: what may have an effect at import.
 
-    To this project belong ``lakehouse_assets``, the function's top-level package, and what lies in the same folders; of
-    a package that pip has installed, what its distribution installs.
-    Left out are docstrings, comments on lines of their own, what only type checkers import, installed packages, modules
-    that are imported by a computed name or named by an ``__all__`` alone, files that are not Python, and side effects
-    of an assignment.
+    The project is ``lakehouse_assets``, the function's top-level package and what lies in the same folders; if pip has
+    installed that package, what its distribution installs. Left out: docstrings, comments on their own lines, imports
+    for type checkers, other installed packages, modules imported by a computed name or named only in ``__all__``, files
+    that are not Python, and side effects of assignments.
 
-    imported: sources by module, which count in place of the files; those of modules imported since are added. By it a
-    process that works for several runs knows which code it really has.
+    imported: module → source, in place of the file; later imports are added, so a process for several runs knows its
+    code.
 
-    Raises ImportError where there is no such module or function, SyntaxError where a module can't be parsed.
+    Raises ImportError if there is no such module or function, SyntaxError if a module can't be parsed.
     """
     return _Reach(reference, {} if imported is None else imported).text()
 
 
 def reached_packages(reference: str) -> set[str]:
-    """Returns the top-level packages that reached_code() reads, and modules that lie in none. Raises as it does."""
+    """Returns the top-level packages and modules that reached_code() reads. Raises as it does."""
     reach = _Reach(reference, {})
     reach.text()
     return {module.partition(".")[0] for module in reach.modules}
 
 
 def function_doc(reference: str) -> str:
-    """Returns the docstring of the function ``module:function``, without importing it; empty if it has none.
-
-    Raises SyntaxError for a module that can't be parsed.
-    """
+    """Returns a function's docstring without an import; empty if it has none. Raises SyntaxError."""
     module, _, name = reference.partition(":")
     reach = _Reach(reference, {})
     reach.load(module)
@@ -76,8 +68,6 @@ def function_doc(reference: str) -> str:
 
 
 class _Reach:
-    """A walk from a function over names and imports."""
-
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
@@ -103,7 +93,7 @@ class _Reach:
         return "\n".join(texts)
 
     def load(self, name: str) -> bool:
-        """Takes what runs when the module is imported; returns False where there is no module of this project's."""
+        """Takes what runs at a module's import; returns False if it is not in this project."""
         if name in self.modules:
             return True
         if (spec := self._spec(name)) is None:
@@ -130,7 +120,7 @@ class _Reach:
         return True
 
     def _spec(self, name: str) -> ModuleSpec | None:
-        """Finds a module of this project without importing its packages; None where there is none."""
+        """Finds a project module without importing its packages."""
         if name not in self.specs:
             folders: Sequence[str] = self.folders
             if parent := name.rpartition(".")[0]:
@@ -143,7 +133,6 @@ class _Reach:
         return self.specs[name]
 
     def _follow(self, module: str, name: str) -> None:
-        """Takes all that binds the name in the module."""
         if module in self.whole or not self.load(module):
             return
         if name == "*":
@@ -153,7 +142,6 @@ class _Reach:
                 self._take(module, ordinal)
 
     def _take(self, module: str, ordinal: int) -> None:
-        """Takes a statement, and everything that it names."""
         if ordinal not in self.taken[module]:
             self.taken[module].add(ordinal)
             statement = self.modules[module][ordinal]
@@ -161,7 +149,7 @@ class _Reach:
             self.pending += self._modules(statement)
 
     def _modules(self, statement: _Statement) -> Iterator[tuple[str, str]]:
-        """Yields what a statement imports, as pairs of a module and a name in it; "*" for all of the module."""
+        """Yields pairs of a module and a name in it; "*" for all of the module."""
         for module, name in statement.imports:
             # `from package import module`: the module as a whole, and whatever the package itself binds to that name.
             if is_module := name != "*" and self._spec(f"{module}.{name}") is not None:
@@ -171,27 +159,26 @@ class _Reach:
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement at a module's top level; of an import, one name of it."""
+    """A statement at a module's top level; of an import, one name."""
 
     text: str
-    """What counts of it: without docstrings, and without comments and empty lines that have lines of their own."""
+    """Without docstrings, lines of comments, and empty lines."""
     binds: frozenset[str]
     imports: Sequence[tuple[str, str]]
-    """What it imports, whenever it runs: modules, each with the name that is taken out of it, "*" for all of it."""
+    """Modules, each with a name that is taken from it, "*" for all."""
     uses: Set[str] = frozenset()
     runs: bool = False
-    """Whether it may have an effect of its own when its module is imported."""
+    """Whether it may have an effect at import."""
     is_import: bool = False
     is_function: bool = False
     doc: str = ""
-    """The docstring of a function, without the indentation."""
 
 
 @lru_cache(maxsize=512)
 def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
-    """Returns the statements of a module's source, without lone constants and what only type checkers read.
+    """Skips lone constants and code for type checkers. Raises SyntaxError.
 
-    name: for errors. package: what relative imports begin from. Raises SyntaxError.
+    package: the base of relative imports.
     """
     lines = [f"{line}\n" for line in source.split("\n")]  # as Python counts them: a form feed ends none
     found: list[_Statement] = []
@@ -224,7 +211,6 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
 
 
 def _only_assigns(node: ast.stmt) -> bool:
-    """Tells whether a statement only assigns names; an attribute or an item may be of anything."""
     if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return False
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -232,7 +218,6 @@ def _only_assigns(node: ast.stmt) -> bool:
 
 
 def _is_constant(node: ast.AST) -> bool:
-    """Tells whether a statement is a docstring, an ellipsis or another lone constant."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -241,19 +226,13 @@ def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
 
 
 def _lazy_imports(text: str) -> str:
-    """Returns the imports by which this library's own package tells type checkers what it loads when it is asked for.
-
-    The rest of that module is no part of anybody's code: it would change with each name that is added.
-    """
+    """Returns this library's own imports for type checkers; the rest of that module would change with each new name."""
     statements = ast.parse(text).body
     return "\n".join(ast.unparse(part) for node in statements if _is_for_type_checkers(node) for part in node.body)
 
 
 def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:
-    """Cuts a statement out of its module's lines, so that the text is the same for each version of Python.
-
-    parts: of the statement, itself included.
-    """
+    """Returns a statement's source, the same for each version of Python."""
     first, docs, within = node.lineno, set[int](), set[int]()
     for part in parts:
         if isinstance(part, ast.expr | ast.stmt):
@@ -272,7 +251,6 @@ def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:
 
 
 def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yields each name that an import binds, with what it imports: see _Statement.imports."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             module = _resolved(f"{'.' * node.level}{node.module or ''}", package)
@@ -285,7 +263,7 @@ def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[
 
 
 def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """Yields what a part of a statement imports, and the modules that a call may import by a constant name."""
+    """Includes modules that a call may import by a constant name."""
     if isinstance(part, ast.Import | ast.ImportFrom):
         for _, imports in _imports(part, package):
             yield from imports
@@ -297,7 +275,7 @@ def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _resolved(name: str, package: str) -> str:
-    """Returns a module's full name; for one that leads out of its package, and can't be imported, the name itself."""
+    """Returns the name itself if it leads out of its package."""
     with suppress(ImportError):
         return importlib.util.resolve_name(name, package)
     return name
@@ -311,49 +289,47 @@ def _top_level(name: str) -> ModuleSpec | None:
 
 
 def _source(spec: ModuleSpec) -> str:
-    """Returns a module's source; for a compiled one a call with its hash, for a namespace package ""."""
+    """Returns a compiled module's source as a call with its hash."""
     loader: Any = spec.loader  # of a file or of a zip
     source: str | None = loader.get_source(spec.name) if loader else ""
     return source if source is not None else f"{hashlib.sha256(loader.get_data(spec.origin)).hexdigest()!r}.strip()"
 
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""``module:function``; a check that is no such thing is SQL."""
+"""A check of another form is SQL."""
 WORKER = "lakehouse_assets.worker.__main__:main"
 
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """A thing that computes a table's rows, and that can say what it is made of."""
+    """Computes a table's rows, and knows what it is made of."""
 
     reference: str
     """The text by which tables declare it."""
     form: ClassVar[re.Pattern[str]]
-    """What the references of its kind look like."""
 
     @abstractmethod
     def load(self) -> Callable[[SparkSession, Window], DataFrame]:
-        """Returns the function that computes the rows of a window; only workers call this."""
+        """Returns the function that computes a window's rows; only workers call this."""
 
     @abstractmethod
     def source(self, imported: dict[str, str] | None = None) -> str:
-        """Returns the text of all that decides which rows it computes: rows of another text are not taken over.
+        """Returns the text of all that decides which rows it computes. If it changes, rows are not reused.
 
-        imported: see step_code.reached_code(). Raises ImportError, OSError, SyntaxError or ValueError for what can't be
-        read: such a table is refused when it is declared.
+        Raises ImportError, OSError, SyntaxError or ValueError if it can't be read.
         """
 
     def packages(self) -> set[str]:
-        """Returns the top-level packages that a worker needs for it, beside this library; none where it is no code."""
+        """Returns the top-level packages that a worker needs for it, besides this library."""
         return set()
 
     def description(self) -> str:
-        """Returns what its author says of it, as text for the UI; empty if nothing."""
+        """Returns its description for the UI, or an empty text."""
         return ""
 
 
 class PythonStep(Step):
-    """A function ``module:function`` of the project, called as ``function(spark, window)``."""
+    """A function of the project, called as ``function(spark, window)``."""
 
     form = FUNCTION
 
@@ -364,11 +340,11 @@ class PythonStep(Step):
         return step
 
     def source(self, imported: dict[str, str] | None = None) -> str:
-        """Returns all that the function reaches in the project."""
+        """Returns reached_code()."""
         return reached_code(self.reference, imported)
 
     def packages(self) -> set[str]:
-        """Returns the packages of all that the function reaches."""
+        """Returns reached_packages()."""
         return reached_packages(self.reference)
 
     def description(self) -> str:
@@ -388,10 +364,9 @@ def step_of(reference: str) -> Step:
 
 
 def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:
-    """Returns 16 hex digits over the source of what a table declares: its step, and its checks that are functions.
+    """Returns 16 hex digits over the source of a step and of the checks that are functions.
 
-    imported: see Step.source(). Raises ValueError for a text that names no step, ImportError for code that can't be
-    read.
+    Raises ValueError for a text that names no step, ImportError for code that can't be read.
     """
     texts = []
     for declared in _steps(step, checks):
@@ -403,7 +378,7 @@ def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str
 
 
 def code_packages(step: str, checks: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the top-level packages that a worker of the table needs, this library among them, in order."""
+    """Returns the top-level packages that a table's worker needs, sorted."""
     return tuple(sorted(set[str]().union(*(declared.packages() for declared in _steps(step, checks)))))
 
 
@@ -412,7 +387,7 @@ def _steps(step: str, checks: Iterable[str]) -> list[Step]:
 
 
 def worker_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:
-    """Returns declared_code() together with what a worker runs around it: both decide what is staged."""
+    """Returns a hash of declared_code() and of the worker's code around it: both decide what is staged."""
     return _digest(declared_code(step, checks, imported), reached_code(WORKER, imported))
 
 

@@ -1,7 +1,4 @@
-"""What a worker proves: receipts and what they say of the rows it staged or rewrote.
-
-No Dagster and no Spark: both sides of the process border import it.
-"""
+"""Receipts: what a worker proves about the rows that it staged or rewrote."""
 
 from __future__ import annotations
 
@@ -29,17 +26,12 @@ class FailedCheck:
 
     name: str
     rows: int
-    """How many rows fail it."""
     examples: tuple[str, ...]
-    """Some of these rows, as text."""
 
 
 @dataclass(frozen=True)
 class Receipt(Durable):
-    """The proof that a worker has done its work: staged a chunk, or rewritten files.
-
-    It is durable: it outlives the worker and its run.
-    """
+    """The proof that a worker has staged a chunk, or rewritten files. It outlives the worker and its run."""
 
     table: str
     token: str
@@ -47,39 +39,33 @@ class Receipt(Durable):
     work: str
     """Assignment.work, or RewriteAssignment.work."""
     fork_base: str
-    """The metadata file that the worker registered."""
     metadata_location: str
-    """The metadata file that its append, merge or rewrite wrote; ``fork_base`` where a merge changes no row."""
+    """What the worker wrote; ``fork_base`` if a merge changes no row."""
     created_at: str
-    """With a timezone, in ISO 8601."""
+    """In ISO 8601, with a timezone."""
     worker: str
-    """The host that it ran on, for a person to read."""
+    """Its host, for people."""
     rewritten: Rewritten | None = None
-    """What a rewrite did; None where rows were staged, which the other fields tell of."""
+    """None if rows were staged."""
     keys: tuple[str, ...] = ()
-    """The chunk's partition keys."""
     rows: int = 0
-    """Rows in the files that were written."""
+    """In the written files."""
     stage_seconds: float = 0.0
     """From the worker's start until its rows are staged and checked."""
     duplicates: tuple[str, ...] = ()
-    """At most 5 examples of rows that break ``unique``, each with its partition."""
+    """At most 5 examples of rows that break ``unique``."""
     base_snapshot_id: int | None = None
-    """The snapshot that the fork base was made from; None: without history."""
     merged: Merged | None = None
-    """What a merge did; None where rows were appended."""
+    """None if rows were appended."""
     failed_checks: tuple[FailedCheck, ...] = ()
-    """Those of the table's ``checks`` that rows fail."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Assignment.parts."""
     files: tuple[OpenedFile, ...] = ()
-    """The files of the drop zone that the step opened by read_csv(), read_json() and read_parquet()."""
     read_to: Mapping[str, str] = field(default_factory=dict)
-    """How far the step has read the changes of inputs, a Position as text by input."""
+    """Input → Position, as text."""
 
     @classmethod
     def of(cls, assignment: Assignment | RewriteAssignment, **done: Any) -> Receipt:
-        """Returns the receipt of this machine for an assignment. done: the fields that the assignment does not give."""
+        """Returns this machine's receipt. done: the fields that the assignment lacks."""
         if isinstance(assignment, Assignment):
             done["keys"], done["parts"] = assignment.window.keys, assignment.parts
             done["base_snapshot_id"] = assignment.base_snapshot_id
@@ -96,8 +82,8 @@ class Receipt(Durable):
 def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     """Reads a durable file; None if it is missing.
 
-    It also counts as missing, with a warning, if it is torn, foreign or of another version, which ``parse`` tells by a
-    ValueError, TypeError, KeyError or AttributeError. Raises OSError when the storage can't be read.
+    It counts as missing, with a warning, if ``parse`` raises ValueError, TypeError, KeyError or AttributeError: it is
+    torn, foreign or of another version. Raises OSError if the storage can't be read.
     """
     try:
         with io.new_input(location).open() as stream:

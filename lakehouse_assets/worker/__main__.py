@@ -1,4 +1,4 @@
-"""The worker's entry point, ``python -m lakehouse_assets.worker``: does its work and reports by Pipes."""
+"""The worker's entry point, ``python -m lakehouse_assets.worker``: does the work and reports through Pipes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 
 
 def main() -> int:
-    """Works in the Pipes session that this process was started for. Returns its exit status."""
+    """Does the work of this process's Pipes session. Returns the exit status."""
     started = time.monotonic()
     use_unfailing_streams()
     end_with_parent()
@@ -39,12 +39,12 @@ def _perform_and_report(pipes: PipesContext, started: float) -> int:
     if error := message.get("error"):
         if not error[OUT_OF_REACH]:
             return 1
-        # The run starts another worker without showing this message; of the last one it shows the end of the log.
+        # The run starts another worker and does not show this message; of the last worker it shows the end of the log.
         print(f"{error['type']}: {error['message']}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
     from lakehouse_assets.worker.session import stop_session
 
-    stop_session()  # after the report, so that nobody waits for a JVM to end
+    stop_session()  # after the report: nobody should wait for the JVM to end
     return 0
 
 
@@ -62,7 +62,7 @@ def _settings() -> Settings:
 
 
 def end_with_parent() -> None:
-    """Ends this process and its JVM when the parent dies, however it dies: the pipe on stdin then closes."""
+    """Ends this process and its JVM when the parent dies, however it dies: that closes the pipe on stdin."""
     if os.environ.get(PARENT_PIPE):
         threading.Thread(target=_wait_for_parent, daemon=True).start()
 

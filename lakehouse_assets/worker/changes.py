@@ -1,7 +1,4 @@
-"""Prepares the changes of a merge: one for each key, the latest, and which values of the table's columns they can meet.
-
-Nothing is read of the table or written to it here.
-"""
+"""Prepares the changes of a merge: the latest of each key, and bounds on the rows that they can match."""
 
 from __future__ import annotations
 
@@ -37,31 +34,28 @@ from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.session import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
-"""The types whose values Spark and Iceberg spell alike."""
+"""The types whose values Spark and Iceberg write as the same text."""
 LISTED = 200
-"""The most values that are named one by one: as many as Iceberg compares with a file's bounds (its metrics evaluator's
-IN_PREDICATE_LIMIT)."""
+"""The most values that a condition lists: the IN_PREDICATE_LIMIT of Iceberg's metrics evaluator."""
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
-"""Columns beside the table's, with names that no table has: whether a change deletes; how many rows of its key the step
-returned; whether it differs from the first change of its key, which is never asked of rows that are only inserted."""
+"""Extra columns: whether a change deletes; how many rows the step returned for its key; whether it differs from the
+first of its key (not computed if rows are only inserted)."""
 
 
 class ChangesError(RuntimeError):
-    """The changes do not say what should become of each key, or of each part of a column."""
+    """The changes leave open what becomes of a key, or of a part of a column."""
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
-    """Returns those of the columns found that the merge itself reads: delete_when or order_by names them."""
+    """Returns the columns that delete_when or order_by names."""
     return {name for name in found if re.search(rf"\b{re.escape(name)}\b", f"{work.delete_when} {work.order_by}", re.I)}
 
 
 def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
-    """Returns the rows with their keys in the table's types, in which they are compared with the table's keys.
+    """Casts keys to the table's types; other columns stay for order_by and delete_when.
 
-    All else stays as the step returned it, as order_by and delete_when read it.
-    target: the table's schema, of the columns that rows have.
-    Raises ChangesError for a key of a type that takes several values for one.
+    Raises ChangesError for a key whose type may turn different values into one.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
@@ -74,9 +68,8 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
 
 
 def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
-    """Returns the changes as the table will have them, so that what is checked and compared is what would be stored.
+    """Returns the changes as the table would store them; columns that it lacks stay.
 
-    They have the table's types, and the parts of nested columns in its order. Columns beside the table's stay.
     Raises what Spark raises for values that can't be converted
     (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
     """
@@ -89,10 +82,7 @@ def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
 
 
 def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> None:
-    """Raises ChangesError for a column with other parts than the table's.
-
-    changes: as as_stored() returns them. target: the table's schema, of the columns that changes have.
-    """
+    """Raises ChangesError if a column's nested parts are not the table's."""
     for field in target:
         given, stored = changes.schema[field.name].dataType, field.dataType
         if _nullable(given) != _nullable(stored):
@@ -103,7 +93,7 @@ def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> No
 
 
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
-    """Tells whether values that differ are stored as values that differ, or fail."""
+    """Whether different values stay different when stored, or fail."""
     whole = (ByteType, ShortType, IntegerType, LongType)
     match given, stored:
         case DecimalType(), DecimalType():
@@ -118,10 +108,10 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
 
 
 def _fitted(given: DataType, stored: DataType) -> DataType:
-    """Returns the stored type; the given one for a column with other parts, which DataFrame.to() would leave out."""
+    """Returns the stored type; the given one if its parts differ, as DataFrame.to() would drop some."""
     match given, stored:
         case StructType(), StructType():
-            parts = {part.name.lower(): part.dataType for part in given}  # Spark's names differ in more than case
+            parts = {part.name.lower(): part.dataType for part in given}  # names in Spark ignore case
             if len(parts) < len(given) or {*parts} != {name.lower() for name in stored.names}:
                 return _nullable(given)
             return StructType([StructField(p.name, _fitted(parts[p.name.lower()], p.dataType)) for p in stored])
@@ -133,11 +123,7 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
 
 
 def _nullable(of: DataType) -> DataType:
-    """Returns the type with parts that may all be null.
-
-    DataFrame.to() refuses a struct that may be null with a part that may not. The MERGE checks what the table's own
-    parts may be.
-    """
+    """Makes all parts nullable: DataFrame.to() refuses a nullable struct with a part that is not."""
     match of:
         case StructType():
             return StructType([StructField(part.name, _nullable(part.dataType)) for part in of])
@@ -149,14 +135,10 @@ def _nullable(of: DataType) -> DataType:
 
 
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
-    """Returns one row for each key, the latest, with the columns DELETES, RETURNED and OTHER.
+    """Returns the latest row of each key, with the columns DELETES, RETURNED and OTHER.
 
-    Of rows that are the same it keeps one. Where rows that are equally late differ, it keeps one row that counts as
-    first and those that differ from it, marked by OTHER. Of rows that delete only the keys have values: no others need
-    fit the table.
-
-    The rows are moved and sorted once, by key: comparing each with the first of its key takes less than grouping all by
-    all columns.
+    If equally late rows differ, it returns the first and all that differ from it, marked by OTHER. Rows that delete
+    keep only their keys: their other values need not fit the table.
     """
     order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
     newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
@@ -167,7 +149,7 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
             "#rank": F.rank().over(newest),
             "#number": F.row_number().over(newest),
             "#first": F.first(row).over(newest),
-            # Counted here, so that the step's rows need not be kept to be counted once more.
+            # Counted here: otherwise the step's rows would have to be kept for a second count.
             RETURNED: F.count("*").over(of_key),
         }
     ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
@@ -184,20 +166,15 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """Returns a row as SQL that `<=>` takes.
+    """Returns a row as SQL. By `<=>`, rows are equal that would be stored alike, or differ only in the sign of zeros.
 
-    It is equal to that of another row where both would be stored alike, or with zeros of another sign, which `<=>`
-    takes for equal. of: the alias of its table with a dot.
+    of: the table's alias with a dot.
     """
     return f"struct({', '.join(_comparable(f'{of}`{field.name}`', field.dataType) for field in schema)})"
 
 
 def _comparable(value: str, of: DataType, depth: int = 0) -> str:
-    """Returns a value in the form that comparable_row() has.
-
-    Maps, which Spark does not compare, become their entries in the order of the keys. Text is compared by its
-    characters, whatever its collation.
-    """
+    """Turns maps, which Spark can't compare, into sorted entries; removes collations."""
     part = f"part{depth}"
     match of:
         case StringType() if of != StringType():
@@ -217,7 +194,6 @@ def _comparable(value: str, of: DataType, depth: int = 0) -> str:
 
 
 def _is_comparable(of: DataType) -> bool:
-    """Tells whether `<=>` keeps apart all values that are stored differently, but for zeros of two signs."""
     match of:
         case StructType():
             return all(_is_comparable(field.dataType) for field in of)
@@ -229,11 +205,10 @@ def _is_comparable(of: DataType) -> bool:
 
 
 def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
-    """Counts the changes, which are as latest() returns them, in one pass. Returns all numbers by their names.
+    """Returns counts of the changes from latest(), and the aggregates of bounded columns, in one pass.
 
-    ``rows`` are all changes. ``returned`` are the rows that the step returned; right only where each key has one
-    change. ``without_key`` have a null in the key, ``malformed`` text in the key that is no UTF-8, ``others`` are not
-    the same as the first of their key, and ``deletes`` delete. Beside them are the aggregates of each bounded column.
+    ``returned``: the step's rows, right only if each key has one change. ``malformed``: text in the key that is not
+    UTF-8.
     """
     bounded = bounded_types(changes.schema, keys)
     facts = changes.agg(
@@ -250,7 +225,7 @@ def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
 
 
 def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) -> None:
-    """Raises ChangesError for a key that is null, that has text that is no UTF-8, or that several changes have."""
+    """Raises ChangesError if a key is null, holds text that is not UTF-8, or has several changes."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
@@ -282,20 +257,16 @@ def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) 
 
 
 def _is_malformed(name: str, schema: StructType) -> Column:
-    """Returns whether the column holds text that is no UTF-8.
-
-    Where the JVM encodes such text anew, as for a literal, and as Iceberg does for a file's bounds and for partitions,
-    it becomes other text.
-    """
+    """Finds text that is not UTF-8, which the JVM and Iceberg change when they encode it."""
     if not isinstance(schema[name].dataType, StringType):
         return F.lit(False)
     return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
 
 
 def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """Returns the bounds of these columns, without those whose values Spark and Iceberg may spell differently."""
+    """Returns the bounds of the columns whose type is in BOUNDED."""
     bounded = bounded_types(changes.schema, columns)
-    # The numbers are estimates.
+    # The counts are estimates.
     few = {n: name for n, name in enumerate(bounded) if facts[f"about{n}"] <= 2 * LISTED}
     sets = [F.collect_set(_spelled(_column(name), bounded[name])).alias(f"set{n}") for n, name in few.items()]
     listed = changes.agg(*sets).first() if sets else None
@@ -310,13 +281,13 @@ def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Boun
 
 
 def bounded_types(changes: StructType, columns: Sequence[str]) -> dict[str, DataType]:
-    """Returns the types, by name, of those of the columns whose values Spark and Iceberg spell alike."""
+    """Returns name → type of the columns whose type is in BOUNDED."""
     types = {name: changes[name].dataType for name in columns}
     return {name: of for name, of in types.items() if isinstance(of, BOUNDED)}
 
 
 def condition(bounds: Iterable[Bound], schema: StructType, alias: str) -> str:
-    """Returns the bounds as SQL over the table's columns, with literals: Iceberg reads these when it plans files."""
+    """Returns the bounds as SQL with literals, by which Iceberg selects files."""
     parts = []
     for bound in bounds:
         name, of = f"{alias}.`{bound.column}`", schema[bound.column].dataType

@@ -1,4 +1,4 @@
-"""How a worker tells of a failure, and the check that its code is the code of the run."""
+"""How a worker describes a failure, and the check that its code is the run's."""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ OF_TWO_BUILDS = (
     "(the image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
 )
 IMPORTED: dict[str, str] = {}
-"""The sources of what this process has imported, by module, where it works for several runs (inline): Python does not
-import again what was edited between two of them."""
+"""Module → imported source, in a process for several runs (inline): Python does not import edits again."""
 
 
 class OtherCode(RuntimeError):
-    """This worker's code is not the code that its run was planned with."""
+    """The worker's code is not what its run was planned with."""
 
 
 def check_code(assignment: Assignment) -> None:
-    """Compares the files, and what a shared process has imported, with the run's code. Raises OtherCode.
+    """Raises OtherCode if the files, or the imports of a shared process, are not the run's code.
 
-    A process for one chunk has imported the run's code if the files are the run's before it imports the step and when
-    it is done.
+    Checked before the import of the step and at the end: so a process for one chunk has imported the run's code.
     """
     try:
         found = worker_code(assignment.step, assignment.checks.values())
@@ -47,10 +45,7 @@ def check_code(assignment: Assignment) -> None:
 
 
 def check_imported(assignment: Assignment) -> None:
-    """Compares what a shared process has imported with the run's code, and remembers it. Raises OtherCode.
-
-    It is called right after an import, while the files are what was imported.
-    """
+    """Raises OtherCode if a shared process has imported other code than the run's. Call it right after an import."""
     if assignment.compute == SHARED_PROCESS:
         _compare(assignment, worker_code(assignment.step, assignment.checks.values(), IMPORTED))
 
@@ -69,9 +64,9 @@ CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTIL
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# How storage refuses a write to an input, whose location is none.
+# How storage refuses a write to an input, which has no writable location.
 READ_ONLY = re.compile(r"inputs-are-read-only|not a directory: file:/dev/null")
-# How Spark says that the catalog ``lake`` has no such table.
+# How Spark reports a table that the catalog ``lake`` lacks.
 NO_INPUT = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\][^`]*`lake`\.((?:`[^`]+`\.?)+)")
 # Frames in these folders are not the user's step.
 MACHINERY = (
@@ -83,7 +78,7 @@ MACHINERY = (
     "importlib",
 )
 MESSAGE_LENGTH = 2000
-# The errors of PyArrow and of Java's AWS SDK, after all their retries, when S3 does not answer or is busy.
+# Errors of PyArrow and of Java's AWS SDK, after all their retries, when S3 does not answer or is busy.
 OUT_OF_REACH = re.compile(
     r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status 50\d\))"
     r"|SdkClientException: Unable to execute HTTP request"
@@ -96,10 +91,7 @@ DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 class CredentialsExpired(RuntimeError):
-    """The keys that the catalog vended with the table expired before the work was done.
-
-    transient: whether the same work may succeed with the keys that the catalog vends now.
-    """
+    """Vended keys expired before the work was done. transient: whether keys vended now may suffice."""
 
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
@@ -107,37 +99,36 @@ class CredentialsExpired(RuntimeError):
 
 
 class InputMoved(RuntimeError):
-    """An input that is read as it is now has another version than the run has pinned."""
+    """An input that is read in its current version is not at the run's pin."""
 
 
 class ChangesUnknown(RuntimeError):
-    """The changes of an input since the table's position can't be told."""
+    """The changes of an input since the table's position are unknown."""
 
 
 class CannotReadOn(RuntimeError):
-    """A table, or the input whose changes it reads, is declared in a way that changes can't be told by."""
+    """A declaration does not allow reading changes."""
 
 
 class InputDropped(RuntimeError):
-    """A step has dropped an input, of which it has a private copy only."""
+    """A step has dropped its private copy of an input."""
 
 
 class CheckError(RuntimeError):
-    """A condition of a declaration can't be evaluated on the rows that it is declared for."""
+    """A declared condition can't be evaluated on its rows."""
 
 
 NOT_THE_STEPS = (CredentialsExpired, ImportError, OtherCode, OtherLibrary, SettingsError)
-"""Errors of what a worker was given: keys, code, packages, settings."""
+"""Of what a worker was given."""
 OF_INPUT = (BadPartitions, BadValue, FileNotFoundError, ChangesUnknown, SourceLost, SourceUnreachable)
-"""Errors of what a step reads."""
+"""Of what a step reads."""
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
-    """Returns the ``type``, ``message`` and ``traceback`` of an error, and the ``partitions`` that a step named.
+    """Returns an error's ``type``, ``message`` and ``traceback``, and the ``partitions`` that a step named.
 
-    The message ends with the line of the user's that raised, where one did. Java's stack is left out and, if there are
-    frames of the user's, those of libraries too. jvm_exit: the return code of the session's JVM, None while it runs.
-    PySpark's messages about a dead JVM are many and unclear, so they are left out.
+    The message ends with the line of user code that raised. Java's stack is left out, and library frames if there are
+    user frames. jvm_exit: None while the JVM runs; else PySpark's many unclear messages are left out.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
@@ -162,7 +153,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
 
 
 def no_input(name: str) -> str:
-    """Says of a table that is none of the run's inputs how it becomes one. name: its identifier."""
+    """Explains how a table becomes an input of the run."""
     return (
         f"the step uses lake.{name}, which is none of this run's inputs: add it to the table's deps where it is an "
         f"asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run begins. "
@@ -171,7 +162,7 @@ def no_input(name: str) -> str:
 
 
 def _is_pysparks(error: BaseException) -> bool:
-    """Tells whether PySpark may have raised this because its JVM did not answer."""
+    """Whether PySpark may have raised this because its JVM did not answer."""
     origin = type(error).__module__.partition(".")[0]
     return origin in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError)) or "JavaP" in str(error)
 
@@ -186,18 +177,14 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Tells whether S3 or a source failed, not the step, so that the same work may succeed on another host or later."""
+    """Whether S3 or a source failed, not the step: the work may succeed later or elsewhere."""
     if isinstance(error, SourceUnreachable):
         return True
     return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
 
 
 def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
-    """Tells whose fault an error is.
-
-    A step may raise anything for wrong input: where that is not known, the fault is the step's.
-    jvm_exit: as describe() has it.
-    """
+    """Returns whose fault an error is; the step's if unknown, as a step may raise anything for wrong input."""
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
         return Cause.WORKER
     if isinstance(error, InputMoved):
@@ -207,10 +194,9 @@ def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
 
 
 def root_message(text: str) -> str:
-    """Returns Java's root cause out of a stack trace, and what it caused in turn; else the text itself.
+    """Returns Java's root cause from a stack trace, and what it caused; else the text before a ``JVM stacktrace``.
 
-    The root alone may say nothing, as the EOFException that is seen of a Python worker that died. The text ends before
-    a ``JVM stacktrace``.
+    The root alone may say nothing, such as the EOFException of a Python worker that died.
     """
     causes = dict.fromkeys(cause.strip() for cause in reversed(CAUSED_BY.findall(text)))  # Spark repeats an executor's
     if causes:

@@ -1,8 +1,7 @@
-"""Rewrites all files of a private fork, and adds up its rows before and after, by which the rewrite is proved.
+"""Rewrites all files of a private fork, and sums up row hashes before and after, which proves the rewrite.
 
-A row's hash is made of its values in their nesting. Spark's xxhash64 passes over nulls, so that it is blind to one that
-moved to another column, and it refuses maps: here every value is preceded by whether it is null, lists by their length,
-and maps are lists of entries, in their order. It does not tell 0.0 from -0.0, nor NaNs of other bits.
+Spark's xxhash64 skips nulls and refuses maps: so null flags, lengths and map entries are hashed too. The hash does not
+tell 0.0 from -0.0, nor NaNs with different bits.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from lakehouse_assets.wire.work import Digest, RewriteAssignment, Rewritten
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, literal, register
 
 OPTIONS = {
-    # Which files are worth it was decided before: the fork lists no others.
+    # The fork lists only files that are worth it.
     "rewrite-all": "true",
-    # With it the procedure returns normally although groups of files have failed, and says that none has.
+    # If true, the procedure returns normally and reports no failure even if groups of files have failed.
     "partial-progress.enabled": "false",
 }
 
@@ -31,10 +30,9 @@ class RewriteError(RuntimeError):
 
 
 def rewrite(spark: SparkSession, assignment: RewriteAssignment, credentials: TableCredentials) -> Receipt:
-    """Rewrites all files of the assignment's fork, and writes the receipt.
+    """Rewrites the fork and writes the receipt.
 
-    spark: one session for all, as each has its own catalog ``stage`` in memory. Raises RewriteError, ForkError,
-    CredentialsExpired, and what Spark raises.
+    Raises RewriteError, ForkError, CredentialsExpired, and what Spark raises.
     """
     with credentials.expiry_explained():
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
@@ -51,7 +49,6 @@ def rewrite(spark: SparkSession, assignment: RewriteAssignment, credentials: Tab
 
 
 def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None:
-    """Calls the procedure. Raises RewriteError if it says that something failed."""
     options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
     columns = ", ".join(f"`{name}`" for name in assignment.zorder)
     order = f"sort_order => {literal(f'zorder({columns})')}, " if assignment.zorder else ""
@@ -64,7 +61,7 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None
 
 
 def refuse_failures(said: Mapping[str, int], table: str) -> None:
-    """Raises RewriteError if the procedure says that something failed. That it says nothing proves nothing."""
+    """Raises RewriteError if the procedure reports failed files. A report of none proves nothing."""
     if failed := said["failed_data_files_count"]:
         raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
 
@@ -73,10 +70,7 @@ LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
 
 
 def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, Digest]:
-    """Returns the sums of the live rows of an Iceberg table by data file; files without such rows are missing.
-
-    counts_only: whether all but the number of rows is 0.
-    """
+    """Returns the sums of live rows by data file; files without such rows are missing."""
     if counts_only:
         counted = rows.groupBy(F.col("_file")).agg(F.count(F.lit(1))).collect()
         return {file: Digest(count, 0, 0, 0) for file, count in counted}
@@ -91,13 +85,13 @@ def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, Digest]
 
 
 def row_hash(rows: DataFrame) -> Column:
-    """Returns the hash of each row, over all its columns."""
+    """Returns the hash of each row."""
     parts = [part for field in rows.schema for part in _parts(rows[_quoted(field.name)], field.dataType)]
     return F.xxhash64(*parts)
 
 
 def _parts(value: Column, kind: DataType) -> list[Column]:
-    """Returns the parts of one value that are hashed. None of them is null, but for values of simple types."""
+    """Returns what to hash of a value. Only values of simple types can be null."""
     if isinstance(kind, StructType):
         fields = [part for field in kind for part in _parts(value.getField(field.name), field.dataType)]
         return [value.isNull(), *fields]

@@ -1,4 +1,4 @@
-"""What a step reads that reads on: the changes of inputs, and the rows of a source."""
+"""What a step reads from the table's positions on: changes of inputs, and rows of a source."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 RAISED: Mapping[str, type[LakehouseError]] = {kind.__name__: kind for kind in (SourceLost, SourceUnreachable, BadValue)}
 OF_TASK = re.compile(rf"(?:\w+\.)*({'|'.join(RAISED)}): (.+)")
-"""How Spark tells an error that a task raised, of which it keeps the text only."""
+"""Spark keeps only the text of an error that a task raised."""
 
 
 @dataclass(frozen=True)
 class SplitReader:
-    """Reads splits in Spark's Python workers, which it is sent to with what they need to reach the source."""
+    """Reads splits in Spark's Python workers."""
 
     source: RowSource
     splits: Sequence[Split]
@@ -46,7 +46,7 @@ class SplitReader:
     environment: Mapping[str, str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Yields the rows of the splits whose numbers the batches have."""
+        """Yields the rows of the splits whose numbers are in the batches."""
         os.environ.update(self.environment)
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -58,12 +58,12 @@ def read_range(
 ) -> tuple[DataFrame, Offsets]:
     """Returns the rows of a range that are not moved yet, and the position behind them.
 
-    Rows are read once and kept: an upsert meanwhile takes a row out of the range, which a second look would not find.
-    position: the table's. columns: of the table. Raises SourceLost, SourceUnreachable and BadValue.
+    Rows are read once: an upsert meanwhile takes a row out of the range, so a second read would miss it. Raises
+    SourceLost, SourceUnreachable and BadValue.
     """
     source, begin = chosen.source, chosen.left(position)
     begin = begin.widened(len(chosen.to.by_partition))
-    source.prove(begin)  # before: what follows takes long
+    source.prove(begin)  # before what takes long
     spans = begin.spans(chosen.to)
     more = [StructField(DELETED, BooleanType())] if source.marks_deleted else []
     schema = StructType([*(StructField(field.name, field.dataType) for field in columns), *more])
@@ -79,14 +79,13 @@ def read_range(
             raise RAISED[found[1]](found[2]) from None
         raise
     source.prove(begin)
-    if problem := source.column_problem(columns.names, may_lack=True):  # a column that came since the plan
+    if problem := source.column_problem(columns.names, may_lack=True):  # a column may be new since the plan
         raise SourceLost(problem)
     ends = (max(pair) for pair in zip(begin.by_partition, chosen.to.by_partition, strict=True))
     return rows, source.marked(Offsets(chosen.to.identity, tuple(ends)))
 
 
 OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
-"""The columns of Iceberg's changelog that mean nothing once changes of several snapshots are netted."""
 WAYS_OUT = (
     "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds "
     "all rows once more: delete its rows before)"
@@ -95,22 +94,17 @@ WAYS_OUT = (
 
 @dataclass(frozen=True)
 class InputChanges:
-    """The changes of the inputs of one assignment, and which of them its step has read."""
+    """The changes of an assignment's inputs, and the positions that its step has read up to."""
 
     spark: SparkSession
     assignment: Assignment
     io_properties: Mapping[str, str]
-    """PyIceberg's, for the copies of the inputs' metadata."""
     columns: StructType = field(default_factory=StructType)
-    """Those of the table's fork."""
     read_to: dict[str, str] = field(default_factory=dict)
-    """How far the step has read, a Position as text by input."""
+    """Input → Position, as text."""
 
     def read(self, name: str) -> DataFrame:
-        """Returns the changes of an input, as Window.changes() has it.
-
-        Raises ChangesUnknown, CannotReadOn, and LookupError for what is no input.
-        """
+        """Returns Window.changes(). Raises ChangesUnknown, CannotReadOn, and LookupError if it is no input."""
         work, name = self.assignment, name.removeprefix(f"{LAKE}.")
         pin = next((pin for pin in work.inputs if pin.name == name), None)
         if pin is None:
@@ -137,7 +131,7 @@ class InputChanges:
         return self._between(pin, since.snapshot_id, pin.snapshot_id)
 
     def read_source(self) -> DataFrame:
-        """Returns the rows of the source, as Window.source_rows() has it. Raises as read_range()."""
+        """Returns Window.source_rows(). Raises as read_range(), LookupError and ChangesUnknown."""
         work = self.assignment
         if work.source is None or work.read_on is None:
             raise LookupError(f"{work.table} has no source: declare source=KafkaTopic(…) or PostgresTable(…)")
@@ -145,7 +139,7 @@ class InputChanges:
         if name in work.read_on.unknown:
             raise self._unknown(name, work.read_on.unknown[name])
         position = work.read_on.offsets(name)
-        # A step of its own adds what the source lacks; without one, reading it fails.
+        # The table's own step adds columns that the source lacks; without such a step, reading them fails.
         lacking = work.source.source.lacking(self.columns.names) if work.step != MOVE else ()
         columns = StructType([one for one in self.columns if one.name not in {*work.undeclared, *lacking}])
         rows, to = read_range(self.spark, work.source, position, columns)
@@ -178,7 +172,7 @@ class InputChanges:
         return self._netted(pin, since, until)
 
     def _appended(self, pin: Pin, since: int, until: int, *, is_empty: bool) -> DataFrame:
-        """Returns the rows of the files that were added. Iceberg refuses to look where none was."""
+        """Returns the rows of added files. Iceberg refuses to read if there are none."""
         if is_empty:
             rows = self.spark.table(f"{LAKE}.{pin.name}").limit(0)
         else:
@@ -187,9 +181,9 @@ class InputChanges:
         return rows.withColumn(CHANGE_TYPE, F.lit("INSERT"))
 
     def _netted(self, pin: Pin, since: int, until: int) -> DataFrame:
-        """Returns what Iceberg's changelog leaves where rows that were removed and added again cancel out.
+        """Cancels out rows that were removed and added again.
 
-        Not netted by Iceberg's own procedure (1.12), which takes two equal binary values for different ones.
+        Iceberg's own procedure (1.12) takes two equal binary values for different ones.
         """
         reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
         changes = reader.table(f"{LAKE}.{pin.table}.changes").drop(*OF_ICEBERG)
@@ -208,7 +202,7 @@ class InputChanges:
 
 @dataclass(frozen=True)
 class ReadingWindow(Window):
-    """The window of a step that a worker runs: it can read changes."""
+    """The window of a step that a worker runs."""
 
     inputs: InputChanges = field(kw_only=True, repr=False, compare=False)
 
@@ -217,12 +211,12 @@ class ReadingWindow(Window):
         return self.inputs.read(table)
 
     def source_rows(self) -> DataFrame:
-        """Returns the rows of the table's source that this run moves."""
+        """Returns the source rows that this run moves."""
         return self.inputs.read_source()
 
 
 def refuse_unhandled_deletes(rows: DataFrame, assignment: Assignment, changes: InputChanges) -> None:
-    """Raises CannotReadOn where a merge would take rows that went for rows that came."""
+    """Raises CannotReadOn if a merge would take deleted rows for inserted ones."""
     merge = assignment.merge
     if changes.read_to and merge and CHANGE_TYPE in rows.columns and CHANGE_TYPE not in merge.delete_when:
         raise CannotReadOn(
@@ -233,9 +227,9 @@ def refuse_unhandled_deletes(rows: DataFrame, assignment: Assignment, changes: I
 
 
 def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[Snapshot] | None:
-    """Returns the snapshots after ``since`` that led to ``until``, newest first; None where it did not come from there.
+    """Returns the snapshots after ``since`` up to ``until``, newest first; None if ``since`` is not in its history.
 
-    ``since`` itself may have expired, as Iceberg's Java reads on from its child.
+    ``since`` itself may have expired: Iceberg's Java reads on from its child.
     """
     found: list[Snapshot] = []
     for snapshot in ancestors_of(metadata.snapshot_by_id(until), metadata):
@@ -246,7 +240,7 @@ def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[S
 
 
 def changed_columns(metadata: TableMetadata, since: int, schema_id: int) -> list[str]:
-    """Returns the columns that have another field id now than in the snapshot: their older values read as null."""
+    """Returns the columns whose field id has changed since: their older values read as null."""
     snapshot = metadata.snapshot_by_id(since)
     before = metadata.schema_by_id(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
     now = metadata.schema_by_id(schema_id)
@@ -263,9 +257,9 @@ def _field_id(schema: Schema, name: str) -> int | None:
 
 
 def _has_deletes(snapshot: Snapshot, io: FileIO) -> bool:
-    """Tells whether Iceberg's changelog refuses a snapshot: also one that has removed the last delete file does.
+    """Whether Iceberg's changelog refuses a snapshot, even one that has removed the last delete file.
 
-    It passes over rewrites (org.apache.iceberg.BaseIncrementalChangelogScan).
+    It skips rewrites (org.apache.iceberg.BaseIncrementalChangelogScan).
     """
     if snapshot.summary and snapshot.summary.operation is Operation.REPLACE:
         return False

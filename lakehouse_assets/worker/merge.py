@@ -1,8 +1,4 @@
-"""Merges a step's changes into one private fork: by Spark's MERGE, or by an append.
-
-MERGE reads only files that a change can meet; the append is for where there are none. Nothing here touches the target
-table, or decides whether a merge lands.
-"""
+"""Merges a step's changes into a private fork: by Spark's MERGE, or by an append if no file can hold a match."""
 
 from __future__ import annotations
 
@@ -39,46 +35,46 @@ from lakehouse_assets.worker.row_checks import failed_checks
 PROPERTY = "spark.sql.iceberg.snapshot-property."
 """The prefix of settings that Iceberg reads from 1.11 on: before, the commit of a MERGE does not name the run."""
 METRIC = "spark.merge-into.num-target-rows-"
-"""The prefix of what Spark counts, from 4.1 on, in the snapshot's summary."""
+"""Spark's counts in a snapshot's summary, from 4.1 on."""
 KINDS = ("inserted", "updated", "deleted")
 COPIED = "copied"
-"""The kind of rows that are as they were, in a new file."""
+"""Unchanged rows in a new file."""
 WRITTEN = {"added-data-files", "deleted-data-files", "added-delete-files"}
-"""The keys of which the summary of a snapshot that changes something has any (org.apache.iceberg.SnapshotSummary)."""
+"""The summary of a snapshot with changes has one of these keys (org.apache.iceberg.SnapshotSummary)."""
 VERBATIM = {
-    # A key may hold ${text}, which Spark would take for a variable and replace.
+    # A key may hold ${text}, which Spark would replace as a variable.
     "spark.sql.variable.substitute": "false",
     # A quote in a key is escaped.
     "spark.sql.parser.escapedStringLiterals": "false",
 }
 HASHED = {
-    # Changes that are few enough are hashed, so that neither they nor the target need sorting: a million into ten took
-    # Spark 17 s instead of 28. It compares this with each task's part of the changes, as shuffled, and takes no lower
-    # value; more changes are sorted, which may spill to disk, as a hash table can't.
+    # Few changes are hashed, so that neither they nor the target need sorting: a million into ten million took Spark 17
+    # s instead of 28. It compares this with each task's shuffled part of the changes, and takes no lower value; more
+    # changes are sorted, which can spill to disk, unlike a hash table.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
 }
 FILTER = "spark.sql.optimizer.runtime.bloomFilter"
 FILTERED = {
-    # Most rows of the target that no change can meet are left out before they are moved to be joined, by a Bloom filter
-    # of the changes' keys. Spark makes such filters itself (InjectRuntimeFilter), but at these sizes only if told to.
-    # It would make one for each key; the number leaves the first, which is the hash of all keys.
+    # A Bloom filter of the changes' keys drops most rows of the target that no change can match before the shuffle for
+    # the join. Spark makes such filters itself (InjectRuntimeFilter), but at these sizes only if told to. It would make
+    # one for each key; the number leaves only the first, the hash of all keys.
     f"{FILTER}.enabled": "true",
     f"{FILTER}.applicationSideScanSizeThreshold": "0",
     f"{FILTER}.creationSideThreshold": str(2**62),
     "spark.sql.optimizer.runtimeFilter.number.threshold": "1",
 }
 OUTER = {
-    # Merge-on-read joins once, and as an outer join, so that it can insert. Spark makes no filter where it could
-    # broadcast the few changes, though in that join it can't.
+    # Merge-on-read joins once, as an outer join, so that it can insert. Spark makes no filter if it could broadcast the
+    # few changes, though it can't in that join.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 BITS_A_CHANGE = 10
-"""The size of the filter: about one row in a hundred passes it without a change."""
+"""Bits of the filter: about one row in a hundred passes it without a change."""
 MOST_FILTERED = 10_000_000
-"""The most changes for which a filter is made. Spark's filters have 64 Mi bits at most (maxNumBits): with so many
-changes one row in ten passes without a change, with twice as many most rows do."""
+"""Spark's filters have 64 Mi bits at most (maxNumBits): with so many changes one row in ten passes without a change,
+with twice as many most rows do."""
 BUCKETED = {
-    # A target that is bucketed by a key is read bucket by bucket, and only the changes are moved.
+    # A target that is bucketed by a key is read bucket by bucket, and only the changes are shuffled.
     "spark.sql.sources.v2.bucketing.enabled": "true",
     "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
     "spark.sql.sources.v2.bucketing.shuffle.enabled": "true",
@@ -89,20 +85,16 @@ BUCKETED = {
 
 @dataclass(frozen=True)
 class Fork:
-    """A private fork that changes are merged into."""
+    """A private fork to merge changes into."""
 
     name: str
-    """Spark's name of it."""
     base: TableMetadata
-    """The fork's metadata as it began."""
     token: str
-    """The run's token."""
     table: str
-    """The table's identifier, for messages."""
 
     @property
     def base_id(self) -> int | None:
-        """The snapshot that it began with; None for a table without snapshots."""
+        """The snapshot before the merge, if any."""
         return self.base.current_snapshot_id
 
 
@@ -116,9 +108,8 @@ def merge(
 ) -> tuple[Merged, tuple[FailedCheck, ...]]:
     """Merges the rows into the fork, in at most one commit. Returns what it did, and the failed checks.
 
-    checks: on the rows that changes insert or update.
-    undeclared: columns of the fork that the rows lack: updates leave them as they are.
-    Raises ChangesError, CheckError, and what Spark raises.
+    checks: on inserted and updated rows. undeclared: columns that the rows lack; updates keep them. Raises
+    ChangesError, CheckError, and what Spark raises.
     """
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
@@ -136,7 +127,7 @@ def merge(
             same, settings = moving_little(fork, changes.schema, facts.rows, work)
             on = " AND ".join([*same, *(f"t.`{key}` = s.`{key}`" for key in work.keys), within])
             view = f"changes_{time.time_ns()}"
-            # True of each: Spark makes a filter of changes only where they are themselves filtered.
+            # True of each row: Spark makes a filter from changes only if they are filtered themselves.
             changes.where(f"`{RETURNED}` > 0").createOrReplaceTempView(view)
             try:
                 with _configured(spark, {**HASHED, **settings}):
@@ -154,32 +145,28 @@ def merge(
 
 
 def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
-    """Tells whether Iceberg plans to read any file for the condition, by which a MERGE is bounded. It reads none."""
+    """Whether Iceberg plans any file for the condition. Reads no data."""
     return spark.table(fork.name).alias("t").where(within).select(*work.keys).rdd.getNumPartitions() > 0
 
 
 def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Collection[str]) -> None:
-    """Appends the changes that insert, as a MERGE would, whose join and larger plan take longer."""
+    """Faster than a MERGE, with its join and larger plan."""
     columns = [*(f"`{name}`" for name in schema.names), *(f"NULL AS `{name}`" for name in undeclared)]
     rows = changes.where(f"NOT `{DELETES}`").selectExpr(*columns)
-    # As a MERGE distributes them: they lie by key, so that else each task may write a file to each partition.
+    # Distributed as by a MERGE: the rows lie by key, so each task might otherwise write a file to each partition.
     distribution = fork.base.properties.get("write.merge.distribution-mode", "hash")
     writer = rows.writeTo(fork.name).option("distribution-mode", distribution)
     writer.option("snapshot-property.lakehouse.token", fork.token).append()
 
 
 def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Row]:
-    """Reads the changes once: returns them as a checkpoint, and what is counted of them.
+    """Returns the changes as a checkpoint, and their counts.
 
-    joined: whether they will be joined with rows of the table.
-
-    Spark 4.1 can't plan a MERGE whose source still knows that it was read from another Iceberg table ("No plan for
-    TableReference"), which only a checkpoint forgets. But a checkpoint keeps the size that was estimated, for a step
-    that joins tables the product of theirs, for which no filter is made; what was persisted before has its real size.
-    All is counted of the checkpoint: what is lost of rows that are persisted is computed again, and a step may return
-    other rows then. A checkpoint of which something is lost fails.
+    Only a checkpoint lets Spark 4.1 plan a MERGE of rows from another Iceberg table ("No plan for TableReference"). It
+    keeps the estimated size, often too large for a filter, unless rows are persisted first. Lost persisted rows are
+    computed again, perhaps differently: so the checkpoint is counted.
     """
-    # No size is asked for where nothing is joined, and many columns take long to persist.
+    # Without a join no size is needed, and many columns take long to persist.
     if joined:
         changes.persist()
     try:
@@ -192,10 +179,7 @@ def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[Da
 def merge_sql(
     fork: str, changes: str, on: str, schema: StructType, work: MergeWork, undeclared: Collection[str] = ()
 ) -> str:
-    """Returns the MERGE as SQL. A change that leaves its row as it is rewrites nothing.
-
-    schema: of the columns that changes have. undeclared: the fork's other columns.
-    """
+    """Returns the MERGE as SQL. A change that equals its row rewrites nothing."""
     update = ", ".join(f"t.`{name}` = s.`{name}`" for name in schema.names)
     names = ", ".join(f"`{name}`" for name in (*schema.names, *undeclared))
     values = ", ".join([*(f"s.`{name}`" for name in schema.names), *("NULL" for _ in undeclared)])
@@ -208,10 +192,9 @@ def merge_sql(
 
 
 def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -> tuple[list[str], dict[str, str]]:
-    """Returns conditions and settings with which Spark moves few rows of the fork.
+    """Returns conditions and settings with which Spark shuffles few rows of the fork.
 
-    The conditions hold where the keys are the same, and are to be named before those of the keys.
-    rows: how many changes there are.
+    The conditions, true of equal keys, must come before those of the keys.
     """
     base, names = fork.base, fork.base.schema().find_column_name
     buckets = {names(one.source_id) for one in base.spec().fields if isinstance(one.transform, BucketTransform)}
@@ -227,16 +210,13 @@ def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -
 
 
 def _differs(schema: StructType) -> str:
-    """Returns SQL that is true of a change that is not the row that is there.
-
-    It is one comparison: the optimizer would look at each of many.
-    """
+    """One comparison: the optimizer would look at each of many."""
     return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
 @contextmanager
 def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets settings and restores the earlier ones afterwards: the session may serve another run then."""
+    """Restores the settings afterwards: the session may then serve another run."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -248,11 +228,10 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
-    """Returns the rows inserted, updated and deleted, by a snapshot's summary, if these are the rows that were written.
+    """Returns the rows inserted, updated and deleted, if they add up to the rows written; None before Spark 4.1.
 
-    None before Spark 4.1, and where a task has run twice, which Spark counts twice: rows are sampled before they are
-    written in ranges, and a machine is lost with what its tasks have given. What the files hold counts once
-    (org.apache.iceberg.SnapshotSummary), and no row is counted less than once, so equal sums mean equal numbers.
+    Spark counts twice what a task does twice; Iceberg counts the content of files once
+    (org.apache.iceberg.SnapshotSummary). No row is counted less than once, so equal sums mean equal numbers.
     """
     if METRIC + COPIED not in summary:
         return None
@@ -271,11 +250,11 @@ def _number(summary: Mapping[str, str], name: str) -> int:
 def _counted(
     spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
 ) -> dict[str, int]:
-    """Returns the rows inserted, updated and deleted: as Spark counted them, or by a join with the rows before."""
+    """Returns Spark's counts, or those of a join with the rows before."""
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
     if not WRITTEN & summary.keys():
-        # Spark counts nothing where it need not even join.
+        # Spark counts nothing if it needs no join.
         return dict.fromkeys(KINDS, 0)
     if work.only_inserts:
         return {"inserted": _number(summary, "added-records"), "updated": 0, "deleted": 0}
@@ -294,14 +273,13 @@ def _counted(
 
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""Microseconds since 1970: the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953."""
+"""Microseconds of the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953 on."""
 
 
 def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
-    """Tells whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
+    """Whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
 
-    Partition values that have overflowed are in no order, and PyIceberg's do not overflow.
-    bound: of a column of a type that has bounds. metadata: of the table, with all its partition specs.
+    Partition values that have overflowed have no order; PyIceberg's do not overflow.
     """
     texts = bound.values or (bound.low, bound.high)
     match metadata.schema().find_type(bound.column):

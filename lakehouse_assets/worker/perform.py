@@ -1,4 +1,4 @@
-"""Performs one piece of work beside Spark, in any process: settings, session, catalogs, then the work."""
+"""Performs one piece of work in any process that has Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lakehouse_assets.worker.session import TableCredentials
 
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
-"""Returns a session with the given Spark settings, none of them a secret."""
 
 
 def perform(
@@ -31,9 +30,8 @@ def perform(
 ) -> dict[str, Any]:
     """Does the work that a payload describes; never raises an Exception.
 
-    started: time.monotonic() at the worker's start, if that was before this call.
-    Returns the message to report: ``{"receipt": …}``, or ``{"error": …}`` with the failure's ``type``,
-    ``message``, ``traceback``, OUT_OF_REACH and CAUSE.
+    started: time.monotonic() at the worker's start. Returns ``{"receipt": …}``, or ``{"error": …}`` with the keys of
+    describe(), OUT_OF_REACH and CAUSE.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -53,7 +51,7 @@ def perform(
 
 
 def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, started: float) -> str:
-    """Stages the chunk of an Assignment; returns its receipt as JSON. Raises as stage() does."""
+    """Returns the receipt of an Assignment as JSON. Raises as stage()."""
     assignment = Assignment.from_json(payload)
     check_code(assignment)
     spark, credentials = _prepare(assignment, "lakehouse_assets.worker.stage", start_session, settings)
@@ -64,7 +62,7 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
 
 
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
-    """Rewrites the files of a RewriteAssignment; returns its receipt as JSON. Raises as rewrite() does."""
+    """Returns the receipt of a RewriteAssignment as JSON. Raises as rewrite()."""
     assignment = RewriteAssignment.from_json(payload)
     spark, credentials = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 
@@ -79,22 +77,18 @@ KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 def _prepare(
     assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
 ) -> tuple[SparkSession, TableCredentials]:
-    """Prepares the session for an assignment, which gets both catalogs. module: the one that will do the work.
-
-    Returns the session, and the credentials for the table's files.
-    What is slow to import, PySpark above all, is imported here, after the checks that don't need it.
-    """
+    """Slow imports, PySpark above all, come after the checks that don't need them."""
     from lakehouse_assets.environment.computes import find_compute
     from lakehouse_assets.environment.spark_setup import environment, spark_conf
 
     compute = find_compute(assignment.compute)
-    if not compute.brings_spark:  # there the service has started the JVM already
+    if not compute.brings_spark:  # such a service has started the JVM already
         os.environ.update(environment())
     from lakehouse_assets.environment.env_reader import public
     from lakehouse_assets.worker.session import check_settings, configure, hidden, own_session
 
-    # PyIceberg and PyArrow take a second to import, during which the JVM can start. PySpark is imported by now: where
-    # two threads import it at once, its modules, which import each other, are found half made.
+    # PyIceberg and PyArrow take a second to import, while the JVM can start. PySpark is imported by now: two threads
+    # that import it at once find its circular modules half made.
     threading.Thread(target=import_module, args=(module,)).start()
     conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
     secrets, shown = hidden(conf), public(conf)

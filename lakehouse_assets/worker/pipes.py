@@ -1,7 +1,4 @@
-"""Opens the worker's Pipes session, its context in a file, in the environment or in S3; ends a worker cut off from S3.
-
-No work is done and no message is composed here.
-"""
+"""Opens the worker's Pipes session, its context in a file, the environment or S3; ends a worker cut off from S3."""
 
 from __future__ import annotations
 
@@ -30,18 +27,17 @@ from dagster_pipes import (
 
 from lakehouse_assets.environment.aws import is_transient, s3_client
 
-# A worker ends after so many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
-# Otherwise it might wait for ever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
-# Java's REST catalogs, JDBC, the step's). Looks are counted, not seconds: a process that was frozen missed none.
+# A worker ends after this many checks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
+# Otherwise it might wait forever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
+# Java's REST catalogs, JDBC, the step's). Checks are counted, not seconds: a frozen process misses none.
 LOOK_SECONDS = 30.0
 MISSED_LOOKS = 10
 
 
 def in_session(work: Callable[[PipesContext], int]) -> int:
-    """Does the work in the session that this process was started for; returns its exit status.
+    """Does the work in this process's Pipes session; returns the exit status.
 
-    The status is EX_TEMPFAIL (sysexits.h) if S3 is out of reach, so that the result can't be reported: launchers take
-    it for a failure of the host or the network, not of the work.
+    It is EX_TEMPFAIL (sysexits.h) if S3 is out of reach: launchers take that for a failure of the host or the network.
     """
     try:
         with _open_session() as pipes:
@@ -54,7 +50,6 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
 
 
 def _open_session() -> AbstractContextManager[PipesContext]:
-    """Opens the session whose parameters are in the arguments (spark-submit's) or in the environment."""
     in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
     loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
     params = loader()
@@ -70,7 +65,7 @@ def _open_session() -> AbstractContextManager[PipesContext]:
 
 
 class _S3Writer(PipesMessageWriter["_S3Writer"], PipesMessageWriterChannel):
-    """A writer, and its own channel, that writes each message at once, and raises what S3 raises.
+    """Writes each message at once, and raises what S3 raises.
 
     Dagster's own writer uses a thread that ends silently at its first error: that message and all later ones are lost.
     """

@@ -1,4 +1,4 @@
-"""Checks what one worker staged, in Spark and in its files: declared conditions and unique keys."""
+"""Checks the rows that a worker staged: declared conditions and unique keys."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from lakehouse_assets.wire.code import FUNCTION
 from lakehouse_assets.wire.receipts import FailedCheck
 from lakehouse_assets.worker.failure import CheckError, root_message
 
-# Example rows of what is broken: enough to find the cause, few enough to read.
+# Example rows in a message: enough to find the cause, few enough to read.
 SHOWN = 5
 PATTERNS = r"like|regexp|to_date|to_timestamp|date_format|unix"
 HAS_PATTERN = re.compile(rf"(?!.*\bselect\b).*({PATTERNS})", re.IGNORECASE | re.DOTALL)
-"""A condition with a regular expression or a date's format, and without a subquery, which may read much."""
+"""A regular expression or a date format, without a subquery, which may read much."""
 WHATEVER_COLUMNS = ("PARSE_SYNTAX_ERROR", "UNRESOLVED_ROUTINE", "WRONG_NUM_ARGS", "INVALID_WHERE_CONDITION")
-"""Spark's error conditions for a text that no columns make right."""
+"""Spark's error conditions for SQL that no columns can make valid."""
 
 
 def condition(
     rows: DataFrame, what: str, column: Callable[[], Column], *, otherwise: bool, counted: bool = False
 ) -> Column:
-    """Returns a condition over rows, none of which is read. Raises CheckError, which begins with ``what``.
+    """Returns a condition, and reads no rows. Raises CheckError with a message that begins with ``what``.
 
-    otherwise: what null counts as. counted: whether the rows of which it is true will be counted.
+    otherwise: what null counts as. counted: whether the rows that it is true of will be counted.
     """
     try:
         found = F.coalesce(column(), F.lit(otherwise))
-        # Spark looks for its columns here; later it would not say which condition is wrong. In a filter it takes no
+        # Spark looks up the columns here; later its error would not say which condition is wrong. A filter takes no
         # aggregate, window or generator.
         where = rows.where(found)
-        if counted:  # where Spark takes no rand(), among others
+        if counted:  # Spark takes no rand() here, among others
             where.agg(F.count_if(found))
     except AnalysisException as error:
         raise _unfit(what, error) from None
@@ -61,18 +61,17 @@ def _unfit(what: str, error: Exception) -> CheckError:
 
 
 def sql(text: str) -> Column:
-    """Returns a condition in SQL as a column.
+    """Returns an SQL condition as a column.
 
-    In parentheses no word after it is an alias; on lines of its own a comment in it ends.
+    The parentheses keep a word after it from being an alias; the line breaks end a comment in it.
     """
     return F.expr(f"(\n{text}\n)")
 
 
 def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: str = "") -> None:
-    """Raises CheckError for the first condition that can't be evaluated on such rows, none of which is read.
+    """Raises CheckError for the first condition that can't be evaluated on rows of the table; reads none.
 
-    rows: of the table. delete_when: a merge's, which is of the step's rows: here it is refused only if no columns would
-    make it right.
+    delete_when, on the step's rows, is refused only if no columns can make it valid.
     """
     if delete_when:
         try:
@@ -85,11 +84,7 @@ def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: s
 
 
 def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None:
-    """Runs conditions over no rows at all. Raises CheckError for one that fails.
-
-    That a regular expression or a date's format is wrong only shows when the code that Spark makes of it begins.
-    conditions: by what messages call them.
-    """
+    """A wrong regular expression or date format shows only when Spark's generated code begins."""
     if not conditions:
         return
     nothing = rows.sparkSession.createDataFrame([], rows.schema).coalesce(1)
@@ -106,10 +101,7 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
-    """Returns the checks that some of the rows fail. Raises CheckError.
-
-    It takes one pass over the rows for all checks, and one more for the examples of each that fails.
-    """
+    """Returns the checks that some rows fail, in one pass, and one more for each. Raises CheckError."""
     if not checks:
         return ()
     failing = {name: _failing(rows, name, check) for name, check in checks.items()}
@@ -133,22 +125,17 @@ def _examples(rows: DataFrame, failed: Column) -> tuple[str, ...]:
     return tuple(", ".join(f"{name}={value}" for name, value in row.asDict().items()) for row in found)
 
 
-# Up to so many keys of one partition are counted here, and so many at once, at some 100 bytes each. A Spark job takes
-# 3 s more for 336,776 rows in 365 files, 1 s more for one file, and ten times as long for 3.9 million rows in 12
-# partitions, as it must move their five columns. Larger partitions are left to Spark, which manages memory, and larger
-# chunks, which it counts on many machines.
+# The most keys counted in this process: of one partition and at once, and of a chunk, at some 100 bytes each. A Spark
+# job takes 3 s more for 336,776 rows in 365 files, 1 s more for one file, and ten times as long for 3.9 million rows in
+# 12 partitions, whose five columns it must shuffle. Larger partitions are left to Spark, which manages memory, and so
+# are larger chunks, which it counts on many machines.
 COUNTED_AT_ONCE, COUNTED_HERE = 2_000_000, 20_000_000
 READERS = 8
 ROWS, FILE = "#rows", "#file"  # names that no table's column has
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """Finds at most SHOWN examples of rows that have the same values of ``unique`` within an Iceberg partition.
-
-    Each example is told with its partition.
-
-    name, fork: the staged fork as Spark and as PyIceberg know it.
-    """
+    """Returns at most SHOWN examples of ``unique`` values that repeat within an Iceberg partition."""
     snapshot = fork.current_snapshot()
     if not unique or snapshot is None:
         return ()
@@ -164,7 +151,7 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
 
     if small and all(file.file_format is FileFormat.PARQUET for file in files):
         readers = min(READERS, COUNTED_AT_ONCE // max(largest, 1))
-        with suppress(pa.ArrowNotImplementedError):  # it can't group by every type: UUIDs, say
+        with suppress(pa.ArrowNotImplementedError):  # it can't group by all types, such as UUIDs
             return _count_here(fork.io, partitions.values(), list(unique), place, readers)
     grouped = spark.table(name).groupBy("_partition", *unique)
     counted = grouped.agg(F.count("*").alias(ROWS), F.first("_file").alias(FILE))
@@ -200,9 +187,9 @@ def _read_keys(io: FileIO, file: DataFile, unique: list[str]) -> pa.Table:
 
 
 def _as_keys(floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns floating-point numbers such that equal keys have equal bits, which is what PyArrow groups by.
+    """Gives equal keys equal bits, by which PyArrow groups.
 
-    To Spark, and so to a merge, 0.0 and -0.0 are one key, and all NaNs are one.
+    In Spark, and so in a merge, 0.0 equals -0.0, and all NaNs are equal.
     """
     zero, nan = pa.scalar(0.0, floats.type), pa.scalar(float("nan"), floats.type)
     return pc.if_else(pc.is_nan(floats), nan, pc.add(floats, zero))

@@ -1,4 +1,4 @@
-"""The worker's Spark session: its settings, its catalogs, the keys that it may use."""
+"""The worker's Spark session: its settings, catalogs and credentials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakehouse_assets.worker.failure import CredentialsExpired, InputDropped, In
 APP_NAME = "lakehouse worker"
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()
-"""Names of the settings that tables have brought into this process's JVM, where it serves several."""
+"""Settings that tables have brought into this process's JVM."""
 # A process may need this long to end after its socket has closed.
 EXIT_SECONDS = 0.5
 # An idle JVM ends within a second.
@@ -32,15 +32,14 @@ ENDING_SECONDS = 5.0
 
 
 def build_session(conf: Mapping[str, str]) -> SparkSession:
-    """Starts a session with these settings. They show in the JVM's command line: configure() sets secrets later."""
+    """Starts a session. Its settings show in the JVM's command line: configure() sets secrets."""
     return SparkSession.builder.appName(APP_NAME).config(map=dict(conf)).getOrCreate()
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Starts the JVM and asks it about these settings.
+    """Raises SettingsError if Java does not start with these settings, or Spark refuses one of SQL.
 
-    Raises SettingsError where Java does not start with them, and for one of SQL that Spark refuses.
-    A session would refuse that at its first use, and PySpark (4.1) asks that session how to tell so, without end.
+    A session would refuse it at its first use, and PySpark (4.1) would ask that session, without end, how to report it.
     """
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
@@ -55,7 +54,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
         for name in conf:
             if name.startswith("spark.sql."):
                 empty.setConfString(name, conf[name])
-    except Exception as error:  # py4j's, or PySpark's where there is a session already
+    except Exception as error:  # py4j's, or PySpark's if there is a session already
         if SparkSession.getActiveSession() is None:
             context.stop()  # else a process that serves several tables would keep the setting
         message = f"Spark refuses a setting of the table or of LAKEHOUSE_SPARK__…: {root_message(str(error))}"
@@ -63,32 +62,28 @@ def check_settings(conf: Mapping[str, str]) -> None:
 
 
 def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collection[str]) -> SparkSession:
-    """Returns a session for one table, where a JVM serves several (inline).
+    """Returns a session for one table, in a JVM that serves several (inline).
 
-    It has none of the others' settings, temporary views and catalogs, whose credentials may be those of one table.
-    Settings that count only when the JVM starts stay as they are.
-    conf: all of its settings. brought: names of those that the table itself has.
+    It lacks the others' settings, temporary views and catalogs, whose credentials may be for one table only. Settings
+    that count only at the JVM's start stay.
     """
-    own = spark.newSession()  # with the settings that the JVM was started with, those of its first table included
+    own = spark.newSession()  # with the settings of the JVM's start, those of its first table included
     BROUGHT.update(brought)
     for name in BROUGHT:
         with suppress(AnalysisException):  # Spark refuses to change what counts only at the start
             own.conf.set(name, conf[name]) if name in conf else own.conf.unset(name)
-    own.createDataFrame([], "n INT")  # makes it the active one, which a step may ask for
+    own.createDataFrame([], "n INT")  # makes it the active session, which a step may ask for
     return own
 
 
 def stop_session() -> None:
-    """Stops this process's session, if it has one. On YARN that is what makes the application a success."""
+    """Stops this process's session. On YARN that makes the application a success."""
     if spark := SparkSession.getActiveSession():
         spark.stop()
 
 
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the secrets among Spark settings, as configure() takes them.
-
-    Raises ValueError, naming them, for those that Spark reads only when it starts.
-    """
+    """Returns the secrets among Spark settings. Raises ValueError for those that Spark reads only at its start."""
     shown = public(conf)
     secrets = {key: value for key, value in conf.items() if key not in shown}
     if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
@@ -99,13 +94,11 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Sets further settings of a session: its catalogs, which Spark loads at their first use, and Hadoop's ``fs.…``.
+    """Sets catalogs, and Hadoop's ``fs.…`` unless the session was started with one for what the steps read.
 
-    Returns the session.
-    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI. If the session was
-    built with a ``spark.hadoop.fs.…``, that wins: somebody gave it for what the steps read.
+    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI.
     """
-    # It prints each error that Spark raises, also those that a worker provokes to look at a condition.
+    # It prints each error that Spark raises, even those that a worker provokes to check a condition.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:
@@ -114,15 +107,14 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
 
 
 def end_jvm() -> None:
-    """Ends this process's JVM, if it started one, and waits until it has removed its scratch folders.
+    """Ends this process's JVM, and waits, at most ENDING_SECONDS, until it has removed its scratch folders.
 
-    It waits at most ENDING_SECONDS. When a local worker has ended, the launcher kills what is left of its process
-    group.
+    The launcher then kills the rest of a local worker's process group.
     """
     gateway = SparkContext._gateway
     if gateway is not None and gateway.proc is not None:
-        # A thread of py4j's tells the JVM of objects that Python has let go of. Where the JVM ends meanwhile, it prints
-        # a traceback, beside work that was done well.
+        # A thread of py4j's tells the JVM which objects Python has freed. If the JVM ends meanwhile, it prints a
+        # traceback though the work went well.
         gateway._gateway_client.is_connected = False
         with suppress(TimeoutExpired, OSError):
             gateway.proc.stdin.close()
@@ -130,7 +122,7 @@ def end_jvm() -> None:
 
 
 def jvm_exit() -> int | None:
-    """Returns the return code of this process's JVM; None while it runs, or when none was started."""
+    """Returns the JVM's return code; None while it runs, or if this process started none."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return None
@@ -141,20 +133,20 @@ def jvm_exit() -> int | None:
 
 
 class ForkError(RuntimeError):
-    """The fork does not hold one commit."""
+    """The fork does not hold exactly one commit."""
 
 
 def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str:
-    """Registers a table with this metadata file, which only this session sees. Returns Spark's name of it."""
+    """Registers a table for this session only. Returns its name in Spark."""
     name = f"fork_{token.replace('-', '_').replace('.', '_')}_{chunk}_{time.time_ns()}"
     spark.sql(f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {literal(fork_base)})")
     return f"stage.forks.{name}"
 
 
 def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
-    """Returns the one entry of the metadata log that is not the base. Timestamps don't tell which it is: clocks differ.
+    """Returns the only entry of the metadata log besides the base. Raises ForkError.
 
-    table: its identifier, for the message. Raises ForkError.
+    Timestamps can't tell: clocks differ.
     """
     entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != fork_base]
@@ -166,24 +158,23 @@ def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: st
 
 
 def literal(text: str) -> str:
-    """Returns text as a literal of SQL. Before Spark 4, Iceberg parses CALL and takes no parameters."""
+    """Returns an SQL literal. Before Spark 4, Iceberg parses CALL and takes no parameters."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the SDKs have the message, not always the code.
 EXPIRED = re.compile(r"ExpiredToken|provided token has expired|security token included in the request is expired")
-# An answer to HEAD has no words, and other servers than AWS's have their own.
+# An answer to HEAD has no message, and servers other than AWS's have their own.
 REFUSED = re.compile(
     r"Service: S3, Status Code: 40[03]|AWS Error (?:ACCESS_DENIED|INVALID_ACCESS_KEY_ID|UNKNOWN \(HTTP status 40[03]\))"
 )
 
 
 class TableCredentials:
-    """The credentials for one table's files, fetched from the catalog at once. Raises as table_io() does.
+    """The credentials for one table's files, fetched at once. Raises as table_io().
 
-    catalog: PyIceberg's properties of the catalog. properties: those of a FileIO for the table's files, as the catalog
-    first gave them.
+    catalog: its PyIceberg properties. properties: a FileIO's, as the catalog first gave them.
     """
 
     def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
@@ -197,17 +188,17 @@ class TableCredentials:
         return any(self.properties.get(f"s3.{key}") != self.catalog.get(f"s3.{key}") for key in KEYS)
 
     def renewed(self) -> Mapping[str, Any]:
-        """Returns the properties as the catalog gives them now, or, while it is out of reach, as it gave them first."""
+        """Returns the properties that the catalog gives now, or the first ones if it is out of reach."""
         if not self.vended:
             return self.properties
         try:
             return with_retries(lambda: table_io(self.catalog, self._identifier))
-        except OSError:  # requests' errors as well
+        except OSError:  # requests' errors too
             return self.properties
 
     @contextmanager
     def expiry_explained(self) -> Iterator[None]:
-        """Raises CredentialsExpired in place of the error that S3 gives to expired keys."""
+        """Raises CredentialsExpired in place of S3's error for expired keys."""
         try:
             yield
         except Exception as error:
@@ -224,12 +215,12 @@ class TableCredentials:
 
     def _expired(self, message: str) -> bool:
         left = _seconds_left(self.properties)
-        # Java has renewed its keys where the catalog has a refresh endpoint: a refusal has another cause.
+        # With a refresh endpoint, Java has renewed its keys: a refusal has another cause.
         over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.properties
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
     def _would_last(self, seconds: float) -> bool:
-        """Tells whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
+        """Whether keys vended now would live that long. Some catalogs vend one set of keys to several clients."""
         try:
             left = _seconds_left(self.renewed())
         except Exception:  # the expired keys are the failure to report
@@ -238,17 +229,16 @@ class TableCredentials:
 
 
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
-    """Returns the seconds until the keys expire; None where the catalog does not say when."""
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None
 
 
 @contextmanager
 def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
-    """Has the pinned tables as ``lake`` within the context.
+    """Provides the pinned tables as ``lake``. Raises InputMoved and InputDropped.
 
-    Where the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give what reads these
-    files: then it is compared before and after. Raises InputMoved.
+    If the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give those for the files:
+    then it is compared with the pins before and after.
     """
     if not credentials.vended:
         for table, location in {pin.table: pin.metadata for pin in pins}.items():
@@ -263,7 +253,7 @@ def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredenti
 
 
 def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
-    """Raises InputDropped for what a step took from its own catalog: it means to have done so to everybody's."""
+    """Raises InputDropped: a step that drops a table of its own catalog meant everybody's."""
     for table in tables:
         try:
             spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs

@@ -1,7 +1,4 @@
-"""Stages one chunk: registers the private fork, runs the step, appends or merges its rows, and writes the receipt.
-
-Nothing here touches the target table or publishes; only the step reads the catalog ``lake``.
-"""
+"""Stages one chunk: registers a private fork, runs the step, appends or merges its rows, and writes the receipt."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, reading, register
 
-# No Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is raised by a person.
+# Not Exceptions: raised by a step, they would end the worker without a report. A person raises KeyboardInterrupt.
 EXITS = (SystemExit, CancelledError)
 
 
@@ -38,9 +35,8 @@ class StageError(RuntimeError):
 def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredentials, started: float) -> Receipt:
     """Stages the assignment's chunk and writes its receipt.
 
-    spark: one session for all, as each has its own catalog ``stage`` in memory. started: time.monotonic() at the
-    worker's start. Raises what the step raises, StageError for rows that don't fit the table, CheckError, ChangesError,
-    ForkError, OtherCode, InputMoved and CredentialsExpired.
+    started: time.monotonic() at the worker's start. Raises what the step raises, StageError for rows that don't fit the
+    table, CheckError, ChangesError, ForkError, OtherCode, InputMoved and CredentialsExpired.
     """
     with credentials.expiry_explained(), wrong_files_told():
         io_properties, files = credentials.catalog, dict(credentials.properties)
@@ -48,14 +44,14 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
         begun = StaticTable.from_metadata(assignment.fork_base, files).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
-        take_opened()  # by a step before, where a process runs several
+        take_opened()  # of an earlier step in this process
         changes = InputChanges(spark, assignment, io_properties, spark.table(fork).schema)
         with reading(spark, assignment.inputs, credentials):
             rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
             refuse_unhandled_deletes(rows, assignment, changes)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
-        # Copy-on-write copies the files of all matched rows, also where no row differs: those copies are left behind.
+        # Copy-on-write copies the files of all matched rows even if no row differs: those copies are left behind.
         idle = merged is not None and merged.is_idle
         metadata_location = base if idle else committed_metadata(spark, fork, base, table)
         # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
@@ -77,7 +73,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
 
 
 def _rows(spark: SparkSession, assignment: Assignment, changes: InputChanges) -> object:
-    """Returns what the step returns. Raises StageError where it would end this process, which could not report why."""
+    """Raises StageError for an exit in the step, which would end this process without a report."""
     try:
         step = step_of(assignment.step).load()
         check_imported(assignment)
@@ -88,10 +84,7 @@ def _rows(spark: SparkSession, assignment: Assignment, changes: InputChanges) ->
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """Returns the rows under the table's names of columns. Raises StageError unless they have the table's columns.
-
-    Spark would fill a missing one with nulls. It checks the types, and may widen them.
-    """
+    """Renames columns as in the table. Raises StageError for others: Spark would fill missing ones with nulls."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
@@ -108,17 +101,15 @@ def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataF
 
 
 def _without(names: list[str], others: list[str]) -> list[str]:
-    known = {other.lower() for other in others}  # Spark's names differ in more than case
+    known = {other.lower() for other in others}  # names in Spark ignore case
     return [name for name in names if name.lower() not in known]
 
 
 def _write(
     spark: SparkSession, rows: DataFrame, fork: str, base: TableMetadata | None, assignment: Assignment
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
-    """Appends the rows to the fork, or merges them into it. Returns what a merge did, and the failed checks.
+    """Appends the rows to the fork, or merges them. Returns what a merge did, and the failed checks.
 
-    Where they are appended, columns of the fork that the step does not return get nulls.
-    base: the fork's metadata as it began, which a merge needs.
     Raises StageError for types that don't fit, CheckError and ChangesError.
     """
     try:
@@ -139,5 +130,5 @@ def _write(
 
 def _staged_rows(staged: StaticTable) -> int:
     snapshot = staged.current_snapshot()
-    # A Summary answers None for a missing key and ignores the default given to get().
+    # A Summary returns None for a missing key and ignores get()'s default.
     return int(snapshot.summary["added-records"] or 0) if snapshot and snapshot.summary else 0

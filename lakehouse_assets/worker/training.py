@@ -1,7 +1,4 @@
-"""Runs a small session that loads the classes a worker loads, so that set-up can archive them (class data sharing).
-
-Its catalogs and files lie in a scratch directory; no user's table is touched.
-"""
+"""Runs a small session that loads the classes a worker loads, so that setup can archive them (class data sharing)."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 
 
 def main(plan: Path) -> None:
-    """Runs the session that the JSON in ``plan`` describes, and waits for the end of its JVM, which writes the archive.
+    """Runs the session that the JSON in ``plan`` describes, and waits for its JVM's end, which writes the archive.
 
     plan: has ``conf``, Spark settings, and ``scratch``, a directory.
     """
@@ -51,7 +48,6 @@ def _catalogs(scratch: Path) -> dict[str, str]:
 
 
 def _exercise(spark: SparkSession, scratch: Path) -> None:
-    """Does what workers do: read gzip CSV and Iceberg, parse, join, aggregate, register a fork, append partitioned."""
     rows = _landing(spark, scratch)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
     columns = "day date, at timestamp, origin string, delay int, other double"
