@@ -40,6 +40,8 @@ from lakehouse_assets.errors import ForeignVersion, MaintenanceRefused, StorageR
 from lakehouse_assets.storage.objects import folders_in, objects_at
 from lakehouse_assets.storage.place import Place, place_of
 
+logger = logging.getLogger(__name__)
+
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
 
 
@@ -123,9 +125,6 @@ class Site:
 
     def _properties(self, table: Table) -> dict[str, str]:
         return {**self.catalog.properties, **table.io.properties}
-
-
-logger = logging.getLogger(__name__)
 
 
 class NotJudged(MaintenanceRefused):

@@ -22,6 +22,8 @@ from lakehouse_assets.storage.objects import at_once
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
 
+logger = logging.getLogger(__name__)
+
 PATH_ID = 2147483546
 """The field id of ``file_path`` (https://iceberg.apache.org/spec/#position-delete-files)."""
 
@@ -152,8 +154,6 @@ def _path_bytes(entry: ManifestEntry) -> bytes:
     """Unicode strings sort as their UTF-8 does."""
     return _path(entry).encode()
 
-
-logger = logging.getLogger(__name__)
 
 MOST_FILES, MOST_DELETE_FILES, MOST_POSITIONS = 10_000, 500, 5_000_000
 """Limits for counting deleted rows: a few seconds and 100 MB."""

@@ -26,6 +26,8 @@ from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.settings import read_home
 from lakehouse_assets.errors import PublishRefused
 
+logger = logging.getLogger(__name__)
+
 # hash clusters rows by partition before the write, so that a writer keeps one file open, not one for each partition.
 # Iceberg's default for sorted tables, range, samples first, which would compute the step twice. zstd is what Iceberg's
 # own library sets on tables that it creates; without it writers use gzip, which is slower
@@ -63,9 +65,6 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
         sort_order=table.order,
         properties={**DEFAULTS, **table.all_properties},
     )
-
-
-logger = logging.getLogger(__name__)
 
 
 def refusal(catalog: Catalog, table: Table) -> str | None:

@@ -16,6 +16,8 @@ from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished
 from lakehouse_assets.hand_off.hive import hive_type, quoted, trino_type, values_of
 from lakehouse_assets.hand_off.records import Clock, HandOffPlan, Version, Written, backoff
 
+logger = logging.getLogger(__name__)
+
 OURS = "lakehouse.hand-off"
 """Marks what a hand-off made, with its asset's key."""
 VERSION, UUID, SNAPSHOT, SEQUENCE = (
@@ -140,8 +142,6 @@ def _columns(plan: HandOffPlan, names: Iterable[str]) -> list[dict[str, str]]:
         for name in names
     ]
 
-
-logger = logging.getLogger(__name__)
 
 AT_ONCE = 100
 """The most partitions of one BatchCreatePartition

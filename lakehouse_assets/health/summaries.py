@@ -21,6 +21,8 @@ from lakehouse_assets.commit.deletes import sequence
 from lakehouse_assets.commit.manifests import values_of
 from lakehouse_assets.wire.work import FORMAT_VERSION
 
+logger = logging.getLogger(__name__)
+
 
 class LiveFile(NamedTuple):
     """A file that a manifest lists as added or existing."""
@@ -102,8 +104,6 @@ def _summary(spec_id: int, files: Sequence[LiveFile], limits: SizeLimits) -> Sum
         newest=max(sequences),
     )
 
-
-logger = logging.getLogger(__name__)
 
 FIELDS = tuple(Summary.__annotations__)
 PARTITION = FIELDS.index("partition")

@@ -28,6 +28,8 @@ from lakehouse_assets.run.run_tags import RunTags
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import MAIN, Pin, Position, ReadOn, table_and_ref
 
+logger = logging.getLogger(__name__)
+
 LONGEST = 4096
 """In characters: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
@@ -135,9 +137,6 @@ def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
                 modified = datetime.fromtimestamp(file.modified_ms / 1000, UTC)
                 found[key].append((file.path, f"{file.size:,}", f"{modified:%Y-%m-%d %H:%M:%S} UTC"))
     return {key: shown_table(FILE_COLUMNS, files[:SHOWN]) for key, files in found.items()}
-
-
-logger = logging.getLogger(__name__)
 
 
 def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:

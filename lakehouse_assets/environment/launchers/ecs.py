@@ -20,6 +20,8 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.launchers.prices import FARGATE_MINIMUM_SECONDS, FARGATE_PRICES
 from lakehouse_assets.environment.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 Task = Mapping[str, Any]
 
 # Stop codes and reasons: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
@@ -206,8 +208,6 @@ def link(arn: str) -> str:
     console = CONSOLES.get(partition, "console.aws.amazon.com")
     return f"https://{region}.{console}/ecs/v2/clusters/{cluster}/tasks/{task}/logs?region={region}"
 
-
-logger = logging.getLogger(__name__)
 
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
 DESCRIBE_AT_ONCE = 100
