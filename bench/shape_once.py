@@ -13,6 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = f"{ROOT / 'lakehouse_assets'}/"
@@ -48,7 +49,7 @@ class Tracer:
 
     def stop(self) -> dict[str, list[int]]:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         return {name: sorted(lines) for name, lines in self.lines.items()}
 
 
@@ -80,8 +81,7 @@ def main(output: str) -> None:
                 return
             yield event
 
-    table_run.materialize = traced
-    with tempfile.TemporaryDirectory() as folder:
+    with patch.object(table_run, "materialize", traced), tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(SITE)
         os.environ["PYTHONPATH"] = f"{folder}:{ROOT}"
         os.environ[OUTPUT] = output
