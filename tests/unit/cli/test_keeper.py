@@ -40,10 +40,10 @@ print(child.pid, flush=True)
 time.sleep(600)
 """
 PARENT = f"""
-import os, sys
+import fcntl, signal, sys
 from lakehouse_assets.cli.keeper import kept
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, and children inherit that
 lock = open(sys.argv[1])
-import fcntl
 fcntl.flock(lock, fcntl.LOCK_EX)
 keeper = kept([sys.executable, "-c", {SERVICE!r}], lock.fileno())
 print(keeper.pid, flush=True)
