@@ -81,7 +81,7 @@ test-versions: setup ## Test the worker on the Spark and Iceberg versions of EMR
 	$(PYTHON) -m tests.versions
 	$(PYTHON) -m pytest tests/integration/test_versions.py
 
-test-fast: .venv/.synced ## Run the tests that need no JVM and no server and take no time, in about a minute
+test-fast: .venv/.synced ## Run the tests that need no JVM and no server and take no time, in some minutes
 	scripts/in_memory $(PYTHON) -m pytest -n 2 -m fast
 
 # What it writes is reviewed like code: a test that takes over 20 seconds must say why, see tests/durations.py.
@@ -92,7 +92,7 @@ durations: setup ## Write down how long the tests of `make test` take, on a mach
 snapshot: .venv/.synced ## Rewrite the texts of the whole code location and of the component's schema, to be reviewed
 	UPDATE_SNAPSHOT=1 $(PYTHON) -m pytest -q tests/unit/test_definitions.py tests/unit/test_component.py
 
-bench: setup ## Measure, side by side (some minutes; NAMES="backfill runs" for some of it)
+bench: setup ## Measure, side by side (two hours; NAMES="backfill runs" for some of it)
 	$(PYTHON) -m bench $(NAMES)
 
 options: .venv/.synced ## Rewrite docs/options.md, the reference of all options, from the docstrings
