@@ -158,28 +158,24 @@ class OwnReads(CommitPart):
     schema: Schema
 
     def refuse(self, now: Table) -> None:
-        """Raises as refuse_outdated_reads()."""
-        refuse_outdated_reads(now, self.read, self.region, self.schema)
-
-
-def refuse_outdated_reads(table: Table, read: int | None, region: Region, schema: Schema) -> None:
-    """Raises HeadMoved if a region's rows differ from the snapshot that was read, or that has expired."""
-    if table.metadata.current_snapshot_id == read or _only_rewritten_since(table, read):
-        return
-    name = f"table {'.'.join(table.name())}, {keys_text(region.keys)}"
-    then = table.metadata.snapshot_by_id(read) if read is not None else None
-    if read is not None and then is None:
-        raise HeadMoved(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
-    before, now = then.manifests(table.io) if then else [], live_manifests(table)
-    # Manifests are immutable: files listed by the same manifests are the same.
-    common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in now}
-    place = FilesInRegion(region, table, schema)
-    sides = (_files(table, place, [m for m in side if m.manifest_path not in common]) for side in (before, now))
-    if changed := set.symmetric_difference(*sides):
-        raise HeadMoved(
-            f"{name}: its step has read the table as of snapshot {read or 'none'}, and others have changed its rows "
-            f"meanwhile, in {len(changed)} files such as {min(changed)[0]}"
-        )
+        """Raises HeadMoved if the region's rows differ from the snapshot that was read, or that has expired."""
+        read = self.read
+        if now.metadata.current_snapshot_id == read or _only_rewritten_since(now, read):
+            return
+        name = f"table {'.'.join(now.name())}, {keys_text(self.region.keys)}"
+        then = now.metadata.snapshot_by_id(read) if read is not None else None
+        if read is not None and then is None:
+            raise HeadMoved(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
+        before, after = then.manifests(now.io) if then else [], live_manifests(now)
+        # Manifests are immutable: files listed by the same manifests are the same.
+        common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in after}
+        place = FilesInRegion(self.region, now, self.schema)
+        sides = (_files(now, place, [m for m in side if m.manifest_path not in common]) for side in (before, after))
+        if changed := set.symmetric_difference(*sides):
+            raise HeadMoved(
+                f"{name}: its step has read the table as of snapshot {read or 'none'}, and others have changed its "
+                f"rows meanwhile, in {len(changed)} files such as {min(changed)[0]}"
+            )
 
 
 def _only_rewritten_since(table: Table, read: int | None) -> bool:
