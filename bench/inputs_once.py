@@ -33,7 +33,8 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     pinned = time.monotonic() - start
 
     os.environ.update(environment())
-    from lakehouse_assets.worker.session import TableCredentials, build_session, configure, reading
+    from lakehouse_assets.worker.inputs import reading
+    from lakehouse_assets.worker.session import TableCredentials, build_session, configure
 
     properties = catalog_properties(settings)
     spark = configure(build_session(spark_conf(settings, {})), (live_catalogs if live else spark_catalogs)(properties))

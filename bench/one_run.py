@@ -11,6 +11,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.in_flight import FIRST, LAST
 from lakehouse_assets.run.resource import Lakehouse
@@ -36,6 +37,6 @@ def materialize(
     resources = {"lakehouse": lakehouse(settings)}
     with dg.DagsterInstance.get() as instance:
         tags = span if first else {}
-        result = dg.materialize([table_asset(table)], instance=instance, resources=resources, tags=tags)
+        result = dg.materialize([table_asset(table, EXTENSIONS)], instance=instance, resources=resources, tags=tags)
         stats = instance.get_run_stats(result.run_id)
     return result, stats.start_time or 0.0, stats.end_time or 0.0

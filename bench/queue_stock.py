@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.queue.sensor import EVERY_SECONDS
 from lakehouse_assets.queue.source import sqs_client
 from lakehouse_assets.run.asset import table_asset
@@ -34,7 +35,7 @@ def stock(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest]:
 
 
 defs = dg.Definitions(
-    [table_asset(TABLE)],
+    [table_asset(TABLE, EXTENSIONS)],
     sensors=[stock],
     resources={"lakehouse": FaultyLakehouse(SETTINGS)},
     executor=dg.in_process_executor,

@@ -10,20 +10,23 @@ import dagster as dg
 from lakehouse_assets.declare.location import dependency_problems
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.hot.definitions import source_definitions
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.definitions import maintenance
-from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.executor import patient_executor
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 
-def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
+def code_location(
+    *domains: Domain, resources: Mapping[str, Any] | None = None, extensions: Sequence[Extension] = EXTENSIONS
+) -> dg.Definitions:
     """Builds the definitions of a code location for this environment.
 
     resources: Dagster resources for the domains' own assets, by key; a key ``lakehouse`` replaces the default one.
+    extensions: features that take part in runs and add definitions; to add one, pass ``[*EXTENSIONS, yours]``.
     Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
     Example:
@@ -34,22 +37,24 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
         ['shop/orders']
     """
     settings = location_settings(domains)
-    parts = [domain.definitions(settings) for domain in domains]
-    defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources))
+    parts = [domain.definitions(settings, extensions) for domain in domains]
+    defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources, extensions))
     if problems := dependency_problems(defs):
         raise DeclarationError(*problems)
     return defs
 
 
 def shared_definitions(
-    domains: Sequence[Domain], settings: Settings, resources: Mapping[str, Any] | None = None
+    domains: Sequence[Domain],
+    settings: Settings,
+    resources: Mapping[str, Any] | None = None,
+    extensions: Sequence[Extension] = EXTENSIONS,
 ) -> dg.Definitions:
     """Returns what a code location has once."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
         maintenance(tables, settings, [domain.name for domain in domains]),
-        queue_definitions(tables, settings),
-        source_definitions(tables, settings),
+        *(extension.definitions(tables, settings) for extension in extensions),
         dg.Definitions(
             jobs=[plan_job(tables), rollback_job(tables)],
             resources={"lakehouse": Lakehouse(settings), **(resources or {})},

@@ -29,6 +29,7 @@ from lakehouse_assets.build_location import shared_definitions
 from lakehouse_assets.declare.field_docs import field_docs
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
 
@@ -337,7 +338,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
         domains = [component.declared_domain for component in together]
         settings = location_settings(domains, has_others=True)
-        (own,) = (domain.definitions(settings) for domain in domains if domain.name == self.domain)
+        (own,) = (domain.definitions(settings, EXTENSIONS) for domain in domains if domain.name == self.domain)
         is_first = self.domain == domains[0].name
         return dg.Definitions.merge(own, shared_definitions(domains, settings)) if is_first else own
 

@@ -21,12 +21,8 @@ class BadRunTag(LakehouseError, ValueError):
     """A run's tag has an unknown value. Nothing was changed."""
 
 
-class InputsMoved(PublishRefused):
-    """Inputs that workers can't read as of a snapshot changed after the run pinned them. Staging again may help."""
-
-
-class HeadMoved(PublishRefused):
-    """Other commits changed what the staged rows depend on: stage again on the current table."""
+class StageAgain(PublishRefused):
+    """Others changed what the staged rows depend on: they must be staged again, on the current table."""
 
 
 class RolledBack(PublishRefused):

@@ -22,6 +22,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment import output
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests import durations
@@ -137,7 +138,7 @@ class Lake:
         """One run for the partitions from first to last; never raises: look at ``success``."""
         span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last or first}
         return dg.materialize(
-            [table_asset(table)],
+            [table_asset(table, EXTENSIONS)],
             instance=self.instance,
             resources={"lakehouse": Lakehouse(self.settings)},
             tags={**(span if first else {}), **(tags or {})},

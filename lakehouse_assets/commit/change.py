@@ -44,7 +44,7 @@ from lakehouse_assets.commit.staged import StagedChunk, distinct_files, nulls_in
 from lakehouse_assets.commit.tokens import is_rolled_back, keeps_rows_since
 from lakehouse_assets.declare.columns import spec_text
 from lakehouse_assets.declare.region import Region, Relation
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import PublishRefused, StageAgain
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.wire.work import Bound
 
@@ -319,7 +319,7 @@ class RowChanges(RunChange):
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
 
-        Raises HeadMoved if others changed files that these could meet, PublishRefused if the changes don't fit the
+        Raises StageAgain if others changed files that these could meet, PublishRefused if the changes don't fit the
         table.
         """
         self.refuse_unfit(table, missing)
@@ -333,7 +333,7 @@ class RowChanges(RunChange):
             )
         for chunk in self.staged:
             if moved := next(self._moved(table, chunk), None):
-                raise HeadMoved(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
+                raise StageAgain(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
         return self._plan(table)
 
     def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -15,11 +16,14 @@ class CommitPart:
     Each attempt of publish() asks the parts in order, with the current table.
     """
 
+    reads_table: ClassVar[bool] = False
+    """Whether the staged rows depend on the table's own, so that other commits can disturb them."""
+
     def change(self, transaction: Transaction) -> None:
-        """Changes the table before rows are planned. Raises PublishRefused or HeadMoved."""
+        """Changes the table before rows are planned. Raises PublishRefused or StageAgain."""
 
     def refuse(self, now: Table) -> None:
-        """Raises PublishRefused or HeadMoved if the table must not get the commit."""
+        """Raises PublishRefused or StageAgain if the table must not get the commit."""
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
         """Returns entries for the snapshot's summary."""

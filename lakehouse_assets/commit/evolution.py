@@ -41,7 +41,7 @@ from lakehouse_assets.commit.schema_policy import (
     verdicts,
 )
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import PublishRefused, StageAgain
 from lakehouse_assets.type_text import parse_type
 
 CHANGES = {"schema_change": "lakehouse.schema-change", "layout_change": "lakehouse.layout-change"}
@@ -153,7 +153,7 @@ class Evolution(CommitPart):
     def change(self, transaction: Transaction) -> None:
         """Evolves the current table, so that the staged files fit it; does nothing if another run already has.
 
-        Raises HeadMoved if somebody changed it otherwise, PublishRefused if the policies refuse a difference.
+        Raises StageAgain if somebody changed it otherwise, PublishRefused if the policies refuse a difference.
         """
         if not self.applied:
             return
@@ -165,7 +165,7 @@ class Evolution(CommitPart):
             _apply(transaction, table, now)
             if shape_text(transaction.table_metadata) == shape_text(self.target.metadata):
                 return
-        raise HeadMoved(
+        raise StageAgain(
             f"table {table.identifier}: somebody else changed its columns, partitions or sort order since this run "
             f"began ({'; '.join(map(str, self.applied))})"
         )

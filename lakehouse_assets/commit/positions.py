@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lakehouse_assets.commit.commit_part import CommitPart
-from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.wire.work import ReadOn
 
 POSITIONS = "lakehouse.positions"
@@ -81,14 +81,14 @@ class PositionUpdate(CommitPart):
     """The positions when the run was staged."""
 
     def refuse(self, now: Table) -> None:
-        """Raises HeadMoved if another run has read on, or the position is unknown."""
+        """Raises StageAgain if another run has read on, or the position is unknown."""
         if not self.to:
             return
         positions = read_on(now.metadata)
         for name in self.to:
             if (found := positions.text(name)) != (since := self.since.text(name)):
                 table = ".".join(now.name())
-                raise HeadMoved(f"table {table}: another run has read on in {name}, from {since} to {found}")
+                raise StageAgain(f"table {table}: another run has read on in {name}, from {since} to {found}")
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
         """Returns the entry of the positions, if any."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import singledispatch
+from typing import ClassVar
 
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
@@ -25,7 +26,7 @@ from lakehouse_assets.commit.manifests import Entries, live_manifests
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.modes import MERGE_MODE, Append, Merge, Overwrite
 from lakehouse_assets.declare.region import Region
-from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.wire.work import MergeWork
 
@@ -151,6 +152,7 @@ def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntr
 class OwnReads(CommitPart):
     """Refuses to replace rows that a step read of its own table, if others changed them meanwhile."""
 
+    reads_table: ClassVar[bool] = True
     read: int | None
     """The snapshot that the step read, if any."""
     region: Region
@@ -158,21 +160,21 @@ class OwnReads(CommitPart):
     schema: Schema
 
     def refuse(self, now: Table) -> None:
-        """Raises HeadMoved if the region's rows differ from the snapshot that was read, or that has expired."""
+        """Raises StageAgain if the region's rows differ from the snapshot that was read, or that has expired."""
         read = self.read
         if now.metadata.current_snapshot_id == read or _only_rewritten_since(now, read):
             return
         name = f"table {'.'.join(now.name())}, {keys_text(self.region.keys)}"
         then = now.metadata.snapshot_by_id(read) if read is not None else None
         if read is not None and then is None:
-            raise HeadMoved(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
+            raise StageAgain(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
         before, after = then.manifests(now.io) if then else [], live_manifests(now)
         # Manifests are immutable: files listed by the same manifests are the same.
         common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in after}
         place = FilesInRegion(self.region, now, self.schema)
         sides = (_files(now, place, [m for m in side if m.manifest_path not in common]) for side in (before, after))
         if changed := set.symmetric_difference(*sides):
-            raise HeadMoved(
+            raise StageAgain(
                 f"{name}: its step has read the table as of snapshot {read or 'none'}, and others have changed its "
                 f"rows meanwhile, in {len(changed)} files such as {min(changed)[0]}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt, read_json
-from lakehouse_assets.wire.work import CAUSE, FORMAT_VERSION, OUT_OF_REACH, Cause, Durable
+from lakehouse_assets.wire.work import CAUSE, OUT_OF_REACH, Cause, Durable
 
 Found = TypeVar("Found")
 
@@ -53,6 +54,11 @@ class Journal:
         Raises OSError if the storage can't be read: the receipts may exist.
         """
         return [receipt for receipt in self._map(self._receipt, chunks).values() if receipt]
+
+    def staged_on(self, chunks: Iterable[int]) -> int | None:
+        """Returns the snapshot on which most of these chunks were staged. Raises as receipts()."""
+        found = Counter(receipt.base_snapshot_id for receipt in self.receipts(chunks))
+        return found.most_common(1)[0][0] if found else None
 
     def find(self, attempts: Iterable[Attempt]) -> dict[int, Receipt]:
         """Finds the receipts of exactly this work, by chunk. Raises as receipts()."""
@@ -108,11 +114,11 @@ class Journal:
 
         def parse(text: str) -> AttemptRecord:
             fields = json.loads(text)
-            if (version := fields["version"]) != FORMAT_VERSION:
+            if (version := fields["version"]) != AttemptRecord.FORMAT:
                 raise ForeignVersion(
-                    f"{location} records an attempt in version {version}, this code reads version {FORMAT_VERSION}. "
-                    "A worker may run, so no second one is started, and nothing was published. Materialize the "
-                    "partitions anew (a new run, not a re-execution from failure), or resume the run with the code "
+                    f"{location} records an attempt in version {version}, this code reads version "
+                    f"{AttemptRecord.FORMAT}. A worker may run, so no second one is started, and nothing was published. Materialize "
+                    "the partitions anew (a new run, not a re-execution from failure), or resume the run with the code "
                     "that wrote the file"
                 )
             return AttemptRecord.from_json(fields)

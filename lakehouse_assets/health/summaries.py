@@ -19,9 +19,11 @@ from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestFile
 
 from lakehouse_assets.commit.deletes import sequence
 from lakehouse_assets.commit.manifests import values_of
-from lakehouse_assets.wire.work import FORMAT_VERSION
 
 logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""The version of stored summaries."""
 
 
 class LiveFile(NamedTuple):
@@ -171,7 +173,7 @@ def _manifest(kept: str) -> tuple[str, int]:
 
 def _header(uuid: UUID, limits: SizeLimits) -> str:
     # With the fields, so that code which counts other fields reads the manifests again.
-    return json.dumps({"version": FORMAT_VERSION, "table": str(uuid), "limits": limits, "fields": FIELDS})
+    return json.dumps({"version": FORMAT, "table": str(uuid), "limits": limits, "fields": FIELDS})
 
 
 def _tagged(value: Any) -> Mapping[str, str]:

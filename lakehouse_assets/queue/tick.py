@@ -17,6 +17,7 @@ from lakehouse_assets.queue.messages import Wanted
 from lakehouse_assets.queue.strikes import EndedRun, MemoryStore, QueueMemory, learn
 from lakehouse_assets.run.in_flight import ENDED, FIRST, LAST, PARTITION, Flight, flights, tags_of_location
 from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.queue_part import QueueRecords
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
@@ -95,8 +96,8 @@ class Runs:
         table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
         if table is None:  # no longer declared
             return
-        plans, token = self.plans_of(table.identifier), chain_head(self.instance, run)
-        covers, failed = plans.covers(token), plans.failed(token)
+        recorded, token = QueueRecords(self.plans_of(table.identifier)), chain_head(self.instance, run)
+        covers, failed = recorded.covers(token), recorded.failed(token)
         covered = covers.names() if covers else self._asked_for(run, table, waiting)
         if failed and failed.run_id != run.run_id:  # an earlier attempt's
             failed = None

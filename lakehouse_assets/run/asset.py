@@ -17,6 +17,7 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.output import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
@@ -26,8 +27,8 @@ warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
 
-def table_asset(table: Table) -> dg.AssetsDefinition:
-    """Makes the Dagster asset of a declared table."""
+def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefinition:
+    """Makes the Dagster asset of a declared table. extensions: take part in its runs."""
 
     @dg.asset(
         key=table.key,
@@ -63,7 +64,7 @@ def table_asset(table: Table) -> dg.AssetsDefinition:
         from lakehouse_assets.run.table_run import materialize  # slow to import, and only runs need it
 
         try:
-            yield from materialize(context, table, lakehouse)
+            yield from materialize(context, table, lakehouse, extensions)
         except Exception as error:
             keep_verdicts(context.instance, context.run, context.get_step_execution_context().step.key)
             redact(error)
@@ -117,7 +118,7 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
         from lakehouse_assets.run.what_if import COLUMNS, all_differences, failing_tables
 
         chosen = chosen_tables(config.tables, tables)
-        location = dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": lakehouse})
+        location = dg.Definitions([table_asset(table, ()) for table in tables], resources={"lakehouse": lakehouse})
         try:
             rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs

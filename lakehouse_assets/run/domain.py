@@ -16,6 +16,7 @@ from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.extension import Extension
 
 # Dagster calls it beta; its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
@@ -53,11 +54,14 @@ class Domain:
         """The keys of its tables and assets."""
         return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
 
-    def definitions(self, settings: Settings) -> dg.Definitions:
-        """Returns its assets and schedules, and a sensor if an asset has an automation condition."""
+    def definitions(self, settings: Settings, extensions: Sequence[Extension]) -> dg.Definitions:
+        """Returns its assets and schedules, and a sensor if an asset has an automation condition.
+
+        extensions: take part in its tables' runs.
+        """
         by_hand = settings.by_hand
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
-        assets = [*map(table_asset, self.tables), *self.assets]
+        assets = [*(table_asset(table, extensions) for table in self.tables), *self.assets]
         automated = any(spec.automation_condition for asset in assets for spec in asset.specs)
         return dg.Definitions(
             assets=assets,

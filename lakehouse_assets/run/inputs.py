@@ -1,4 +1,4 @@
-"""The inputs of a run: pins and positions."""
+"""The inputs of a run: which versions it reads, and how far."""
 
 from __future__ import annotations
 
@@ -7,26 +7,42 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import dagster as dg
 from dagster._core.definitions.data_version import INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX
 from dagster._core.execution.plan.execute_step import _build_data_version_tags, _get_input_provenance_data
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.commit_part import SummaryEntries
+from lakehouse_assets.commit.commit_part import CommitPart, SummaryEntries
 from lakehouse_assets.commit.pins import INPUTS, gone, pin_inputs, set_tags
 from lakehouse_assets.commit.positions import READER, PositionUpdate, read_on
+from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.strategies import OwnReads
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import PublishRefused
 from lakehouse_assets.keys_text import parts_of
-from lakehouse_assets.run.jobs import FILE_COLUMNS, PINNED, READS, markdown_table, shown_table
-from lakehouse_assets.run.plan import ANEW, RunPlan, plans_of
+from lakehouse_assets.run.extension import RunHook, Shown
+from lakehouse_assets.run.jobs import FILE_COLUMNS, FILES, PINNED, READS, markdown_table, shown_table
+from lakehouse_assets.run.plan import ANEW
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.run_tags import RunTags
 from lakehouse_assets.wire.receipts import Receipt
-from lakehouse_assets.wire.work import MAIN, Pin, Position, ReadOn, table_and_ref
+from lakehouse_assets.wire.work import (
+    MAIN,
+    HookWork,
+    Pin,
+    Position,
+    ReadOn,
+    decode,
+    encode,
+    table_and_ref,
+)
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.table_run import Staged, TableRun
 
 logger = logging.getLogger(__name__)
 
@@ -34,34 +50,109 @@ LONGEST = 4096
 """In characters: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
 SHOWN = 50
+Pins = tuple[Pin, ...]
 
 
-def pins_of(lakehouse: Lakehouse, table: Table, token: str) -> tuple[Pin, ...]:
-    """Pins the run's inputs. Raises as pin_inputs()."""
-    if not (table.dep_names or table.reads):
-        return ()
-    journal = plans_of(lakehouse, table.identifier).journal(token)
-    catalog = with_retries(lakehouse.catalog)
-    return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, journal.io, journal.folder)
-
-
-def refuse_unpinned(lakehouse: Lakehouse, table: Table, plan: RunPlan) -> None:
-    """Raises PublishRefused if a pinned snapshot of an input is gone."""
-    if plan.inputs and (problems := gone(plan.inputs, with_retries(lakehouse.catalog))):
-        raise PublishRefused(
-            f"table {table.identifier}: the run {plan.token}, which this one resumes, can't read its inputs as they "
-            f"were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
-        )
-
-
-def upstream_tags(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dict[str, str]:
-    """Returns the tags that name the versions of the deps that Dagster knew as this run began.
+class Upstream(RunHook):
+    """The versions of the deps that Dagster knew as the run began: their tags tell it whether the rows are current.
 
     A resumed run reports its predecessor's, because it reads that one's pins.
     """
-    step = context.get_step_execution_context()
-    tags = _build_data_version_tags(dg.DataVersion(""), "", _get_input_provenance_data(key, step), False)
-    return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
+
+    name: ClassVar[str] = "upstream"
+
+    def plan(self, run: TableRun, now: TableMetadata) -> Any:
+        """Returns the tags."""
+        step = run.context.get_step_execution_context()
+        provenance = _get_input_provenance_data(run.table.key, step)
+        tags = _build_data_version_tags(dg.DataVersion(""), "", provenance, False)
+        return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
+
+    def tags(self, run: TableRun) -> Mapping[str, str]:
+        """Returns the tags of the plan."""
+        found: Mapping[str, str] = run.plan.extensions.get(self.name, {})
+        return found
+
+
+class Inputs(RunHook):
+    """The versions of the tables that a run reads, and what its step has read of their changes."""
+
+    name: ClassVar[str] = "inputs"
+
+    def __init__(self) -> None:
+        self.pins: Pins = ()
+        self.read_on: ReadOn | None = None
+
+    def plan(self, run: TableRun, now: TableMetadata) -> Any:
+        """Pins the inputs. Raises as pin_inputs()."""
+        return encode(Pins, self._pinned(run))
+
+    def _pinned(self, run: TableRun) -> Pins:
+        table, catalog = run.table, with_retries(run.lakehouse.catalog)
+        return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, run.journal.io, run.journal.folder)
+
+    def resume(self, run: TableRun) -> None:
+        """Raises PublishRefused if a pinned snapshot is gone."""
+        if self.pins and (problems := gone(self.pins, with_retries(run.lakehouse.catalog))):
+            raise PublishRefused(
+                f"table {run.table.identifier}: the run {run.plan.token}, which this one resumes, can't read its "
+                f"inputs as they were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
+            )
+
+    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+        """Takes the pins of the plan; pins the inputs again if all is staged again."""
+        self.pins = decode(Pins, run.plan.extensions.get(self.name, [])) if number == 1 else self._pinned(run)
+        self.read_on = read_on_of(run.table, now.metadata, run.context.run.tags)
+
+    def work(self, run: TableRun) -> HookWork | None:
+        """Returns the pins, and the positions from which changes are read."""
+        told = {"pins": encode(Pins, self.pins), "read_on": encode(ReadOn | None, self.read_on)}
+        return HookWork("lakehouse_assets.worker.inputs:ReadInputs", told) if self.pins else None
+
+    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+        """Names the inputs in the summary. Checks the table itself if the step has read it."""
+        yield entry_of(self.pins)
+        if own := next((pin for pin in self.pins if pin.name == run.table.identifier), None):
+            yield OwnReads(own.snapshot_id, run.region_of(staged.chunks), staged.forks[0].schema)
+
+    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns the pins, and what was read of them."""
+        as_changes = read_to(fork.receipt for fork in forks)
+        return Shown(dict(ui_metadata(run.table, self.pins, as_changes, self.read_on)))
+
+
+class Positions(RunHook):
+    """How far the table has read its inputs and its source: a part of each commit."""
+
+    name: ClassVar[str] = "positions"
+    to: Mapping[str, str] | None = None
+    """None if nothing is published: an earlier process did it."""
+    since: ReadOn
+
+    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+        """Reads the positions at staging."""
+        self.since = read_on(now.metadata)
+
+    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+        """Returns the update of the positions."""
+        self.to = read_to(fork.receipt for fork in staged.forks)
+        return [PositionUpdate(self.to, self.since)]
+
+    def published(self, run: TableRun, keys: Sequence[str]) -> None:
+        """Keeps what the table has not read yet from expiry."""
+        if self.to is None or self.to:
+            keep_unread(run.lakehouse, run.table.identifier)
+
+
+class DropZoneFiles(RunHook):
+    """The files of the drop zone that each partition was made from."""
+
+    name: ClassVar[str] = "files"
+
+    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns them by partition."""
+        found = files_by_key(fork.receipt for fork in forks)
+        return Shown(of_key={key: {FILES: files} for key, files in found.items()})
 
 
 def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
@@ -150,10 +241,10 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
     return ReadOn() if reads_all else read_on(metadata)
 
 
-def position_update(receipts: Iterable[Receipt], staged_on: TableMetadata) -> PositionUpdate:
-    """Returns the run's update of positions. staged_on: the table at staging."""
-    to = {name: position for receipt in receipts for name, position in receipt.read_to.items()}
-    return PositionUpdate(to, read_on(staged_on)) if to else PositionUpdate()
+def read_to(receipts: Iterable[Receipt]) -> dict[str, str]:
+    """Returns how far a run's steps have read: input or source → position."""
+    told = [work for receipt in receipts for work in receipt.extensions.values() if isinstance(work, Mapping)]
+    return {name: position for one in told for name, position in one.get("read_to", {}).items()}
 
 
 def keep_unread(lakehouse: Lakehouse, table: str) -> None:

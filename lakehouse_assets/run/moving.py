@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
+from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, SourceLost
-from lakehouse_assets.run.inputs import read_on_of
+from lakehouse_assets.run.extension import RunHook, Shown
+from lakehouse_assets.run.inputs import read_on_of, read_to
 from lakehouse_assets.run.run_tags import ACCEPT_LOSS, READ_ALL, RunTags
 from lakehouse_assets.step.window import MOVE
-from lakehouse_assets.wire.work import SourceRange
+from lakehouse_assets.wire.work import HookWork, ReadOn, SourceRange, decode, encode
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.table_run import TableRun
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +35,42 @@ MOVE_REST = (
     f"If those rows are to be given up, materialize with the run tag {ACCEPT_LOSS}: true, which moves what is still "
     "there and nothing twice; else roll the table forward, or restore the source"
 )
+
+
+class MoveSource(RunHook):
+    """The rows of its table's source that a run moves."""
+
+    name: ClassVar[str] = "source"
+    range: SourceRange | None = None
+    known: ReadOn | None = None
+
+    def plan(self, run: TableRun, now: TableMetadata) -> Any:
+        """Decides which rows are moved. Raises as source_range()."""
+        return encode(SourceRange | None, source_range(run.table, now, run.context.run.tags))
+
+    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+        """Takes the range of the plan; decides again if all is staged again."""
+        self.known = read_on_of(run.table, now.metadata, run.context.run.tags)
+        if number > 1:
+            self.range = source_range(run.table, now.metadata, run.context.run.tags)
+        elif planned := run.plan.extensions.get(self.name):
+            self.range = decode(SourceRange, planned)
+
+    def work(self, run: TableRun) -> HookWork | None:
+        """Returns the range, and the position before it."""
+        if self.range is None:
+            return None
+        told = {"range": encode(SourceRange, self.range), "read_on": encode(ReadOn | None, self.known)}
+        return HookWork("lakehouse_assets.worker.source_rows:SourceRows", told)
+
+    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns how far rows were moved, and which were given up."""
+        assert run.table.source is not None
+        to = read_to(fork.receipt for fork in forks).get(run.table.source.name)
+        shown = Shown({"moved_to": to or "no further: there was nothing to move"})
+        if self.range and (given_up := self.range.given_up):
+            shown.of_run["given_up"] = given_up
+        return shown
 
 
 def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> SourceRange | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import UUID
 
+import dagster as dg
+from dagster_shared.check import CheckError
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
@@ -23,15 +25,16 @@ from lakehouse_assets.environment.catalog import worker_properties
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.inbox.inbox import Failed, PartitionMessages, RunMessages
-from lakehouse_assets.keys_text import keys_text, parts_of
+from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.code import code_packages, worker_code
 from lakehouse_assets.wire.receipts import read_json
-from lakehouse_assets.wire.work import Assignment, Durable, Pin, ReadOn, RewriteAssignment, SourceRange
+from lakehouse_assets.wire.work import Assignment, Durable, HookWork, RewriteAssignment
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lakehouse_assets.commit.evolution import Evolution
+    from lakehouse_assets.run.table_run import TableRun
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
@@ -39,6 +42,8 @@ ANEW = "Materialize the partitions anew: a new run, not a re-execution from fail
 @dataclass(frozen=True)
 class RunPlan(Durable):
     """The plan of a run. A resumed run follows it, even if the declaration has changed."""
+
+    FORMAT: ClassVar[int] = 2
 
     token: str
     """The id of the run at the head of the resume chain."""
@@ -51,24 +56,34 @@ class RunPlan(Durable):
     """Nested ones with dots."""
     write_mode: str
     code_version: str
-    covers: Mapping[str, PartitionMessages]
-    """What waited in the inbox at planning, by partition."""
     chunks: tuple[Chunk, ...]
     """A chunk's ordinal is its index here."""
-    inputs: tuple[Pin, ...]
-    source: SourceRange | None = None
-    upstream: Mapping[str, str] = field(default_factory=dict)
-    """The tags by which Dagster detects changed upstream assets, from before the pins."""
+    extensions: Mapping[str, Any] = field(default_factory=dict)
+    """What RunHook.plan() returned, by the hook's name."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """All partition keys, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
 
-    def covered(self, table: str) -> RunMessages:
-        """Returns the run's part in the inbox."""
-        made_ms = round(self.made_at.timestamp() * 1000)
-        return RunMessages(table, self.token, tuple(parts_of(self.keys)), self.covers, self.snapshot_id, made_ms)
+    @property
+    def made_ms(self) -> int:
+        """When it was made, in milliseconds since the epoch."""
+        return round(self.made_at.timestamp() * 1000)
+
+    @classmethod
+    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
+        """Reads a plan, or one of version 1, which had the extensions' parts as fields of its own.
+
+        Version 1 was written until December 2026; runs can be resumed for RESUMABLE. Raises ValueError as Durable does.
+        """
+        found = json.loads(data) if isinstance(data, str) else data
+        if isinstance(found, Mapping) and found.get("version") == 1:
+            own = {"version", *(one.name for one in fields(cls))}
+            extensions = {name: part for name, part in found.items() if name not in own and part}
+            found = {name: part for name, part in found.items() if name in own}
+            found |= {"version": cls.FORMAT, "extensions": extensions}
+        return super().from_json(found)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
         """Raises PublishRefused if these keys or this table uuid are not the planned ones."""
@@ -86,7 +101,7 @@ class RunPlan(Durable):
 
 @dataclass(frozen=True)
 class Plans:
-    """The plans of one table's runs, and why runs failed."""
+    """The plans of one table's runs."""
 
     table: str
     io: FileIO
@@ -109,9 +124,9 @@ class Plans:
         location = self.location(token)
 
         def parse(text: str) -> RunPlan:
-            fields = json.loads(text)
+            found = json.loads(text)
             try:
-                return RunPlan.from_json(fields)
+                return RunPlan.from_json(found)
             except ValueError as error:
                 raise ForeignVersion(
                     f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
@@ -123,31 +138,6 @@ class Plans:
     def write(self, plan: RunPlan) -> None:
         """Writes a new plan, before anything starts."""
         plan.write(self.io, self.location(plan.token))
-
-    def covers(self, token: str) -> RunMessages | None:
-        """Returns what a run covers; None without a readable plan. Raises OSError."""
-        try:
-            plan = self.find(token)
-        except ForeignVersion as error:
-            logger.warning("%s", error)
-            return None
-        return plan.covered(self.table) if plan else None
-
-    def keys_of(self, token: str) -> Collection[str] | None:
-        """Returns a run's partitions, as covers()."""
-        covers = self.covers(token)
-        return covers.keys if covers else None
-
-    def failed(self, token: str) -> Failed | None:
-        """Returns why a run failed, if it says so. Raises OSError."""
-        return read_json(self.io, self._failed(token), Failed.from_json)
-
-    def write_failed(self, token: str, failed: Failed) -> None:
-        """Writes why a run failed, over an earlier attempt's note."""
-        failed.write(self.io, self._failed(token))
-
-    def _failed(self, token: str) -> str:
-        return f"{self.prefix}/{token}/failed.json"
 
 
 def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
@@ -213,24 +203,33 @@ def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
     return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)
 
 
+def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
+    """Returns the run's partition keys. Raises PublishRefused if an end of its range is no longer declared."""
+    # Not from run tags: a range run's tags reach every asset in it.
+    if table.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
+        return ()
+    try:
+        return tuple(context.partition_keys)
+    except (CheckError, dg.DagsterError) as error:
+        asked = context.partition_key_range.start, context.partition_key_range.end
+        known = table.partitions.get_partition_keys(dynamic_partitions_store=context.instance)
+        if not (gone := sorted({*asked}.difference(known))):
+            raise
+        there = f"those declared are {keys_text(known)}" if known else "none is declared"
+        raise PublishRefused(
+            f"table {table.identifier}: the run is for the partitions {' to '.join(asked)}, and {' and '.join(gone)} "
+            f"{'is' if len(gone) == 1 else 'are'} not declared (any more); {there}. Nothing was staged or published. "
+            "Materialize the partitions that there are in a new run, or declare the others again"
+        ) from error
+
+
 def first_attempts(
-    table: Table,
-    lakehouse: Lakehouse,
-    plan: RunPlan,
-    journal: Journal,
-    fork_base: ForkBase,
-    run_id: str,
-    *,
-    inputs: Sequence[Pin] = (),
-    read_on: ReadOn | None = None,
-    source: SourceRange | None = None,
-    left_out: Sequence[str] = (),
-    undeclared: Sequence[str] = (),
+    run: TableRun, fork_base: ForkBase, evolution: Evolution, extensions: Mapping[str, HookWork]
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk, by ordinal. run_id: for the services' lists."""
-    merge = strategy_of(table.write_mode).merge
-    settings = lakehouse.settings
-    code, landing = worker_code(table.step, table.checks.values()), lakehouse.landing(table.domain)
+    """Returns the first attempt at each chunk, by ordinal."""
+    table, settings = run.table, run.lakehouse.settings
+    merge, run_id = strategy_of(table.write_mode).merge, run.context.run.run_id
+    code, landing = worker_code(table.step, table.checks.values()), run.lakehouse.landing(table.domain)
     packages = code_packages(table.step, table.checks.values())
     # Without secrets: the worker's environment has them.
     catalog = worker_properties(settings)
@@ -240,29 +239,27 @@ def first_attempts(
         assignment = Assignment(
             table=table.identifier,
             step=table.step,
-            token=plan.token,
+            token=run.plan.token,
             chunk=chunk.ordinal,
             window=window_of(table, chunk, landing),
             fork_base=fork_base.location,
             base_snapshot_id=fork_base.snapshot_id,
-            receipt=journal.receipt_location(chunk.ordinal),
+            receipt=run.journal.receipt_location(chunk.ordinal),
             code_version=table.code_version,
             code=code,
             unique=tuple(table.unique),
             checks=table.checks,
             merge=merge,
-            left_out=tuple(left_out),
-            undeclared=tuple(undeclared),
-            inputs=tuple(inputs),
-            read_on=read_on,
-            source=source,
+            left_out=tuple(evolution.left_out),
+            undeclared=tuple(evolution.undeclared),
+            extensions=extensions,
             compute=table.compute or settings.compute,
             catalog=catalog,
             spark_conf=spark_conf,
         )
         return replace(attempt_of(table, assignment, run_id, chunk.keys), packages=packages)
 
-    return {chunk.ordinal: attempt(chunk) for chunk in plan.chunks}
+    return {chunk.ordinal: attempt(chunk) for chunk in run.plan.chunks}
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:

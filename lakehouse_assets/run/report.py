@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dagster as dg
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
@@ -14,22 +14,27 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
+from lakehouse_assets.commit.commit_part import CommitPart, SummaryEntries
 from lakehouse_assets.commit.deletes import live_rows
+from lakehouse_assets.commit.evolution import CHANGES, evolution_texts
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import AUDIT, Table
-from lakehouse_assets.drive.chunks import Results, WorkerFailure
+from lakehouse_assets.drive.chunks import Chunk, Results, WorkerFailure
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Usage
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
+from lakehouse_assets.run.extension import RunHook, Shown
 from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Assignment, Cause
 
 if TYPE_CHECKING:
-    from lakehouse_assets.run.plan import RunPlan
+    from lakehouse_assets.run.table_run import Staged, TableRun
 
 # Few: they are stored with every materialization.
 ROWS = 5
@@ -38,27 +43,48 @@ MOST_PARTITIONS = 50
 """With previews: each one opens a file in storage."""
 
 
-def run_metadata(
-    table: Table,
-    target: IcebergTable,
-    schema_change: Mapping[str, str],
-    chunks: Sequence[StagedChunk],
-    published: Published,
-    results: Results,
-) -> dict[str, Any]:
+class RunFacts(RunHook):
+    """What every run records in its commit, and shows."""
+
+    name: ClassVar[str] = "run"
+
+    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+        """Returns entries of the snapshot's summary."""
+        facts = {
+            "lakehouse.run-id": run.context.run.run_id,
+            "lakehouse.asset-key": run.table.key.to_user_string(),
+            "lakehouse.partitions": keys_text([key for chunk in staged.chunks for key in chunk.keys]),
+            "lakehouse.code-version": run.table.code_version,
+        }
+        return [SummaryEntries(facts)]
+
+    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns the numbers of the run and of its partitions."""
+        table, shown = run.table, Shown(run_metadata(run, forks))
+        if forks:
+            region = run.region_of([run.plan.chunks[fork.receipt.chunk] for fork in forks])
+            shown.of_key = shown_by_key(table, region, forks)
+        if table.partitions is None and not table.write_mode.replaces:
+            now = with_retries(lambda: run.lakehouse.catalog().load_table(table.identifier))
+            shown.of_run |= rows_now(now, run.published.snapshot_id)
+        return shown
+
+
+def run_metadata(run: TableRun, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
     """Returns the metadata of the whole run.
 
-    results: links and usages of the run's own workers; the receipt of an earlier run's worker names its host.
+    Links and usages are of the run's own workers; the receipt of an earlier run's worker names its host.
     """
+    target, published, results = run.staging.evolution.target, run.published, run.results
     receipts = [chunk.receipt for chunk in chunks]
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
     return {
-        "dagster/table_name": table.identifier,
+        "dagster/table_name": run.table.identifier,
         "dagster/uri": target.location(),
         "dagster/storage_kind": "iceberg",
-        "dagster/column_schema": column_schema(_declared_nulls(target.schema(), table)),
-        **{name: dg.MetadataValue.md(text) for name, text in schema_change.items()},
+        "dagster/column_schema": column_schema(_declared_nulls(target.schema(), run.table)),
+        **{name: dg.MetadataValue.md(text) for name, text in _schema_change(run).items()},
         # Text: JavaScript would round a 64-bit snapshot id.
         "snapshot_id": str(published.snapshot_id),
         "run_rows": sum(r.rows for r in receipts),
@@ -73,6 +99,16 @@ def run_metadata(
         **_usage(results.usages),
         **_merged(receipts),
     }
+
+
+def _schema_change(run: TableRun) -> dict[str, str]:
+    """Reads the snapshot if another process committed: there is no difference any more."""
+    evolution = run.staging.evolution
+    if not run.published.repeated:
+        return evolution_texts(evolution.applied)
+    snapshot = evolution.found.snapshot_by_id(run.published.snapshot_id)
+    summary = snapshot.summary if snapshot else None
+    return {name: text for name, entry in CHANGES.items() if summary and (text := summary[entry])}
 
 
 def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
@@ -203,38 +239,60 @@ def add_metadata(
     step._metadata_accumulator = OutputMetadataAccumulator(per_output_metadata=outputs)
 
 
-def materialized(
-    context: dg.AssetExecutionContext,
-    table: Table,
-    plan: RunPlan,
-    results: Results,
-    of_run: Mapping[str, Any],
-    of_key: Mapping[str, Mapping[str, Any]],
-    version: dg.DataVersion,
-) -> Iterator[dg.MaterializeResult[None]]:
+def log_beginning(run: TableRun, left: Sequence[Chunk]) -> None:
+    """Logs how many chunks are left to stage, and why a resumed run stages some again."""
+    table, plan, log = run.table, run.plan, run.context.log
+    log.info(
+        f"{table.identifier}: {len(plan.keys) or 'no'} partitions, chunks of work: {len(plan.chunks)}, "
+        f"{len(left)} to stage, run token {run.token.text}"
+    )
+    if run.is_planned and left:
+        for text in staged_again(run.journal.receipts(chunk.ordinal for chunk in left), run.staging.attempts):
+            log.info(f"{table.identifier}: {text}")
+
+
+def report_progress(run: TableRun, results: Results) -> None:
+    """Tells the listeners of this process how far the run is."""
+    done = sum(len(run.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
+    total = len(run.plan.keys) or 1
+    report(Progress(run.table.identifier, done, total, results.running, run.started, results.waiting))
+
+
+def log_published(run: TableRun, published: Published) -> Published:
+    """Logs what was published, and returns it."""
+    text = f"{run.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
+    text += " (already done by an earlier attempt)" if published.repeated else ""
+    text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
+    run.context.log.info(text)
+    return published
+
+
+def materialized(run: TableRun, shown: Shown) -> Iterator[dg.MaterializeResult[None]]:
     """Yields the materialization of a published run.
 
-    version: tells downstream assets that rows changed. Raises Failure if some chunks failed, after it has logged the
-    materializations of the others.
+    Raises Failure if some chunks failed, after it has logged the materializations of the others.
     """
+    context, table, plan, results = run.context, run.table, run.plan, run.results
+    version = dg.DataVersion(str(run.published.snapshot_id))  # tells downstream assets that rows changed
+    tags = {name: tag for hook in run.hooks for name, tag in hook.tags(run).items()}
     if table.partitions is None:
-        shown = {**of_key.get(WHOLE, {}), **of_run}
-        yield dg.MaterializeResult(asset_key=table.key, metadata=shown, data_version=version, tags=plan.upstream)
+        metadata = {**shown.of_key.get(WHOLE, {}), **shown.of_run}
+        yield dg.MaterializeResult(asset_key=table.key, metadata=metadata, data_version=version, tags=tags)
         return
     failed = {key for failure in results.failures for key in failure.chunk.keys}
     # Both by key, in this order: the UI would show a result's metadata before a key's.
-    by_key = {key: {**of_key.get(key, {}), **of_run} for key in plan.keys if key not in failed}
+    by_key = {key: {**shown.of_key.get(key, {}), **shown.of_run} for key in plan.keys if key not in failed}
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
         # The tags that Dagster gives to results.
-        made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **plan.upstream}
+        made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **tags}
         for key, metadata in by_key.items():
             context.log_event(dg.AssetMaterialization(table.key, partition=key, metadata=metadata, tags=made_by))
         published_text = f"The other {len(by_key)} partitions are published"
         advice = advice_after(results.failures, added=table.write_mode.adds_again)
         raise staging_failure(table.identifier, published_text, advice, results)
     add_metadata(context, table.key, by_key)
-    yield dg.MaterializeResult(asset_key=table.key, data_version=version, tags=plan.upstream)
+    yield dg.MaterializeResult(asset_key=table.key, data_version=version, tags=tags)
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -22,9 +22,13 @@ from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import PublishRefused, RolledBack
+from lakehouse_assets.run.extension import RunHook
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
 from lakehouse_assets.run.plan import Plans, published_chunks
 from lakehouse_assets.run.run_tags import APPEND_AGAIN, RunTags
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.table_run import Staged, TableRun
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -68,18 +72,26 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
         raise _not_resumable(table, token.text, when)
 
 
-@dataclass(frozen=True)
-class AppendOnce(CommitPart):
-    """Refuses to add rows that a repeated run has added."""
+class AppendOnce(RunHook, CommitPart):
+    """Refuses to add rows that a repeated run has added: before anything is staged, and in the commit."""
 
-    table: Table
-    plans: Plans
-    instance: dg.DagsterInstance
-    run: dg.DagsterRun
+    name: ClassVar[str] = "append_once"
+
+    def __init__(self, run: TableRun) -> None:
+        self.run = run
+
+    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+        """Raises as refuse()."""
+        self.refuse(now)
+
+    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+        """Returns itself."""
+        return [self]
 
     def refuse(self, now: IcebergTable) -> None:
         """Raises as refuse_repeated_append()."""
-        refuse_repeated_append(self.table, now.metadata, self.plans, self.instance, self.run)
+        context = self.run.context
+        refuse_repeated_append(self.run.table, now.metadata, self.run.plans, context.instance, context.run)
 
 
 def refuse_repeated_append(

@@ -23,17 +23,34 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pyiceberg.io import FileIO
 
-FORMAT_VERSION = 1
+
+def encode(kind: Any, value: Any) -> Any:
+    """Returns a value of this type as JSON data; datetimes in ISO 8601."""
+    return _codec(kind).dump_python(value, mode="json")
+
+
+def decode(kind: Any, data: Any) -> Any:
+    """Reads JSON data as a value of this type. Raises ValueError for others."""
+    return _codec(kind).validate_python(data)
+
+
+@cache
+def _codec(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # here: most processes never read or write one
+
+    return TypeAdapter(kind)
 
 
 class Durable:
     """Base of frozen dataclasses that are stored as JSON with a version."""
 
+    FORMAT: ClassVar[int] = 1
+    """The version."""
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def to_fields(self) -> dict[str, Any]:
         """Returns a JSON object; datetimes in ISO 8601."""
-        return {"version": FORMAT_VERSION, **self._codec().dump_python(self, mode="json")}
+        return {"version": self.FORMAT, **encode(type(self), self)}
 
     def to_json(self) -> str:
         """Returns the same as text."""
@@ -50,20 +67,13 @@ class Durable:
         fields = json.loads(data) if isinstance(data, str) else data
         if not isinstance(fields, Mapping):
             raise ValueError("this is no JSON object")
-        if (version := fields.get("version")) != FORMAT_VERSION:
+        if (version := fields.get("version")) != cls.FORMAT:
             raise ValueError(
-                f"this is of version {version!r}, this code reads version {FORMAT_VERSION}: deploy the "
+                f"this is of version {version!r}, this code reads version {cls.FORMAT}: deploy the "
                 "code location and the workers from one build"
             )
-        found: Self = cls._codec().validate_python({name: of for name, of in fields.items() if name != "version"})
+        found: Self = decode(cls, {name: of for name, of in fields.items() if name != "version"})
         return found
-
-    @classmethod
-    @cache
-    def _codec(cls) -> TypeAdapter[Any]:
-        from pydantic import TypeAdapter  # here: most processes never read or write one
-
-        return TypeAdapter(cls)
 
 
 MAIN = "main"
@@ -353,6 +363,16 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True)
+class HookWork:
+    """What an extension tells its part of a worker."""
+
+    hook: str
+    """``module:class`` of a StageHook."""
+    told: Any
+    """JSON data."""
+
+
+@dataclass(frozen=True)
 class Assignment(Work):
     """All that a worker needs to stage one chunk. It is stored, so it holds no secrets."""
 
@@ -382,10 +402,7 @@ class Assignment(Work):
     """Columns that the step returns and the table lacks."""
     undeclared: tuple[str, ...] = ()
     """Columns that only the table has: nulls in new rows; updates keep them."""
-    inputs: tuple[Pin, ...] = ()
-    read_on: ReadOn | None = None
-    """None for a table whose runs can't read on."""
-    source: SourceRange | None = None
+    extensions: Mapping[str, HookWork] = field(default_factory=dict)
     compute: str = "local"
     """As LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -429,11 +446,8 @@ class Assignment(Work):
             "Spark settings": sorted(self.spark_conf.items()),
             "partitions or drop zone": (window.keys, bounds, sorted(window.dimensions.items()), window.landing),
             "table": (self.table, self.fork_base, self.base_snapshot_id),
-            "inputs": sorted(pin.version for pin in self.inputs),
-            "positions in inputs": sorted(self.read_on.positions.items()) if self.read_on else (),
+            **{name: json.dumps(work.told, sort_keys=True) for name, work in self.extensions.items()},
         }
-        if self.source is not None:
-            parts["source"] = self.source.version
         return {name: _digest(part) for name, part in parts.items()}
 
     @property

@@ -152,6 +152,17 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     }
 
 
+WAYS_OUT = (
+    "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds "
+    "all rows once more: delete its rows before)"
+)
+
+
+def changes_unknown(name: str, table: str, why: str) -> ChangesUnknown:
+    """Returns the error for an input or source whose changes since the table's position are unknown."""
+    return ChangesUnknown(f"what changed in {name} since {table} has read it can't be told: {why}. {WAYS_OUT}")
+
+
 def no_input(name: str) -> str:
     """Explains how a table becomes an input of the run."""
     return (

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import Any
 
-from pyiceberg.catalog import load_catalog
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog import table_io, with_retries
-from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, LAKE, REFRESH_ENDPOINT
+from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
 from lakehouse_assets.environment.env_reader import SettingsError, public
-from lakehouse_assets.wire.work import Pin
-from lakehouse_assets.worker.failure import CredentialsExpired, InputDropped, InputMoved, root_message
+from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 
 APP_NAME = "lakehouse worker"
 HADOOP = "spark.hadoop."
@@ -231,43 +229,3 @@ class TableCredentials:
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None
-
-
-@contextmanager
-def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
-    """Provides the pinned tables as ``lake``. Raises InputMoved and InputDropped.
-
-    If the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give those for the files:
-    then it is compared with the pins before and after.
-    """
-    if not credentials.vended:
-        for table, location in {pin.table: pin.metadata for pin in pins}.items():
-            called = f"table => {literal(table)}, metadata_file => {literal(location)}"
-            spark.sql(f"CALL {LAKE}.system.register_table({called})")
-        yield
-        _refuse_dropped(spark, dict.fromkeys(pin.table for pin in pins))
-        return
-    _refuse_moved(pins, credentials.catalog)
-    yield
-    _refuse_moved(pins, credentials.catalog)
-
-
-def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
-    """Raises InputDropped: a step that drops a table of its own catalog meant everybody's."""
-    for table in tables:
-        try:
-            spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs
-        except AnalysisException:
-            raise InputDropped(
-                f"the step dropped {table}, of which it has a copy of its own: a step only reads the lake"
-            ) from None
-
-
-def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
-    catalog = load_catalog(LAKE, **properties) if pins else None
-    for pin in pins:
-        metadata = catalog.load_table(pin.table).metadata if catalog else None
-        ref = metadata.refs.get(pin.ref) if metadata else None
-        found = (metadata and metadata.table_uuid, ref and ref.snapshot_id)
-        if found != (pin.uuid, pin.snapshot_id):
-            raise InputMoved(f"{pin.table} has snapshot {found[1]} now, and the run has pinned {pin.snapshot_id}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from asyncio import CancelledError
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
@@ -13,19 +16,42 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse_assets.files.drop_zone import wrong_files_told
-from lakehouse_assets.step.window import take_opened
+from lakehouse_assets.step.window import Window, take_opened
 from lakehouse_assets.wire.code import step_of
 from lakehouse_assets.wire.receipts import FailedCheck, Receipt
 from lakehouse_assets.wire.work import Assignment, Merged
 from lakehouse_assets.worker.changes import extra_columns
-from lakehouse_assets.worker.failure import check_code, check_imported, root_message
-from lakehouse_assets.worker.inputs import InputChanges, ReadingWindow, refuse_unhandled_deletes
+from lakehouse_assets.worker.failure import check_code, check_imported, no_input, root_message
+from lakehouse_assets.worker.hook import ChunkContext, open_hooks
 from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
-from lakehouse_assets.worker.session import TableCredentials, committed_metadata, reading, register
+from lakehouse_assets.worker.session import TableCredentials, committed_metadata, register
 
 # Not Exceptions: raised by a step, they would end the worker without a report. A person raises KeyboardInterrupt.
 EXITS = (SystemExit, CancelledError)
+
+
+Offers = Mapping[str, Callable[..., DataFrame]]
+
+
+@dataclass(frozen=True)
+class StagingWindow(Window):
+    """The window of a step that a worker runs. Its extensions offer some of its methods."""
+
+    table: str = field(kw_only=True, repr=False, compare=False)
+    offers: Offers = field(kw_only=True, repr=False, compare=False)
+
+    def changes(self, table: str) -> DataFrame:
+        """Returns the changes of an input since the table's own last commit."""
+        if (read := self.offers.get("changes")) is None:
+            raise LookupError(f"{no_input(table.removeprefix('lake.'))}. Its inputs are none")
+        return read(table)
+
+    def source_rows(self) -> DataFrame:
+        """Returns the source rows that this run moves."""
+        if (read := self.offers.get("source_rows")) is None:
+            raise LookupError(f"{self.table} has no source: declare source=KafkaTopic(…) or PostgresTable(…)")
+        return read()
 
 
 class StageError(RuntimeError):
@@ -45,10 +71,14 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
         take_opened()  # of an earlier step in this process
-        changes = InputChanges(spark, assignment, io_properties, spark.table(fork).schema)
-        with reading(spark, assignment.inputs, credentials):
-            rows = _checked(_rows(spark, assignment, changes), spark.table(fork).columns, assignment)
-            refuse_unhandled_deletes(rows, assignment, changes)
+        hooks = open_hooks(ChunkContext(spark, assignment, credentials, spark.table(fork).schema))
+        with ExitStack() as reading:
+            for hook in hooks.values():
+                reading.enter_context(hook.reading())
+            offers = {name: read for hook in hooks.values() for name, read in hook.offers().items()}
+            rows = _checked(_rows(spark, assignment, offers), spark.table(fork).columns, assignment)
+            for hook in hooks.values():
+                hook.check(rows)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
         # Copy-on-write copies the files of all matched rows even if no row differs: those copies are left behind.
@@ -65,19 +95,19 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
             merged=merged,
             failed_checks=failed,
             files=take_opened(),
-            read_to=changes.read_to,
+            extensions={name: done for name, hook in hooks.items() if (done := hook.done())},
         )
         check_code(assignment)  # again: the step, and Spark's Python workers, may have imported newer files
         receipt.write(load_file_io(dict(io_properties), assignment.receipt), assignment.receipt)
         return receipt
 
 
-def _rows(spark: SparkSession, assignment: Assignment, changes: InputChanges) -> object:
+def _rows(spark: SparkSession, assignment: Assignment, offers: Offers) -> object:
     """Raises StageError for an exit in the step, which would end this process without a report."""
     try:
         step = step_of(assignment.step).load()
         check_imported(assignment)
-        return step(spark, ReadingWindow(**vars(assignment.window), inputs=changes))
+        return step(spark, StagingWindow(**vars(assignment.window), table=assignment.table, offers=offers))
     except EXITS as error:
         problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
         raise StageError(problem).with_traceback(error.__traceback__) from None

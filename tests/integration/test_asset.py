@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import Lake, advice, failure_text
@@ -167,7 +168,7 @@ def test_an_error_from_java_is_its_root_cause(compute: str, lake: Lake) -> None:
 def test_range_tags_of_a_run_do_not_reach_an_unpartitioned_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_COMPUTE", "inline")
     result = dg.materialize(
-        [table_asset(whole()), table_asset(numbers())],
+        [table_asset(whole(), EXTENSIONS), table_asset(numbers(), EXTENSIONS)],
         instance=lake.instance,
         resources={"lakehouse": Lakehouse(read_settings())},
         tags={

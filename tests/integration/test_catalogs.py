@@ -34,6 +34,7 @@ from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run import table_run
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
@@ -489,7 +490,7 @@ def test_vended_keys_that_run_out_while_workers_stage(
         configured(without_keys(weed, authority), monkeypatch)
         table = numbers(identifier=f"oauth.numbers_{uuid4().hex[:8]}", allow_empty=True)
         result = dg.materialize(
-            [table_asset(table)],
+            [table_asset(table, EXTENSIONS)],
             instance=instance,
             partition_key="2024-01-01",
             resources={"lakehouse": Light(settings)},

@@ -22,6 +22,7 @@ from pyiceberg.types import LongType, NestedField
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
@@ -332,7 +333,9 @@ def left_by_expiry(lake: Lake) -> set[int]:
 
 def stale(lake: Lake, *tables: Table) -> list[str]:
     """Why the UI calls the first day of demo.copy outdated."""
-    graph = dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": None}).resolve_asset_graph()
+    graph = dg.Definitions(
+        [*(table_asset(table, EXTENSIONS) for table in tables)], resources={"lakehouse": None}
+    ).resolve_asset_graph()
     loading = LoadingContextForTest(lake.instance)
     resolver = CachingStaleStatusResolver(lake.instance, graph, loading)
     return [cause.reason for cause in resolver.get_stale_causes(tables[-1].key, "2024-01-01")]

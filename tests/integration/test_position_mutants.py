@@ -15,10 +15,9 @@ from pyspark.sql import DataFrame
 from lakehouse_assets.commit import positions
 from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.run import inputs as of_run
-from lakehouse_assets.run import table_run
 from lakehouse_assets.wire.work import Pin, ReadOn
 from lakehouse_assets.worker import inputs
-from lakehouse_assets.worker.inputs import InputChanges
+from lakehouse_assets.worker.inputs import ReadInputs
 from tests.conftest import Lake
 from tests.integration import test_input_changes as tests
 from tests.integration.test_input_changes import source as source
@@ -75,38 +74,38 @@ def not_copied(patch: Patch) -> None:
 
 def kept_pins(patch: Patch) -> None:
     """A run that begins again, since another has read on, reads up to where it wanted to at first."""
-    pins_of, kept = table_run.pins_of, dict[str, Any]()
-    patch.setattr(table_run, "pins_of", lambda lakehouse, table, of: kept.setdefault(of, pins_of(lakehouse, table, of)))
+    pinned, kept = of_run.Inputs._pinned, dict[str, Any]()
+    patch.setattr(of_run.Inputs, "_pinned", lambda self, run: kept.setdefault(run.token.text, pinned(self, run)))
 
 
 def appends_only(patch: Patch) -> None:
     """Added files are read, whatever else happened."""
     appended = lambda self, pin, since, until: self._appended(pin, since, until, is_empty=False)  # noqa: E731
-    patch.setattr(InputChanges, "_netted", appended)
+    patch.setattr(ReadInputs, "_netted", appended)
 
 
 def not_netted(patch: Patch) -> None:
     """What came and went again shows."""
 
-    def gross(self: InputChanges, pin: Pin, since: int, until: int) -> DataFrame:
+    def gross(self: ReadInputs, pin: Pin, since: int, until: int) -> DataFrame:
         reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
         return reader.table(f"lake.{pin.table}.changes").drop(*inputs.OF_ICEBERG)
 
-    patch.setattr(InputChanges, "_netted", gross)
+    patch.setattr(ReadInputs, "_netted", gross)
 
 
 def with_row_level_deletes(patch: Patch) -> None:
     """Deletes by row are not looked for."""
     patch.setattr(inputs, "_has_deletes", lambda snapshot, io: False)
     appended = lambda self, pin, since, until: self._appended(pin, since, until, is_empty=False)  # noqa: E731
-    patch.setattr(InputChanges, "_netted", appended)
+    patch.setattr(ReadInputs, "_netted", appended)
 
 
 def any_history(patch: Patch) -> None:
     """What was read need not be in the history of what is."""
     between = inputs.snapshots_between
     patch.setattr(inputs, "snapshots_between", lambda *those: between(*those) or [])
-    patch.setattr(InputChanges, "_appended", lambda self, pin, *_, **__: self.spark.table(f"lake.{pin.name}").limit(0))
+    patch.setattr(ReadInputs, "_appended", lambda self, pin, *_, **__: self.spark.table(f"lake.{pin.name}").limit(0))
 
 
 def any_column(patch: Patch) -> None:

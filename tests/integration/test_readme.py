@@ -23,6 +23,7 @@ import pytest
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
 from tests.support.tables import numbers
@@ -112,7 +113,7 @@ def test_the_schedule_of_the_page_fills_yesterday(monkeypatch: pytest.MonkeyPatc
     (block,) = python_blocks(section(AUTOMATE, "Schedules"))
     page: dict[str, Any] = {}
     exec(block.replace("tables_of(tables)", "[tables.orders]"), page)
-    (schedule,) = page["DOMAIN"].definitions(read_settings()).schedules
+    (schedule,) = page["DOMAIN"].definitions(read_settings(), EXTENSIONS).schedules
     with dg.DagsterInstance.ephemeral() as instance, dg.build_schedule_context(instance, datetime(2026, 1, 5, 6)) as at:
         asked = schedule.evaluate_tick(at).run_requests
     assert [request.partition_key for request in asked] == ["2026-01-04"]

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import PublishRefused, SourceLost, SourceUnreachable
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.hot.hot_and_cold import hot_and_cold
 from lakehouse_assets.hot.purge import PURGE, purge_job, purgeable
 from lakehouse_assets.hot.source_sensors import MOVER_TAG, movers_sensor, purges_sensor
@@ -71,7 +72,9 @@ class Ticks:
         of = purges_sensor if purges else movers_sensor
         self.sensor = of(tables, dg.DefaultSensorStatus.RUNNING, lambda: time.time() + self.later)
         self.defs = dg.Definitions(
-            [*map(table_asset, tables)], jobs=[purge_job(tables)], resources={"lakehouse": Lakehouse(lake.settings)}
+            [*(table_asset(table, EXTENSIONS) for table in tables)],
+            jobs=[purge_job(tables)],
+            resources={"lakehouse": Lakehouse(lake.settings)},
         )
 
     def tick(self) -> dg.SensorResult:

@@ -16,6 +16,7 @@ import pytest
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import plan_job, table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.trace import Trace, tree_lines
@@ -54,13 +55,17 @@ def fill(lake: Lake, table: Table, first: str, last: str) -> None:
 
 def traced(lake: Lake, table: Table, partition: str | None, at: datetime | None = None) -> list[str]:
     """The lines, with snapshots, runs, code and times left out."""
-    graph = dg.Definitions([*map(table_asset, TABLES)], resources={"lakehouse": None}).resolve_asset_graph()
+    graph = dg.Definitions(
+        [*(table_asset(table, EXTENSIONS) for table in TABLES)], resources={"lakehouse": None}
+    ).resolve_asset_graph()
     lines = tree_lines(Trace(lake.instance, graph).of(table.key, partition, at))
     return [LEFT_OUT.sub("", line) for line in lines]
 
 
 def snapshots(lake: Lake, table: Table, partition: str) -> Sequence[str]:
-    graph = dg.Definitions([*map(table_asset, TABLES)], resources={"lakehouse": None}).resolve_asset_graph()
+    graph = dg.Definitions(
+        [*(table_asset(table, EXTENSIONS) for table in TABLES)], resources={"lakehouse": None}
+    ).resolve_asset_graph()
     return re.findall(r"snapshot (\d+)", "\n".join(tree_lines(Trace(lake.instance, graph).of(table.key, partition))))
 
 
@@ -99,7 +104,9 @@ def test_what_was_there_at_a_time_is_told_and_what_changed_since_is_not_named(la
     fill(lake, DOUBLED, day, day)
     after = snapshots(lake, DOUBLED, day)
     assert not {*after} & {*before}
-    graph = dg.Definitions([*map(table_asset, TABLES)], resources={"lakehouse": None}).resolve_asset_graph()
+    graph = dg.Definitions(
+        [*(table_asset(table, EXTENSIONS) for table in TABLES)], resources={"lakehouse": None}
+    ).resolve_asset_graph()
     then = "\n".join(tree_lines(Trace(lake.instance, graph).of(DOUBLED.key, day, moment)))
     assert re.findall(r"snapshot (\d+)", then) == before
     assert traced(lake, DOUBLED, day, moment - timedelta(days=1)) == ["demo.doubled 2024-01-01: not materialized"]
@@ -124,7 +131,9 @@ def test_the_plan_names_partitions_whose_input_was_made_anew_and_by_which_run(la
 def planned(lake: Lake) -> list[tuple[str, ...]]:
     """What `lakehouse plan` shows of the tables that are there."""
     location = dg.Definitions(
-        [*map(table_asset, TABLES)], jobs=[plan_job(TABLES)], resources={"lakehouse": Lakehouse(lake.settings)}
+        [*(table_asset(table, EXTENSIONS) for table in TABLES)],
+        jobs=[plan_job(TABLES)],
+        resources={"lakehouse": Lakehouse(lake.settings)},
     )
     done = location.resolve_job_def("lakehouse_plan").execute_in_process(instance=lake.instance)
     (event,) = (one for one in done.all_events if one.is_successful_output)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dagster as dg
 
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.updated import when_updated
 from tests.support.faults import FaultyLakehouse, tiny
@@ -24,7 +25,7 @@ sensor = dg.AutomationConditionSensorDefinition(
 )
 
 defs = dg.Definitions(
-    [up, source, table_asset(down), table_asset(retried)],
+    [up, source, table_asset(down, EXTENSIONS), table_asset(retried, EXTENSIONS)],
     sensors=[sensor],
     resources={"lakehouse": FaultyLakehouse(read_settings())},
     executor=dg.in_process_executor,

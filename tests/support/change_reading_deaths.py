@@ -20,7 +20,7 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.run import table_run
+from lakehouse_assets.run import inputs, report, table_run
 from lakehouse_assets.run.plan import Plans
 from tests.conftest import Lake
 from tests.support import change_reading_steps as steps
@@ -92,9 +92,9 @@ def doomed(stage: Stage, die: Callable[[], None]) -> Iterator[None]:
         case Stage.COMMITTED:
             of = patch.object(publishing.LeanTransaction, "commit_transaction", committed)
         case Stage.KNOWN:
-            of = patch.object(table_run, "keep_unread", instead)
+            of = patch.object(inputs, "keep_unread", instead)
         case Stage.TAGGED:
-            of = patch.object(table_run, "materialized", instead)
+            of = patch.object(report, "materialized", instead)
     with of:
         yield
 

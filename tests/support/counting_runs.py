@@ -14,10 +14,12 @@ from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.launchers.base import Launcher
 from lakehouse_assets.environment.launchers.inline import InlineLauncher
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.inputs import Pins
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import Receipt
-from lakehouse_assets.wire.work import Assignment
+from lakehouse_assets.wire.work import Assignment, decode
 from tests.conftest import Lake, failure_text
 from tests.support.light_stage import register
 
@@ -49,7 +51,7 @@ class Counting(Lakehouse):
         return {"receipt": receipt.to_json()}
 
     def _counted(self, assignment: Assignment, day: str | None) -> list[dict[str, Any]]:
-        (pin,) = assignment.inputs
+        (pin,) = decode(Pins, assignment.extensions["inputs"].told["pins"])
         read = StaticTable.from_metadata(pin.metadata).scan(snapshot_id=pin.snapshot_id).to_arrow().to_pylist()
         found = [row for row in read if day is None or row["day"] == date.fromisoformat(day)]
         new = {"n": len(found), "text": "new"} | ({"day": date.fromisoformat(day)} if day else {})
@@ -65,7 +67,7 @@ class CountingLake:
     def run(self, day: str | None = None) -> dict[str, Any]:
         """The metadata of its materialization."""
         result = dg.materialize(
-            [table_asset(self.table)],
+            [table_asset(self.table, EXTENSIONS)],
             instance=self.lake.instance,
             resources={"lakehouse": self.lakehouse},
             partition_key=day,

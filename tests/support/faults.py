@@ -30,6 +30,7 @@ from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, Launcher
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.conftest import Lake
@@ -129,7 +130,7 @@ class FaultyLake(Lake):
 
     def run(self, table, first=None, last=None, *, tags=None, run_id=None) -> dg.ExecuteInProcessResult:
         lakehouse = FaultyLakehouse(self.settings)
-        definitions = dg.Definitions([table_asset(table)], resources={"lakehouse": lakehouse})
+        definitions = dg.Definitions([table_asset(table, EXTENSIONS)], resources={"lakehouse": lakehouse})
         return definitions.resolve_implicit_global_asset_job_def().execute_in_process(
             instance=self.instance,
             tags={**(span([first, last or first]) if first else {}), **(tags or {})},
@@ -280,7 +281,7 @@ def _ordered() -> Table:
 
 if ORDER in os.environ:
     defs = dg.Definitions(
-        [table_asset(_ordered())],
+        [table_asset(_ordered(), EXTENSIONS)],
         resources={"lakehouse": FaultyLakehouse(read_settings(), order().killed_behind_commit)},
         executor=dg.in_process_executor,
     )

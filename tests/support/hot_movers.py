@@ -18,7 +18,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.drive.chunks import Journal
-from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack, SourceLost
+from lakehouse_assets.errors import PublishRefused, RolledBack, SourceLost, StageAgain
 from lakehouse_assets.hot import hot_and_cold as reader
 from lakehouse_assets.sources.postgres import PostgresTable
 from tests.support.hot_tables import UPSERT, make_source, state_table
@@ -195,7 +195,7 @@ class HotMovers(SiteModel):
         landed, says = self._landed(pending), self._says(pending)
         try:
             move.publish(catalog)
-        except HeadMoved:
+        except StageAgain:
             assert self._head != pending.base, "nobody else has committed"
             self.figures["moves staged again"] += 1
             if not self._stage(pending):

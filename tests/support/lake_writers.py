@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.drive.chunks import Journal
-from lakehouse_assets.errors import HeadMoved, PublishRefused, RolledBack
+from lakehouse_assets.errors import PublishRefused, RolledBack, StageAgain
 from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of
 from tests.support.model_site import SiteModel
@@ -187,7 +187,7 @@ class LakeWriters(SiteModel):
         table = self._table
         self.landing, columns = run.landed(self.rows, table.schema())
         problem = self._problem(run)
-        if isinstance(problem, HeadMoved):
+        if isinstance(problem, StageAgain):
             same_head = self._head == run.chunk.receipt.base_snapshot_id
             assert self._columns_moved(run) or (run.kind is Kind.MERGE and not same_head), problem
             self._stage_again(run)
@@ -209,7 +209,7 @@ class LakeWriters(SiteModel):
         """Why the run does not land."""
         try:
             run.publish(self.daily)
-        except (HeadMoved, PublishRefused) as problem:
+        except (StageAgain, PublishRefused) as problem:
             return problem
         return None
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.commit.positions import PositionUpdate
+from lakehouse_assets.commit.positions import PositionUpdate, read_on
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.run.inputs import position_update, read_on_of
+from lakehouse_assets.run.inputs import read_on_of, read_to
 from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.run_tags import READ_ALL
 from lakehouse_assets.sources.postgres import DELETED
@@ -69,14 +69,19 @@ class LightMove:
             receipt(self.table.identifier, self.name, (), base.location, fork, rows),
             base_snapshot_id=base.snapshot_id,
             merged=Merged(tuple(_bound(name, n, changes) for n, name in enumerate(keys) if changes), len(changes)),
-            read_to={source.name: str(to)} if to != position else {},
+            extensions={"source": {"read_to": {source.name: str(to)} if to != position else {}}},
         )
         (self.chunk,) = read_all(target.io.properties, [staged])
-        self.plan, self.begin, self.to, self.moves = chosen, begin, to, position_update([staged], target.metadata)
+        self.plan, self.begin, self.to, self.moves = (
+            chosen,
+            begin,
+            to,
+            PositionUpdate(read_to([staged]), read_on(target.metadata)),
+        )
         return staged
 
     def publish(self, catalog: Catalog) -> Published:
-        """Raises HeadMoved where it is to be staged again, RolledBack where it was published and rolled back."""
+        """Raises StageAgain where it is to be staged again, RolledBack where it was published and rolled back."""
         change = strategy_of(self.table.write_mode).change(self.table.alignment.region(()), [self.chunk])
         token = RunToken(self.name, self.created)
         return publish(catalog, self.table.identifier, change, token, [self.moves])

@@ -11,6 +11,7 @@ import dagster as dg
 from lakehouse_assets.environment.launchers.base import Attempt, Handle
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.support.tables import numbers
@@ -35,5 +36,7 @@ lakehouse = Lakehouse(read_settings())
 lakehouse.launcher = lambda compute: LightLauncher((sys.executable, "-m", WORKER))
 
 defs = dg.Definitions(
-    [table_asset(light), table_asset(endless)], resources={"lakehouse": lakehouse}, executor=dg.in_process_executor
+    [table_asset(light, EXTENSIONS), table_asset(endless, EXTENSIONS)],
+    resources={"lakehouse": lakehouse},
+    executor=dg.in_process_executor,
 )

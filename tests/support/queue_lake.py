@@ -15,6 +15,7 @@ import pytest
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.inbox.inbox import Item
 from lakehouse_assets.queue.sensor import queue_sensor
 from lakehouse_assets.queue.source import sqs_client
@@ -108,7 +109,7 @@ class QueueLake:
 
     def _definitions(self) -> dg.Definitions:
         resources = {"lakehouse": FaultyLakehouse(self.lake.settings)}
-        return dg.Definitions([*map(table_asset, self.tables)], resources=resources)
+        return dg.Definitions([*(table_asset(table, EXTENSIONS) for table in self.tables)], resources=resources)
 
     def settle(self, ticks: int = 10, seconds: float = 10.0) -> int:
         """Tick and run until nothing is asked for. Returns how many runs it took. seconds: between ticks."""

@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.queue.definitions import queue_definitions
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLakehouse, tiny
@@ -32,7 +33,7 @@ SETTINGS = read_settings()
 defs = dg.Definitions.merge(
     queue_definitions(TABLES, SETTINGS),
     dg.Definitions(
-        [table_asset(table) for table in TABLES],
+        [table_asset(table, EXTENSIONS) for table in TABLES],
         resources={"lakehouse": FaultyLakehouse(SETTINGS)},
         executor=dg.in_process_executor,
     ),

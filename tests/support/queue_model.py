@@ -26,6 +26,8 @@ from lakehouse_assets.queue.source import Source, SqsQueue
 from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
 from lakehouse_assets.queue.tick import QueueTick
 from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.queue_part import Covered, QueueRecords, RunQueue, covered
+from lakehouse_assets.wire.work import encode
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.tables import numbers, run_plan
 
@@ -186,6 +188,7 @@ class World:
         self.inbox = Inbox(MemoryObjects(self.calls))
         self.state = MemoryObjects(self.calls)
         self.plans = Plans(numbers().identifier, MemoryIO(self.objects), "receipts")  # type: ignore[arg-type]
+        self.recorded = QueueRecords(self.plans)
         self.table: Table = numbers()
         self.keys = [f"2024-01-{day:02d}" for day in range(1, 11)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -290,7 +293,7 @@ class World:
         """The order of table_run.py."""
         mutant, takes_part = self.mutant, run.asked or not self.mutant.only_queue
         token = run.id if mutant.covers_by_attempt else run.token
-        own = RunInbox(self.inbox, RunMessages(self.table.identifier, token, (), {}, None, 0), self.plans.keys_of)
+        own = RunInbox(self.inbox, RunMessages(self.table.identifier, token, (), {}, None, 0), self.recorded.keys_of)
         own.clock = lambda: self.now
 
         def note() -> None:
@@ -299,10 +302,11 @@ class World:
             if plan is None:
                 resumes = run.token != run.id and not mutant.covers_by_attempt
                 waiting = {} if resumes else waiting_for(self.inbox, self.table.identifier, run.keys)
+                parts = {RunQueue.name: encode(Covered, waiting)}
                 made = datetime.fromtimestamp(self.now, UTC)
-                plan = run_plan(token, [Chunk(0, tuple(run.keys))], snapshot_id=head, covers=waiting, made_at=made)
+                plan = run_plan(token, [Chunk(0, tuple(run.keys))], snapshot_id=head, extensions=parts, made_at=made)
                 self.plans.write(plan)
-            own.covers = plan.covered(self.table.identifier)
+            own.covers = covered(plan, self.table.identifier)
 
         if takes_part and not mutant.covers_late:
             note()
@@ -419,7 +423,7 @@ class _Runs:
                 self.world.table.identifier,
                 dg.DagsterRunStatus(run.status),
                 covers.names()
-                if (covers := self.world.plans.covers(run.token))
+                if (covers := self.world.recorded.covers(run.token))
                 else {k: names.get(k, frozenset()) for k in run.keys},
             )
             for run in found

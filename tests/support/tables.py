@@ -68,8 +68,6 @@ def run_plan(token: str, chunks: Iterable[Chunk], **differences: Any) -> RunPlan
         "columns": ("day", "n"),
         "write_mode": "Overwrite()",
         "code_version": "1",
-        "covers": {},
         "chunks": tuple(chunks),
-        "inputs": (),
     }
     return RunPlan(**of_any | differences)

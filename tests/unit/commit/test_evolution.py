@@ -28,7 +28,7 @@ from lakehouse_assets.declare.columns import Column, column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import PublishRefused, StageAgain
 from tests.support import light_stage
 from tests.support.tables import numbers
 
@@ -224,7 +224,7 @@ def test_a_column_that_somebody_else_added_never_gets_our_values(catalog: Catalo
     for table in (NEW, keeps):
         moved = Evolution(table, evolution.found, evolution.applied, (), evolution.target)
         with pytest.raises(
-            HeadMoved, match=r"somebody else changed its columns, .* \(column n: declared long, found int"
+            StageAgain, match=r"somebody else changed its columns, .* \(column n: declared long, found int"
         ):
             land(catalog, table, moved, staged)
     assert catalog.load_table(NEW.identifier).metadata_location == before
@@ -243,7 +243,7 @@ def outside_type(table: IcebergTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "error"), [(outside_drop, HeadMoved), (outside_type, PublishRefused)], ids=["dropped", "retyped"]
+    ("meanwhile", "error"), [(outside_drop, StageAgain), (outside_type, PublishRefused)], ids=["dropped", "retyped"]
 )
 def test_what_others_change_meanwhile_is_staged_again_or_refused(
     catalog: Catalog, meanwhile: Callable[[IcebergTable], None], error: type[Exception]
@@ -398,7 +398,7 @@ def test_what_was_staged_is_not_taken_where_others_have_used_its_field_ids(catal
     evolution, staged = stage(catalog, both, "two", "2024-01-02", n=2, a="a", b="b")
     with catalog.load_table(both.identifier).update_schema() as update:
         update.add_column("b", StringType()).add_column("a", StringType())
-    with pytest.raises(HeadMoved):
+    with pytest.raises(StageAgain):
         land(catalog, both, evolution, staged)
     now = Evolution.of(both, catalog.load_table(both.identifier))
     assert not now.applied

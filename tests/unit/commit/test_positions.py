@@ -20,7 +20,7 @@ from lakehouse_assets.commit.positions import (
     carriers,
     read_on,
 )
-from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.histories import History
 
@@ -133,7 +133,7 @@ def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
 ) -> None:
     moves = PositionUpdate({"a": "2@u"}, ReadOn(since))
     if is_refused:
-        with pytest.raises(HeadMoved, match="read on in a"):
+        with pytest.raises(StageAgain, match="read on in a"):
             moves.refuse(table_of(history.metadata))
     else:
         moves.refuse(table_of(history.metadata))
@@ -142,7 +142,7 @@ def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
 def test_a_first_move_is_refused_where_another_ones_position_was_lost_since(history: History) -> None:
     """It may have moved the same rows."""
     lost = without(history.metadata, 2, 3)
-    with pytest.raises(HeadMoved, match="from the beginning to where nobody knows"):
+    with pytest.raises(StageAgain, match="from the beginning to where nobody knows"):
         PositionUpdate({"a": "1@u"}).refuse(table_of(lost))
     # It reads from the beginning, as somebody has said.
     PositionUpdate({"a": "2@u"}, read_on(lost)).refuse(table_of(lost))

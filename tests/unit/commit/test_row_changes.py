@@ -19,7 +19,7 @@ from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import TOKEN, RunToken
 from lakehouse_assets.declare.modes import Append, Merge, WriteMode
-from lakehouse_assets.errors import HeadMoved, PublishRefused
+from lakehouse_assets.errors import PublishRefused, StageAgain
 from lakehouse_assets.wire.work import Bound, Merged
 from tests.support.forks import Daily, daily_rows
 from tests.support.light_stage import register
@@ -103,7 +103,7 @@ def test_it_does_not_land_on_rows_that_others_added(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.append(daily_rows(ONE, carrier="AA"))
     before = carriers(table)
-    with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
         land(table, chunk)
     assert carriers(table) == before
 
@@ -118,7 +118,7 @@ def test_rows_staged_for_an_empty_table_land_unless_others_gave_it_such_rows(
     assert chunk.receipt.base_snapshot_id is None
     empty.append(daily_rows(ONE, carrier=carrier))
     if carrier == "AA":
-        with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+        with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
             land(empty, chunk, only_inserts=only_inserts)
         assert carriers(empty) == ["AA"]
     else:
@@ -129,7 +129,7 @@ def test_rows_staged_for_an_empty_table_land_unless_others_gave_it_such_rows(
 def test_rows_staged_where_no_file_had_their_keys_do_not_land_on_a_new_one(table: Daily) -> None:
     chunk = staged(table, Bound("carrier", ("CC",)), inserts="CC")
     table.append(daily_rows(ONE, carrier="CC"))
-    with pytest.raises(HeadMoved, match="1 files that its changes could meet were added meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
         land(table, chunk)
     assert carriers(table) == ["AA", "AA", "BB", "CC"]
 
@@ -137,7 +137,7 @@ def test_rows_staged_where_no_file_had_their_keys_do_not_land_on_a_new_one(table
 def test_it_does_not_land_on_rows_that_others_removed(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
-    with pytest.raises(HeadMoved, match="1 files that its changes could meet were replaced meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that its changes could meet were replaced meanwhile"):
         land(table, chunk)
     assert carriers(table) == ["BB"]
 
@@ -173,14 +173,14 @@ def test_no_changes_land_whatever_others_do(table: Daily) -> None:
 def test_rows_without_a_bound_are_any_of_the_table(table: Daily) -> None:
     chunk = staged(table)
     table.append(daily_rows(TWO, carrier="CC"))
-    with pytest.raises(HeadMoved):
+    with pytest.raises(StageAgain):
         land(table, chunk)
 
 
 def test_an_append_minds_that_a_row_it_may_have_left_out_was_deleted(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
-    with pytest.raises(HeadMoved, match="1 files that its changes could meet were replaced meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that its changes could meet were replaced meanwhile"):
         land(table, chunk, only_inserts=True)
     assert carriers(table) == ["BB"]
 
@@ -197,7 +197,7 @@ def test_an_append_minds_rows_deleted_after_a_rewrite_of_their_file(table: Daily
     chunk = staged(table, *OF_AA)
     compacted(table, ONE)
     table.table.delete(EqualTo("carrier", "AA"))
-    with pytest.raises(HeadMoved, match="were replaced meanwhile"):
+    with pytest.raises(StageAgain, match="were replaced meanwhile"):
         land(table, chunk, only_inserts=True)
 
 
@@ -211,7 +211,7 @@ def test_an_append_does_not_mind_a_rewrite_of_the_rows_it_was_compared_with(tabl
 def test_an_append_minds_a_new_row_of_the_same_key(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.append(daily_rows(ONE, carrier="AA"))
-    with pytest.raises(HeadMoved):
+    with pytest.raises(StageAgain):
         land(table, chunk, only_inserts=True)
 
 
@@ -219,7 +219,7 @@ def test_an_append_minds_that_the_rows_it_was_compared_with_were_rolled_back(tab
     before = table.table.current_snapshot().parent_snapshot_id
     chunk = staged(table, *OF_AA)
     table.table.manage_snapshots().rollback_to_snapshot(before).commit()
-    with pytest.raises(HeadMoved, match="were rolled back meanwhile"):
+    with pytest.raises(StageAgain, match="were rolled back meanwhile"):
         land(table, chunk, only_inserts=True)
 
 

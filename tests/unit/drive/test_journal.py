@@ -16,7 +16,7 @@ from lakehouse_assets.drive.chunks import AttemptRecord, Journal
 from lakehouse_assets.errors import ForeignVersion
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.receipts import Receipt
-from lakehouse_assets.wire.work import FORMAT_VERSION, Assignment
+from lakehouse_assets.wire.work import Assignment
 from tests.support.attempts import attempt_at
 from tests.support.tiny_worker import receipt_of
 
@@ -50,7 +50,7 @@ def test_half_a_record_is_left_out_and_costs_nothing_that_was_recorded_before(jo
     assert journal.last([0]) == {0: ASKED_FOR}
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, None])
+@pytest.mark.parametrize("version", [AttemptRecord.FORMAT + 1, None])
 @pytest.mark.parametrize("with_id", [False, True])
 def test_a_record_in_another_version_is_refused_as_its_worker_may_run(
     journal: Journal, version: int | None, with_id: bool

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, write_mark
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.errors import HeadMoved
+from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
@@ -130,7 +130,7 @@ def test_a_run_that_is_staged_again_says_once_that_another_catalog_has_the_table
     def moved_at_first(*arguments: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 1:
-            raise HeadMoved("others changed the columns")
+            raise StageAgain("others changed the columns")
         return publish(*arguments)
 
     monkeypatch.setattr(TableRun, "_publish", moved_at_first)

@@ -4,13 +4,14 @@ The real run with workers that need no Spark. What a preview makes of odd files:
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.run import table_run
+from lakehouse_assets.run import inputs, report
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, TinyOrReal, rows_by_day, tiny
 
@@ -30,11 +31,11 @@ def logged(lake: FaultyLake, result: dg.ExecuteInProcessResult) -> list[str]:
     return [e.user_message for e in lake.instance.all_logs(result.run_id) if "the fault of this test" in e.user_message]
 
 
-@pytest.mark.parametrize("broken_part", ["shown_by_key", "files_by_key"])
+@pytest.mark.parametrize(("of", "broken_part"), [(report, "shown_by_key"), (inputs, "files_by_key")])
 def test_what_cant_be_shown_is_told_and_the_partitions_are_green(
-    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch, broken_part: str
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch, of: ModuleType, broken_part: str
 ) -> None:
-    monkeypatch.setattr(table_run, broken_part, broken)
+    monkeypatch.setattr(of, broken_part, broken)
     result = lake.run(tiny(), *DAYS)
     assert result.success, failure_text(result)
     assert rows_by_day(lake, tiny()) == dict.fromkeys(DAYS, 3)

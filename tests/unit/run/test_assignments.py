@@ -4,6 +4,7 @@ What becomes of an assignment is in tests/unit/protocol/test_assignment.py and i
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -23,6 +24,13 @@ def test_no_worker_runs_longer_than_the_collector_waits_for_it(
 ) -> None:
     table = numbers(worker_timeout=declared)
     plan = run_plan("token", plan_chunks(table, ("2024-01-01",)))
-    journal, base = Journal(PyArrowFileIO(), "file:///staging"), ForkBase("file:///base.metadata.json", None)
-    (attempt,) = first_attempts(table, Lakehouse(settings), plan, journal, base, "run").values()
+    run = SimpleNamespace(
+        table=table,
+        lakehouse=Lakehouse(settings),
+        plan=plan,
+        journal=Journal(PyArrowFileIO(), "file:///staging"),
+        context=SimpleNamespace(run=SimpleNamespace(run_id="run")),
+    )
+    base, evolution = ForkBase("file:///base.metadata.json", None), SimpleNamespace(left_out=(), undeclared=())
+    (attempt,) = first_attempts(run, base, evolution, {}).values()  # type: ignore[arg-type]  of a run only this
     assert attempt.timeout == expected

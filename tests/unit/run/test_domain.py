@@ -12,6 +12,7 @@ from lakehouse_assets.environment.computes import BUILT_IN
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
@@ -28,7 +29,7 @@ def monthly(default_status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
 
 
 def statuses(settings: Settings) -> set[str]:
-    defs = Domain("demo", tables=[numbers(automation=CONDITION)], schedules=[monthly]).definitions(settings)
+    defs = Domain("demo", tables=[numbers(automation=CONDITION)], schedules=[monthly]).definitions(settings, EXTENSIONS)
     return {item.default_status.value for item in [*(defs.sensors or ()), *(defs.schedules or ())]}
 
 
@@ -39,21 +40,23 @@ def test_schedules_and_sensors_wait_for_a_person_at_a_laptop_only(settings: Sett
 
 
 def test_a_table_without_a_description_shows_the_docstring_of_its_step() -> None:
-    assert table_asset(numbers()).descriptions_by_key == {numbers().key: "Three rows a day: (day, n, text)."}
+    assert table_asset(numbers(), EXTENSIONS).descriptions_by_key == {
+        numbers().key: "Three rows a day: (day, n, text)."
+    }
     described = numbers(description="Numbers.")
-    assert table_asset(described).descriptions_by_key == {described.key: "Numbers."}
+    assert table_asset(described, EXTENSIONS).descriptions_by_key == {described.key: "Numbers."}
 
 
 def test_each_domain_has_a_sensor_over_its_own_assets(settings: Settings) -> None:
     resource = dg.Definitions(resources={"lakehouse": object()})
-    defs = dg.Definitions.merge(resource, *(domain.definitions(settings) for domain in (DEMO, TRADE)))
+    defs = dg.Definitions.merge(resource, *(domain.definitions(settings, EXTENSIONS) for domain in (DEMO, TRADE)))
     graph = defs.resolve_asset_graph()
     targets = {sensor.name: sensor.asset_selection.resolve(graph) for sensor in defs.get_repository_def().sensor_defs}
     assert targets == {"demo_automation": set(DEMO.keys), "trade_automation": set(TRADE.keys)}
 
 
 def test_a_domain_without_conditions_has_no_sensor(settings: Settings) -> None:
-    assert not Domain("demo", tables=[whole()]).definitions(settings).sensors
+    assert not Domain("demo", tables=[whole()]).definitions(settings, EXTENSIONS).sensors
 
 
 def test_a_location_whose_dependencies_do_not_fit_is_refused() -> None:

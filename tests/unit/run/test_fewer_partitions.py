@@ -9,6 +9,7 @@ from dagster._core.execution.api import execute_run
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers
@@ -23,7 +24,7 @@ FEWER = {
 def job(partitions: dg.PartitionsDefinition[str], settings: Settings) -> dg.JobDefinition:
     table = numbers(partitions=partitions)
     resources = {"lakehouse": Lakehouse(settings)}
-    defs = dg.Definitions([table_asset(table)], resources=resources, executor=dg.in_process_executor)
+    defs = dg.Definitions([table_asset(table, EXTENSIONS)], resources=resources, executor=dg.in_process_executor)
     return defs.resolve_implicit_global_asset_job_def()
 
 

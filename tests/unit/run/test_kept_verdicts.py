@@ -11,6 +11,7 @@ import pytest
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 
 from lakehouse_assets.drive.liveness import KEPT, NEVER, PLANNED, keep_verdicts
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.health.checks import health_checks
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.asset import table_asset
@@ -39,7 +40,7 @@ class Runs:
 
     def run(self, *days: str) -> dg.ExecuteInProcessResult:
         definitions = dg.Definitions(
-            [table_asset(TABLE), after],
+            [table_asset(TABLE, EXTENSIONS), after],
             asset_checks=[health_checks(TABLE, LEVELS), theirs],
             resources={"lakehouse": FaultyLakehouse(self.lake.settings)},
         )

@@ -3,7 +3,9 @@ How the chunks are driven is test_drive.py's."""
 
 from __future__ import annotations
 
+import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import botocore.session
@@ -12,6 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunks import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
+from lakehouse_assets.run.inputs import Pins
 from lakehouse_assets.run.plan import (
     Plans,
     RunPlan,
@@ -20,6 +23,8 @@ from lakehouse_assets.run.plan import (
     published_chunks,
     refuse_unplanned_parts,
 )
+from lakehouse_assets.run.queue_part import QueueRecords
+from lakehouse_assets.wire.work import decode
 from tests.support.tables import numbers, published_by, run_plan, whole
 
 KEYS = [f"2024-01-{n:02}" for n in range(1, 8)]
@@ -66,14 +71,30 @@ def test_half_a_plan_is_none_as_nothing_started_after_it(plans: Plans) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [('"version": 1', '"version": 2'), ('"run_id"', '"runs_id"'), ('"inputs": [], ', "")], ids=str
+    "change", [('"version": 2', '"version": 3'), ('"run_id"', '"runs_id"'), ('"code_version": "1", ', "")], ids=str
 )
 def test_a_plan_of_other_code_is_refused_by_name(plans: Plans, change: tuple[str, str]) -> None:
     plans.write(plan())
     file = Path(plans.location("run"))
     file.write_text(file.read_text().replace(*change))
-    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*(version|runs_id|inputs)(.|\n)*anew"):
+    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*(version|runs_id|code_version)(.|\n)*anew"):
         plans.find("run")
+
+
+def test_a_plan_of_version_1_is_read_with_its_parts_as_extensions(plans: Plans) -> None:
+    """It had the extensions' parts as fields. A run that it planned can be resumed for some days."""
+    pin = {"name": "demo.t", "uuid": str(uuid.uuid4()), "snapshot_id": 7, "schema_id": 0, "metadata": "file:///copy"}
+    covers = {"2024-01-01": {"names": ["a"], "messages": 3, "sent_ms": 5000}}
+    planned = plan()
+    fields = planned.to_fields() | {"version": 1, "inputs": [pin], "covers": covers, "source": None, "upstream": {}}
+    del fields["extensions"]
+    Path(plans.prefix, "run").mkdir(parents=True, exist_ok=True)
+    Path(plans.location("run")).write_text(json.dumps(fields))
+    assert plans.find("run") == replace(planned, extensions={"inputs": [pin], "covers": covers})
+    assert decode(Pins, [pin])[0].snapshot_id == 7
+    recorded = QueueRecords(plans).covers("run")
+    assert recorded
+    assert recorded.names()["2024-01-01"] == {"a"}
 
 
 def test_a_run_that_is_not_what_was_planned_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run import report, table_run
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLake, FaultyLakehouse, rows_by_day, span, tiny
@@ -22,7 +23,9 @@ def appending() -> dg.JobDefinition:
     """The job of a table that rows are appended to, as the API loads it by its name."""
     resources = {"lakehouse": FaultyLakehouse(read_settings())}
     job = dg.define_asset_job("appending", partitions_def=TABLE.partitions, executor_def=dg.in_process_executor)
-    return dg.Definitions([table_asset(TABLE)], jobs=[job], resources=resources).resolve_job_def("appending")
+    return dg.Definitions([table_asset(TABLE, EXTENSIONS)], jobs=[job], resources=resources).resolve_job_def(
+        "appending"
+    )
 
 
 def test_rows_that_were_appended_are_not_appended_again(

@@ -66,14 +66,14 @@ def test_columns_that_others_added_in_another_order_do_not_get_its_values(
 def test_a_run_that_is_tried_again_does_not_drop_what_came_since_it_began(
     lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failure = table_run.staging_failure
+    failure = report.staging_failure
 
     def meddled(*arguments: Any) -> dg.Failure:
         with load_lake(lake.settings).load_table("demo.numbers").update_schema() as update:
             update.add_column("precious", StringType())
         return failure(*arguments)
 
-    monkeypatch.setattr(table_run, "staging_failure", meddled)
+    monkeypatch.setattr(report, "staging_failure", meddled)
     table = tiny(on_schema_change="sync_all_columns", retry_policy=dg.RetryPolicy(max_retries=1))
     assert lake.run(table, FIRST).success
     time.sleep(0.01)

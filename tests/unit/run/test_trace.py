@@ -14,6 +14,7 @@ import pytest
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.inputs import pinned_in
 from lakehouse_assets.run.jobs import PINNED
@@ -33,7 +34,9 @@ OF_LAST = tiny(
 
 def graph():
     tables = (UP, DOWN, DIMENSION, OF_LAST)
-    return dg.Definitions([*map(table_asset, tables)], resources={"lakehouse": None}).resolve_asset_graph()
+    return dg.Definitions(
+        [*(table_asset(table, EXTENSIONS) for table in tables)], resources={"lakehouse": None}
+    ).resolve_asset_graph()
 
 
 def fill(lake: FaultyLake, table: Table, day: str) -> str:

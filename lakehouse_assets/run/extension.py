@@ -1,0 +1,88 @@
+"""What a feature may add to a code location and to a table's run. The core calls it and knows no feature by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.commit.commit_part import CommitPart
+    from lakehouse_assets.commit.staged import StagedChunk
+    from lakehouse_assets.declare.table import Table
+    from lakehouse_assets.environment.settings import Settings
+    from lakehouse_assets.run.table_run import Staged, TableRun
+    from lakehouse_assets.wire.work import HookWork
+
+
+@dataclass
+class Shown:
+    """What Dagster's UI shows of a run's materializations."""
+
+    of_run: dict[str, Any] = field(default_factory=dict)
+    """Metadata of each of them."""
+    of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Metadata by partition key; WHOLE for a table without partitions."""
+
+    def add(self, other: Shown) -> None:
+        """Adds what another hook shows."""
+        self.of_run |= other.of_run
+        for key, metadata in other.of_key.items():
+            self.of_key[key] = {**self.of_key.get(key, {}), **metadata}
+
+
+class RunHook:
+    """A feature's part in one run of one table. Each method does nothing by default.
+
+    A run calls plan() once, then begin(), work() and parts() for each staging, then published() and shown().
+    """
+
+    name: ClassVar[str]
+    """Names its part of the plan and of the assignments."""
+
+    def plan(self, run: TableRun, now: TableMetadata) -> Any:
+        """Returns a JSON value that the plan keeps for all attempts of the run, or None. Raises PublishRefused."""
+
+    def tags(self, run: TableRun) -> Mapping[str, str]:
+        """Returns tags of the materializations."""
+        return {}
+
+    def resume(self, run: TableRun) -> None:
+        """Raises PublishRefused if the run, which another one planned, can't stage its remaining chunks."""
+
+    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+        """Looks at the table before a staging; number counts from 1. Raises PublishRefused."""
+
+    def work(self, run: TableRun) -> HookWork | None:
+        """Returns what the workers get. Chunks that were staged with anything else are staged again."""
+
+    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+        """Returns what the commit carries."""
+        return ()
+
+    def published(self, run: TableRun, keys: Sequence[str]) -> None:
+        """Gets the published partition keys. What it raises is logged: the rows are in the table."""
+
+    def failed(self, run: TableRun, error: Exception) -> None:
+        """Gets the reason why the run fails. What it raises is logged."""
+
+    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns metadata of the published chunks. What it raises is logged."""
+        return Shown()
+
+
+class Extension:
+    """A feature that plugs into tables and code locations. Each method does nothing by default."""
+
+    def hooks(self, run: TableRun) -> Iterable[RunHook]:
+        """Returns its hooks in one run, in the order in which they are called."""
+        return ()
+
+    def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
+        """Returns what a code location with these tables has once."""
+        return dg.Definitions()
