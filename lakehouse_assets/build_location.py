@@ -17,14 +17,15 @@ from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.executor import patient_executor
+from lakehouse_assets.run.pyspark_resource import pyspark
 from lakehouse_assets.run.resource import Lakehouse
 
 
 def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) -> dg.Definitions:
     """Builds the definitions of a code location for this environment.
 
-    resources: Dagster resources for the domains' own assets, by key; a key ``lakehouse`` replaces the default one.
-    Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
+    resources: Dagster resources for the domains' own assets, by key; ``lakehouse`` and ``pyspark`` replace the default
+    ones. Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
     Example:
         >>> from lakehouse_assets import Domain, Table, code_location, column
@@ -52,7 +53,11 @@ def shared_definitions(
         source_definitions(tables, settings),
         dg.Definitions(
             jobs=[plan_job(tables), rollback_job(tables)],
-            resources={"lakehouse": Lakehouse(settings), **(resources or {})},
+            resources={
+                "lakehouse": Lakehouse(settings),
+                "pyspark": pyspark([table.identifier for table in tables]),
+                **(resources or {}),
+            },
             executor=patient_executor,
         ),
     )
