@@ -17,6 +17,7 @@ from lakehouse_assets.run.asset import plan_job
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.executor import patient_executor
 from lakehouse_assets.run.extension import Extension
+from lakehouse_assets.run.pyspark_resource import pyspark
 from lakehouse_assets.run.resource import Lakehouse
 
 
@@ -25,8 +26,8 @@ def code_location(
 ) -> dg.Definitions:
     """Builds the definitions of a code location for this environment.
 
-    resources: Dagster resources for the domains' own assets, by key; a key ``lakehouse`` replaces the default one.
-    extensions: features that take part in runs and add definitions; to add one, pass ``[*EXTENSIONS, yours]``.
+    resources: Dagster resources for the domains' own assets, by key; ``lakehouse`` and ``pyspark`` replace the default
+    ones. extensions: features that take part in runs and add definitions; to add one, pass ``[*EXTENSIONS, yours]``.
     Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
     Example:
@@ -57,7 +58,11 @@ def shared_definitions(
         *(extension.definitions(tables, settings) for extension in extensions),
         dg.Definitions(
             jobs=[plan_job(tables), rollback_job(tables)],
-            resources={"lakehouse": Lakehouse(settings), **(resources or {})},
+            resources={
+                "lakehouse": Lakehouse(settings),
+                "pyspark": pyspark([table.identifier for table in tables]),
+                **(resources or {}),
+            },
             executor=patient_executor,
         ),
     )

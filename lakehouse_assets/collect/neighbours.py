@@ -77,13 +77,12 @@ class Locations:
     unknown: Mapping[str, str]
     """Reasons, by identifier."""
 
-    def conflicts(self, table: Located, staging: Place, unshared: Place | None) -> list[str]:
+    def conflicts(self, table: Located, staging: Place, exclusive_prefix: Place | None) -> list[str]:
         """Returns the reasons why no file of the table can be judged.
 
-        An unreadable table may name any file, so it blocks all tables except those below LAKEHOUSE_UNSHARED
-        (``unshared``).
+        An unreadable table may name any file, so it blocks all tables except those below ``exclusive_prefix``.
         """
-        folder = folder_without_links(unshared) if unshared else None
+        folder = folder_without_links(exclusive_prefix) if exclusive_prefix else None
         found = []
         if folder is None or not all(root.is_within(folder) for root in table.roots):
             found += [_unknown(name, why) for name, why in self.unknown.items() if name != table.identifier]
@@ -100,7 +99,7 @@ def _unknown(name: str, why: str) -> str:
     return (
         f"{name} can't be read, so nobody knows which files it needs: {why}. Grant what is forbidden, restore what is "
         "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone. "
-        "Where you know that no table needs files in another one's folder, let LAKEHOUSE_UNSHARED be that prefix"
+        "Where you know that no table needs files in another's folder, let LAKEHOUSE_EXCLUSIVE_PREFIX be that prefix"
     )
 
 

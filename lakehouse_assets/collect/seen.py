@@ -52,7 +52,7 @@ class Site:
     catalog: Catalog
     staging: str
     chains: Chains
-    unshared: str | None = None
+    exclusive_prefix: str | None = None
     neighbours: Neighbours = field(init=False)
     _newest: dict[str, Batch] = field(default_factory=dict)
 
@@ -253,8 +253,8 @@ class TableListing:
         if locations is self._looked:
             return
         self._looked = locations
-        unshared = place_of(site.unshared) if site.unshared else None
-        if conflicts := locations.conflicts(self.where, site.staging_place, unshared):
+        exclusive_prefix = place_of(site.exclusive_prefix) if site.exclusive_prefix else None
+        if conflicts := locations.conflicts(self.where, site.staging_place, exclusive_prefix):
             text = "table {}: {}. None of its files is judged until that is mended"
             raise NotJudged(*(text.format(self.identifier, found) for found in conflicts))
         for location in site.neighbours.named_by_others(self.where.uuid):

@@ -98,8 +98,8 @@ class Settings:
     queue: QueueSettings | None = None
     maintenance_role: str | None = None
     """LAKEHOUSE_MAINTENANCE_ROLE, the role ARN of maintenance on ECS; None: that of all runs."""
-    unshared: str | None = None
-    """LAKEHOUSE_UNSHARED, a prefix below which no table needs another folder's files."""
+    exclusive_prefix: str | None = None
+    """LAKEHOUSE_EXCLUSIVE_PREFIX, a prefix below which no table needs another folder's files."""
 
     @property
     def by_hand(self) -> bool:
@@ -109,13 +109,14 @@ class Settings:
 
 SPARK_PREFIX = "LAKEHOUSE_SPARK__"
 NAMES = (
-    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "UNSHARED", "MAX_WORKERS", "MAINTENANCE_ROLE"),
+    *("HOME", "CACHE", "COMPUTE", "LANDING", "STAGING", "EXCLUSIVE_PREFIX", "MAX_WORKERS", "MAINTENANCE_ROLE"),
     *("QUEUE", "QUEUE_DEAD_LETTERS", "QUEUE_RUNS"),
     # The image, the workers and the tests read these.
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS", "TEST_LAKES"),
     *("TEST_MODEL_TABLES", "TEST_ORDER"),
 )
 """This project's variables, except for those of computes."""
+RENAMED = {"UNSHARED": "EXCLUSIVE_PREFIX"}
 
 
 def read_home(env: Mapping[str, str] = os.environ) -> Path:
@@ -155,7 +156,7 @@ def read_settings(
         spark_conf={name.replace("__", "."): value for name, value in spark.items()},
         queue=queue,
         maintenance_role=reader.text("LAKEHOUSE_MAINTENANCE_ROLE", ROLE, ROLE_EXAMPLE, default="") or None,
-        unshared=place("LAKEHOUSE_UNSHARED", "") if env.get("LAKEHOUSE_UNSHARED") else None,
+        exclusive_prefix=place("LAKEHOUSE_EXCLUSIVE_PREFIX", "") if env.get("LAKEHOUSE_EXCLUSIVE_PREFIX") else None,
     )
     reader.problems += _unusable(settings.home, settings.cache)
     problems = reader.problems + computes_problems + queue_problems + check(settings, {compute: (), **also})
@@ -171,16 +172,19 @@ def chosen_by(compute: str, also: Chosen) -> str:
 
 
 def unknown_names(env: Mapping[str, str]) -> list[str]:
-    """Returns a problem for each unknown LAKEHOUSE_ variable or Spark setting without dots.
+    """Returns a problem for each unknown or renamed LAKEHOUSE_ variable or Spark setting without dots.
 
     For code locations only: a worker's environment may have variables for others.
     """
     given = {name for name in env if name.startswith("LAKEHOUSE_") and not name.startswith(SPARK_PREFIX)}
     known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
-    nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in sorted(given - known)}
+    renamed = {f"LAKEHOUSE_{old}": f"LAKEHOUSE_{new}" for old, new in RENAMED.items() if f"LAKEHOUSE_{old}" in given}
+    unknown = sorted(given - known - renamed.keys())
+    nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in unknown}
     dotless = sorted(name for name in env if re.match(rf"{SPARK_PREFIX}(?!spark__)", name))
     example = f"two underscores stand for a dot, as in {SPARK_PREFIX}spark__driver__memory"
     return [
+        *(f"{old} is called {new} now: set that instead" for old, new in renamed.items()),
         *(f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()),
         *(f"{name} is no setting of Spark: {example}" for name in dotless),
     ]

@@ -295,7 +295,7 @@ def _only(values: Sequence[Any], taken: tuple[type, ...], type_: object) -> tupl
     text = type_ if isinstance(type_, str) else type_text(type_)  # type: ignore[arg-type]
     others = [row for row, one in enumerate(values) if one is not None and type(one) not in taken]
     wrong = [
-        WrongValue(row, "", f"{shown(values[row])} is {kind_of(values[row])}, expected {text}")
+        WrongValue(row, "", f"{message_text(values[row])} is {kind_of(values[row])}, expected {text}")
         for row in others[:MOST_SHOWN]
     ]
     return [one if type(one) in taken else None for one in values], wrong
@@ -319,7 +319,7 @@ def _strings(values: Sequence[str | None]) -> tuple[pa.StringArray, list[WrongVa
     return pa.array([None if half else one for one, half in zip(values, halves, strict=True)], pa.string()), wrong
 
 
-def shown(value: Any) -> str:
+def message_text(value: Any) -> str:
     """Returns a value as a message shows it: strings in quotes, lists and objects without content."""
     match value:
         case Number():

@@ -227,7 +227,9 @@ def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
     from lakehouse_assets.collect.seen import Site
 
     settings = lakehouse.settings
-    return Site(lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.unshared)
+    return Site(
+        lakehouse.catalog(), settings.staging, lambda tokens: chains(instance, tokens), settings.exclusive_prefix
+    )
 
 
 def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:

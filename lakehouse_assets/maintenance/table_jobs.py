@@ -210,7 +210,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     held = in_trash(site.trashes(config.table, table), [entry.data_file.file_path for entry in change.missing])
     name_of = partition_name(table.metadata)
 
-    def shown(entries: Sequence["ManifestEntry"]) -> dict[str, Any]:
+    def ui_metadata(entries: Sequence["ManifestEntry"]) -> dict[str, Any]:
         rows = [
             (
                 entry.data_file.file_path,
@@ -226,12 +226,12 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
         return {"dry_run": config.dry_run, "missing": len(entries), "rows": lost, "files": shown_table(MISSING, rows)}
 
     if config.dry_run or not change.missing:
-        return shown(change.missing)
+        return ui_metadata(change.missing)
     if held:
         raise dg.Failure(
             f"table {config.table}: the trash has {len(held):,} of its {len(change.missing):,} missing files, such as "
             f"{min(held)}. Nothing was dropped: bring them back by the job {RESTORE} first",
-            shown(change.missing),
+            ui_metadata(change.missing),
             allow_retries=False,
         )
     run = context.instance.get_run_record_by_id(context.run.run_id)
@@ -241,13 +241,13 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     try:
         published = publish(site.catalog, config.table, change, token, parts)
     except NothingLeft:  # they are back
-        return shown([])
+        return ui_metadata([])
     context.log.warning(
         f"table {config.table}: {len(change.dropped):,} missing files were dropped from its metadata, in snapshot "
         f"{published.snapshot_id}: {named(table, change.dropped)}. It lacks their rows. Dagster shows these partitions "
         "as materialized all the same: materialize them again if their rows can be computed after all"
     )
-    return {**shown(change.dropped), "snapshot_id": str(published.snapshot_id)}
+    return {**ui_metadata(change.dropped), "snapshot_id": str(published.snapshot_id)}
 
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:

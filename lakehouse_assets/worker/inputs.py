@@ -23,7 +23,7 @@ from lakehouse_assets.step.window import CHANGE_TYPE
 from lakehouse_assets.wire.work import EMPTY, Pin, Position, ReadOn, decode
 from lakehouse_assets.worker.failure import CannotReadOn, InputDropped, InputMoved, changes_unknown, no_input
 from lakehouse_assets.worker.hook import ChunkContext, StageHook
-from lakehouse_assets.worker.session import TableCredentials, literal
+from lakehouse_assets.worker.session import TableCredentials, register_inputs
 
 OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
 
@@ -146,9 +146,7 @@ def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredenti
     then it is compared with the pins before and after.
     """
     if not credentials.vended:
-        for table, location in {pin.table: pin.metadata for pin in pins}.items():
-            called = f"table => {literal(table)}, metadata_file => {literal(location)}"
-            spark.sql(f"CALL {LAKE}.system.register_table({called})")
+        register_inputs(spark, {pin.table: pin.metadata for pin in pins})
         yield
         _refuse_dropped(spark, dict.fromkeys(pin.table for pin in pins))
         return

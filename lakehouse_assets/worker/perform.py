@@ -84,18 +84,13 @@ def _prepare(
     compute = find_compute(assignment.compute)
     if not compute.brings_spark:  # such a service has started the JVM already
         os.environ.update(environment())
-    from lakehouse_assets.environment.env_reader import public
-    from lakehouse_assets.worker.session import check_settings, configure, hidden, own_session
+    from lakehouse_assets.worker.session import configure, start
 
     # PyIceberg and PyArrow take a second to import, while the JVM can start. PySpark is imported by now: two threads
     # that import it at once find its circular modules half made.
     threading.Thread(target=import_module, args=(module,)).start()
     conf = spark_conf(settings, assignment.spark_conf, assignment.compute)
-    secrets, shown = hidden(conf), public(conf)
-    check_settings(shown)
-    spark = start_session(shown)
-    if compute.shares_session:
-        spark = own_session(spark, shown, assignment.spark_conf)
+    spark, secrets = start(conf, start_session, assignment.spark_conf if compute.shares_session else None)
 
     from lakehouse_assets.environment.catalog import catalog_properties
     from lakehouse_assets.environment.catalog_in_spark import hadoop_s3, spark_catalogs

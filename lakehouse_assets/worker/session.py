@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import Any
@@ -32,6 +32,22 @@ ENDING_SECONDS = 5.0
 def build_session(conf: Mapping[str, str]) -> SparkSession:
     """Starts a session. Its settings show in the JVM's command line: configure() sets secrets."""
     return SparkSession.builder.appName(APP_NAME).config(map=dict(conf)).getOrCreate()
+
+
+def start(
+    conf: Mapping[str, str],
+    start_session: Callable[[Mapping[str, str]], SparkSession],
+    brought: Collection[str] | None = None,
+) -> tuple[SparkSession, dict[str, str]]:
+    """Starts a session; returns it and the secrets among its settings, for configure().
+
+    start_session: gets the other settings. brought: of them, those that the work has itself, if the JVM serves several
+    works (inline). Raises as check_settings() and hidden().
+    """
+    secrets, shown = hidden(conf), public(conf)
+    check_settings(shown)
+    spark = start_session(shown)
+    return spark if brought is None else own_session(spark, shown, brought), secrets
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
@@ -229,3 +245,10 @@ class TableCredentials:
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None
+
+
+def register_inputs(spark: SparkSession, tables: Mapping[str, str]) -> None:
+    """Provides tables as ``lake`` by their metadata files."""
+    for table, metadata in tables.items():
+        called = f"table => {literal(table)}, metadata_file => {literal(metadata)}"
+        spark.sql(f"CALL {LAKE}.system.register_table({called})")

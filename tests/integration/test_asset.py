@@ -8,7 +8,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster_pyspark import LazyPySparkResource
 
+from lakehouse_assets import Domain, code_location
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
@@ -24,6 +26,8 @@ LOCAL_IS_LONG = pytest.mark.parametrize(
     ["inline", pytest.param("local", marks=pytest.mark.long("A local worker reports all errors in the same way."))],
     indirect=True,
 )
+
+SECRET = "spark.sql.catalog.other.credential"
 
 
 @pytest.fixture
@@ -77,6 +81,29 @@ def test_a_table_without_partitions_is_replaced_whole(compute: str, lake: Lake) 
     assert lake.run(whole()).success
     assert lake.rows(whole()).num_rows == 3
     assert lake.snapshots(whole()) == 2
+
+
+@INLINE
+def test_an_asset_that_is_no_table_reads_the_lake_by_dagster_pyspark(
+    compute: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.asset(key=["demo", "counted"], deps=[numbers().key])
+    def counted(pyspark: dg.ResourceParam[LazyPySparkResource]) -> dg.MaterializeResult[None]:
+        spark = pyspark.spark_session
+        count = spark.table("lake.demo.numbers").count()
+        shown = str(spark.sparkContext.getConf().getAll())
+        return dg.MaterializeResult(metadata={"rows": count, "secret": spark.conf.get(SECRET), "shown": shown})
+
+    monkeypatch.setenv(f"LAKEHOUSE_SPARK__{SECRET.replace('.', '__')}", "id:planted")
+    location = code_location(Domain("demo", tables=[numbers(), whole()], assets=[counted]))  # one is not made yet
+    job = location.resolve_implicit_global_asset_job_def().get_subset(asset_selection={counted.key})
+    for rows, day in enumerate(("2024-01-01", "2024-01-02"), start=1):
+        assert lake.run(numbers(), day).success
+        (event,) = job.execute_in_process(instance=lake.instance).get_asset_materialization_events()
+        told = event.materialization.metadata
+        assert told["rows"].value == 3 * rows, "the second run, in the same JVM, reads the table as it is by then"
+        assert told["secret"].value == "id:planted"
+        assert "id:planted" not in told["shown"].value
 
 
 @INLINE

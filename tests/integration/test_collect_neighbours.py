@@ -167,7 +167,7 @@ def test_a_table_that_cannot_be_read_is_noted_and_stops_only_tables_whose_folder
     site.catalog.properties |= {"s3.endpoint": "http://127.0.0.1:1", "s3.region": "us-east-1"}
     UNREADABLE[how](site)
     refused(site, ours)
-    site.unshared = path_of(ours.table.location()).parent.as_uri()
+    site.exclusive_prefix = path_of(ours.table.location()).parent.as_uri()
     assert collected(site, ours)
 
 
@@ -178,7 +178,7 @@ def test_so_is_one_that_the_catalog_does_not_load(
     site.catalog.create_table("nyc.theirs", SCHEMA)
     fails(monkeypatch, site, "theirs", error)
     refused(site, ours)
-    site.unshared = path_of(ours.table.location()).as_uri()
+    site.exclusive_prefix = path_of(ours.table.location()).as_uri()
     assert collected(site, ours)
 
 
@@ -186,7 +186,7 @@ def refused(site: TestSite, table: Daily) -> None:
     report = site.pass_over(table.identifier)
     (problem,) = report.problems
     assert "nyc.theirs can't be read" in problem
-    assert "LAKEHOUSE_UNSHARED" in problem
+    assert "LAKEHOUSE_EXCLUSIVE_PREFIX" in problem
     assert problem.endswith("None of its files is judged until that is mended")
     assert report.judged_ms is None
     assert look_of(site, table) == LastLook(problems=(problem,))
@@ -202,13 +202,13 @@ def collected(site: TestSite, table: Daily) -> bool:
 def test_a_prefix_frees_no_table_outside_of_it_and_none_that_lies_in_the_way(site: TestSite, ours: Daily) -> None:
     where = path_of(ours.table.location())
     without_manifest(site, where / "data" / "within")
-    for unshared in (f"{where}x", f"{where}/data"):
-        site.unshared = unshared
+    for exclusive_prefix in (f"{where}x", f"{where}/data"):
+        site.exclusive_prefix = exclusive_prefix
         messages = site.pass_over(ours.identifier).problems
         assert len(messages) == 2
         assert "can't be read" in messages[0]
         assert "lies within" in messages[1]
-    site.unshared = str(where)
+    site.exclusive_prefix = str(where)
     (problem,) = site.pass_over(ours.identifier).problems
     assert "lies within" in problem, "where the table lies is known, though not what it names"
 
@@ -217,7 +217,7 @@ def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: Te
     other = Daily.create(site.catalog)
     other.append(daily_rows(DAYS[2]))
     name_file(other, str(orphan(ours)), "file://")
-    site.unshared = str(path_of(ours.table.location()).parent)
+    site.exclusive_prefix = str(path_of(ours.table.location()).parent)
     assert not collected(site, ours)
     assert orphan(ours).exists()
 

@@ -48,6 +48,7 @@ with dg.DagsterInstance.ephemeral() as instance:
         ("nyc/departures_hourly", "2013-01-01", "2013-01-02"),
         ("shop/orders", "2026-01-01", "2026-01-02"),
         ("shop/revenue",),
+        ("shop/busy_days",),
         ("shop/payments", "2026-01-01", "2026-01-02"),
         ("shop/payment_shares", "2026-01-01", "2026-01-02"),
         ("shop/customers", "2026-01-01", "2026-01-02"),
@@ -212,14 +213,14 @@ def add_table(domain: Path) -> None:
 
 
 def add_domain(package: Path) -> None:
-    tables, steps, revenue = python_blocks(section(FIRST_TABLE, "The files of a new domain"))
+    tables, steps, *others = python_blocks(section(FIRST_TABLE, "The files of a new domain"))
     domain, names = python_blocks(section(README, "Add a domain"))
     customers, customers_step = python_blocks(section(MERGE, "Write mode"))
     more_steps = [*python_blocks(section(FIRST_TABLE, "The step")), customers_step]
-    tables, steps = "\n\n".join([tables, PAYMENTS, customers, revenue]), "\n\n".join([steps, *more_steps])
+    tables, steps = "\n\n".join([tables, PAYMENTS, customers, *others]), "\n\n".join([steps, *more_steps])
     folder = package / "domains" / "shop"
     folder.mkdir()
-    domain = domain.replace("tables_of(tables)", "tables_of(tables), assets=[tables.revenue]")
+    domain = domain.replace("tables_of(tables)", "tables_of(tables), assets=[tables.revenue, tables.busy_days]")
     for name, text in (("__init__", ""), ("tables", tables), ("steps", steps), ("domain", domain)):
         (folder / f"{name}.py").write_text(text)
     definitions = package / "definitions.py"

@@ -88,7 +88,7 @@ def test_the_databases_of_others_that_may_not_be_listed_keep_only_shared_folders
     table = Located.of("a.t", catalog.load_table("a.t"))
     (text,) = found.conflicts(table, ELSEWHERE, None)
     assert "b.* can't be read" in text
-    assert "LAKEHOUSE_UNSHARED" in text
+    assert "LAKEHOUSE_EXCLUSIVE_PREFIX" in text
     assert not found.conflicts(table, ELSEWHERE, place_of(f"{tmp_path}/warehouse"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_assets.environment.computes import BUILT_IN, compute_variables
 from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.settings import NAMES, read_settings, unknown_names
+from lakehouse_assets.environment.settings import NAMES, RENAMED, read_settings, unknown_names
 from tests.conftest import ROOT
 
 
@@ -131,6 +131,11 @@ def test_a_mistyped_name_is_told_with_the_one_meant(name: str, meant: str) -> No
     ]
 
 
+def test_a_variable_by_its_old_name_is_refused_and_the_new_one_named() -> None:
+    (problem,) = unknown_names({"LAKEHOUSE_UNSHARED": "s3://lake/warehouse"})
+    assert problem == "LAKEHOUSE_UNSHARED is called LAKEHOUSE_EXCLUSIVE_PREFIX now: set that instead"
+
+
 def test_every_name_the_project_uses_is_known() -> None:
     files = [path for path in ROOT.glob("[!.]*") if path.is_file()]
     for folder in ("lakehouse_assets", "deploy", "scripts", "bench", "tests/support", "tests/integration"):
@@ -138,6 +143,7 @@ def test_every_name_the_project_uses_is_known() -> None:
     files = [path for path in files if "second" not in str(path)]  # a package of somebody else's, and its test
     texts = [path.read_text(errors="ignore") for path in [*files, *ROOT.glob("tests/*.py")]]
     used = {name for text in texts for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]*[A-Z0-9](?![A-Z0-9_{*])", text)}
+    used -= {f"LAKEHOUSE_{name}" for name in RENAMED}  # the changelog has them
     assert unknown_names(dict.fromkeys(used, "")) == []
     assert {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() <= used
 

@@ -1,0 +1,60 @@
+"""What the resource ``pyspark`` gives to assets that are no tables: dagster-pyspark's session, on the catalog ``lake``.
+
+It imports pyspark: import it only when an asset takes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Self
+
+from dagster_pyspark import LazyPySparkResource
+from pydantic import PrivateAttr
+from pyspark.sql import SparkSession
+
+from lakehouse_assets.environment.catalog import catalog_properties, find_table, with_retries
+from lakehouse_assets.environment.catalog_in_spark import catalog_type, hadoop_s3, spark_catalogs
+from lakehouse_assets.environment.env_reader import public
+from lakehouse_assets.environment.spark_setup import environment, spark_conf
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.worker.session import configure, register_inputs, start
+
+Launch = Callable[[Mapping[str, str]], SparkSession]
+
+
+class LakePySpark(LazyPySparkResource):
+    """A LazyPySparkResource with workers' settings; its session reads tables as they are at its start."""
+
+    _open: Callable[[Launch], SparkSession] = PrivateAttr()
+    _session: SparkSession | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, lakehouse: Lakehouse, tables: Sequence[str]) -> Self:
+        """Returns one that reads these tables. Raises SetupError if Java or jars are missing."""
+        os.environ.update(environment())
+        conf = spark_conf(lakehouse.settings, {}, "inline")
+        made = cls(spark_config=public(conf))
+        made._open = partial(_open, lakehouse, tables, conf)
+        return made
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """Starts the JVM, unless this process has one, and a session of its own. Raises SettingsError."""
+        if self._session is None:
+            # The settings are checked first; they are spark_config.
+            self._session = self._open(lambda _: super(LakePySpark, self).spark_session)
+        return self._session
+
+
+def _open(lakehouse: Lakehouse, tables: Sequence[str], conf: Mapping[str, str], launch: Launch) -> SparkSession:
+    properties = catalog_properties(lakehouse.settings)
+    live = catalog_type(properties)[0] == "rest"
+    spark, secrets = start(conf, launch, brought=())
+    configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
+    if not live:  # Spark opens no other catalog: it gets the tables' metadata files
+        catalog = lakehouse.catalog()
+        found = with_retries(lambda: [find_table(catalog, name) for name in tables])
+        register_inputs(spark, {".".join(table.name()): table.metadata_location for table in found if table})
+    return spark
