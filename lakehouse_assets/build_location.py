@@ -26,7 +26,7 @@ def code_location(*domains: Domain, resources: Mapping[str, Any] | None = None) 
     resources: Dagster resources for the domains' own assets, by key; a key ``lakehouse`` replaces the default one.
     Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Domain, Table, code_location, column
         >>> orders = Table("shop.orders", [column("id", "int")], step="shop.steps:orders")
         >>> defs = code_location(Domain("shop", tables=[orders]))

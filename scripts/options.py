@@ -61,7 +61,7 @@ def page() -> str:
 
 
 def _section(name: str, cls: type) -> str:
-    about = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExample:")[0]
+    about = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:")[0]
     lines = [f"### {name}\n", f"{_markdown(about)}\n"]
     docs = field_docs(cls)
     if issubclass(cls, enum.Enum):
