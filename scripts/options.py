@@ -74,7 +74,9 @@ def _section(name: str, cls: type) -> str:
 
 
 def _type(field: dataclasses.Field[object]) -> str:
-    return f"`{field.type}`".replace("|", "\\|")
+    text = str(field.type)
+    # Not in a code span: GitHub needs a backslash there before the bar, which the site would show.
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _default(field: dataclasses.Field[object]) -> str:
