@@ -169,7 +169,9 @@ class HotAndCold:
     declared: Table
     cold: IcebergTable | None = field(repr=False)
     snapshot_id: int | None
+    """The table's snapshot; None if it has none yet."""
     position: Offsets | None
+    """How far the source was moved into that snapshot; None if no run has moved rows."""
     hot: pa.Table = field(repr=False)
     """The source's rows that are not in the snapshot, with the table's columns, without deleted ones."""
     shadowed: pa.Table | None = field(repr=False)
