@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events replay verify-trade deploy deploy-values deploy-check test test-image test-versions test-long test-fast durations snapshot options bench rooms pictures wheel lint fmt clean
+.PHONY: help setup java run plan maintain ui events replay verify-trade deploy deploy-values deploy-check test test-image test-versions test-long test-fast durations snapshot options docs bench rooms pictures wheel lint fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -98,6 +98,9 @@ bench: setup ## Measure, side by side (two hours; NAMES="backfill runs" for some
 options: .venv/.synced ## Rewrite docs/options.md, the reference of all options, from the docstrings
 	$(PYTHON) -m scripts.options
 
+docs: .venv/.synced ## Build README and docs/ as a site that needs no server: site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+
 rooms: .venv/.synced ## Draw which room of the code imports which, and their sizes (CHECKOUTS="… …" for others)
 	@$(PYTHON) -m scripts.rooms $(CHECKOUTS)
 
@@ -107,12 +110,13 @@ pictures: setup ## Remake the pictures of README and docs/ from a run of its own
 wheel: ## Build the wheel that `pip install` takes, into dist/
 	scripts/uv build --wheel
 
-lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file and the code location
+lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file, the pages and the code location
 	scripts/uv lock --check
 	.venv/bin/ruff check
 	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	@$(MAKE) --no-print-directory docs
 	.venv/bin/dagster definitions validate -w workspace.yaml --log-level warning
 
 fmt: .venv/.synced ## Format the code and mend what the linter can
@@ -120,7 +124,7 @@ fmt: .venv/.synced ## Format the code and mend what the linter can
 	.venv/bin/ruff format
 
 clean: ## Remove the environment and caches; never LAKEHOUSE_HOME
-	rm -rf .venv .tools .pytest_cache .ruff_cache .mypy_cache .hypothesis dist
+	rm -rf .venv .tools .pytest_cache .ruff_cache .mypy_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java: .venv/.synced

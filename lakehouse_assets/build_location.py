@@ -30,7 +30,7 @@ def code_location(
     ones. extensions: features that take part in runs and add definitions; to add one, pass ``[*EXTENSIONS, yours]``.
     Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Domain, Table, code_location, column
         >>> orders = Table("shop.orders", [column("id", "int")], step="shop.steps:orders")
         >>> defs = code_location(Domain("shop", tables=[orders]))

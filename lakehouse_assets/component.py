@@ -143,7 +143,7 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
     def build(self: Attributes) -> Any:
         return cls(**{name: value for name, value in self.given().items() if name in hints})
 
-    doc = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExample:")[0]
+    doc = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:")[0]
     model = create_model(f"{cls.__name__}Attributes", __base__=Attributes, __doc__=doc, **made)
     model.build = build  # type: ignore[method-assign]
     return model
@@ -304,7 +304,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
 
     All components of this kind in a project form one code location; the first one adds what they share.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import LakehouseTables
         >>> yaml = '''
         ... domain: shop

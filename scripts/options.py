@@ -61,7 +61,7 @@ def page() -> str:
 
 
 def _section(name: str, cls: type) -> str:
-    about = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExample:")[0]
+    about = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:")[0]
     lines = [f"### {name}\n", f"{_markdown(about)}\n"]
     docs = field_docs(cls)
     if issubclass(cls, enum.Enum):
@@ -74,7 +74,9 @@ def _section(name: str, cls: type) -> str:
 
 
 def _type(field: dataclasses.Field[object]) -> str:
-    return f"`{field.type}`".replace("|", "\\|")
+    text = str(field.type)
+    # Not in a code span: GitHub needs a backslash there before the bar, which the site would show.
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _default(field: dataclasses.Field[object]) -> str:

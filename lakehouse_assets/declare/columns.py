@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Column:
     """One declared column.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Column, column
         >>> prefixed = [Column(f"origin_{c.name}", c.type, c.doc) for c in [column("lat", "double", "Degrees")]]
         >>> prefixed[0].name
@@ -48,7 +48,7 @@ class Column:
 def column(name: str, type: str, doc: str = "", *, required: bool = False, was: str = "") -> Column:
     """Declares a column. The audit checks ``required`` by file statistics; ``was`` is a former name.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import column
         >>> column("place", "struct<lat: double, lon: double>", "Where it was measured", required=True).type
         'struct<lat: double, lon: double>'

@@ -19,7 +19,7 @@ from lakehouse_assets.sources.postgres import PostgresTable
 def tables_of(module: ModuleType) -> list[Table]:
     """Returns the tables declared at a module's top level, in order: none needs registration.
 
-    Example:
+    Examples:
         >>> from types import ModuleType
         >>> from lakehouse_assets import Table, column, tables_of
         >>> tables = ModuleType("shop.tables")

@@ -82,7 +82,7 @@ class WriteMode(Protocol):
 class Overwrite:
     """A run replaces exactly its partitions.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Overwrite, Table, column
         >>> Table("shop.days", [column("day", "date")], "shop.steps:days").write_mode == Overwrite()
         True
@@ -101,7 +101,7 @@ class Overwrite:
 class FullRefresh(Overwrite):
     """A run replaces the whole table in one commit; earlier snapshots stay readable.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import FullRefresh, Table, column
         >>> Table("shop.rates", [column("euros", "double")], "shop.steps:rates", write_mode=FullRefresh()).write_mode
         FullRefresh()
@@ -123,7 +123,7 @@ class Append:
     "Re-execute all" of a run that has added its rows is refused without the tag ``lakehouse/append_again``, whose value
     is that run's id.
 
-    Example:
+    Examples:
         >>> from datetime import timedelta
         >>> from lakehouse_assets import Append
         >>> Append(dedup_on=["event_id"], within=timedelta(days=14)).dedup_on
@@ -167,7 +167,7 @@ class Append:
 class Rewrites(StrEnum):
     """How a merge changes rows (Iceberg's write.merge.mode).
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Rewrites
         >>> [*map(str, Rewrites)]
         ['copy-on-write', 'merge-on-read']
@@ -185,7 +185,7 @@ class Merge:
 
     The step may also return columns only for delete_when and order_by.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Merge, Rewrites
         >>> Merge(["id"], delete_when="op = 'D'", order_by="at", rewrites=Rewrites.MERGE_ON_READ).keys
         ['id']
@@ -276,7 +276,7 @@ ZSTD_LEVELS = range(1, 23)
 class Distribution(StrEnum):
     """How rows are grouped before they are written (Iceberg's write.distribution-mode).
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Distribution, Tuning
         >>> Tuning(distribution=Distribution.NONE).distribution.value
         'none'
@@ -295,7 +295,7 @@ class Distribution(StrEnum):
 class Planning(StrEnum):
     """Where Spark plans scans (Iceberg's read.data-planning-mode).
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Planning, Tuning
         >>> Tuning(planning=Planning.DISTRIBUTED).planning.value
         'distributed'
@@ -312,7 +312,7 @@ class Planning(StrEnum):
 class Compression(StrEnum):
     """Parquet's codecs (write.parquet.compression-codec).
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Compression, Tuning
         >>> Tuning(compression=Compression.SNAPPY).compression.value
         'snappy'
@@ -334,7 +334,7 @@ class Tuning:
 
     None leaves a property as it is: hash distribution and zstd if a run created the table, else Iceberg's default.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Tuning
         >>> Tuning(file_mib=128, metrics={"name": "truncate(32)"}).file_mib
         128

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 class Level(StrEnum):
     """Kinds of maintenance, as jobs name them.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Level, Maintenance
         >>> Maintenance(without=[Level.EXPIRE]).without
         [<Level.EXPIRE: 'expire'>]
@@ -58,7 +58,7 @@ https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 class Maintenance:
     """How a table is maintained.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Maintenance
         >>> Maintenance(zorder=("origin", "dest"), weight=2).weight
         2
@@ -95,7 +95,7 @@ FIELD = re.compile(r"\{([^{}]*)\}")
 class Pace:
     """How soon and how often a table's partitions run as messages come.
 
-    Example:
+    Examples:
         >>> from datetime import timedelta
         >>> from lakehouse_assets import Arrivals, Pace
         >>> Arrivals("orders/{day}.csv.gz", Pace(floor=10, latency=timedelta(minutes=5))).pace.floor
@@ -120,7 +120,7 @@ class Pace:
 class Arrivals:
     """The objects that a table's partitions are made of.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Arrivals
         >>> Arrivals("orders/{day}.csv.gz").pattern
         'orders/{day}.csv.gz'

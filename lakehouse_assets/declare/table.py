@@ -91,7 +91,7 @@ class Table:
 
     Raises DeclarationError, naming the table and its first problem.
 
-    Example:
+    Examples:
         >>> import dagster as dg
         >>> from lakehouse_assets import Table, column
         >>> orders = Table(

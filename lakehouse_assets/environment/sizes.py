@@ -30,7 +30,7 @@ OPTIMIZED, OPTIMIZED_DISK_GIB = "shuffle_optimized", (20, 2000)
 class Size:
     """The size of a worker with its own machine; None means the environment's setting.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Size
         >>> Size(vcpus=4, memory_gib=16).memory_gib
         16

@@ -70,7 +70,7 @@ def read_csv(
     not of their types, with line, column and the option that would take them; for large files, when their rows are
     read. Raises ValueError for a schema or options that can't work.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from lakehouse_assets import read_csv
         >>> size = Path(folder, "2026-01-31.csv").write_text("id;amount\n1;2,5\n")
@@ -119,7 +119,7 @@ def read_json(
     for unknown or repeated fields and values of another type, with their lines. Raises ValueError for a schema or
     options that can't work.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from lakehouse_assets import read_json
         >>> size = Path(folder, "2026-01-31.json").write_text('{"id": 1, "tags": ["new"]}')
@@ -154,7 +154,7 @@ def read_parquet(
     rows are read, for damaged files, times that microseconds can't hold, integers that ``long`` can't hold, and strings
     that are not UTF-8, with their rows. Raises ValueError for a schema that can't be read.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import read_parquet
         >>> spark.range(1).write.parquet(f"{folder}/2026-01-31")
         >>> read_parquet(spark, folder, ["2026-01-31"], {"id": "long"}, files="{key}/*.parquet").collect()

@@ -30,7 +30,7 @@ from lakehouse_assets.type_text import NAME, RESERVED
 def clean_names(names: Sequence[str]) -> list[str]:
     """Returns a name for each of a file's, in snake case if it must differ; no two are equal but for case.
 
-    Example:
+    Examples:
         >>> clean_names(["id", "Flight No.", "", "1960", "Größe", "P95", "p95"])
         ['id', 'flight_no', 'row', 'c_1960', 'grosse', 'P95', 'p95_2']
     """

@@ -37,7 +37,7 @@ LEAST_KEEP = timedelta(hours=1)
 class HandOff:
     """A table as Hive-style Parquet with a name in Glue, for readers without Iceberg. Each version is complete.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Domain, HandOff, Table, column
         >>> orders = Table("shop.orders", [column("day", "date"), column("id", "int")], "shop.steps:orders")
         >>> handed = HandOff("shop", orders, "s3://exports/orders", glue="partners.orders", partitioned_by=["day"])

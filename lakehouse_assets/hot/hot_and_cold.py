@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class HotRows:
     """Rows of a source from a position on.
 
-    Example:
+    Examples:
         >>> HotRows("Zk3X", {Split(0, 0, 5): None, Split(0, 5, 9): None}).splits_of(Split(0, 3, 12))
         [Split(partition=0, begin=3, end=5), Split(partition=0, begin=5, end=9), Split(partition=0, begin=9, end=12)]
     """
@@ -169,7 +169,9 @@ class HotAndCold:
     declared: Table
     cold: IcebergTable | None = field(repr=False)
     snapshot_id: int | None
+    """The table's snapshot; None if it has none yet."""
     position: Offsets | None
+    """How far the source was moved into that snapshot; None if no run has moved rows."""
     hot: pa.Table = field(repr=False)
     """The source's rows that are not in the snapshot, with the table's columns, without deleted ones."""
     shadowed: pa.Table | None = field(repr=False)
@@ -267,7 +269,7 @@ def hot_and_cold(
     Raises SourceLost if the source lacks rows that are not moved, SourceUnreachable, TooMuchHot, CatalogUnavailable,
     and DeclarationError for a table that can't be read this way.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Table, column, hot_and_cold
         >>> hot_and_cold(Table("shop.orders", [column("id", "int")], step="shop.steps:orders"))
         Traceback (most recent call last):

@@ -44,7 +44,7 @@ def when_current(*tables: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCond
 
     So a release waits for the tables made from an updated one. again: when to retry a failed one (cron, UTC).
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Release, Table, column, when_current
         >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
         >>> Release("shop", tables=[orders], automation=when_current(orders.key)).automation.get_label()

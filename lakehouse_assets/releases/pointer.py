@@ -245,7 +245,7 @@ def release(
     at: for the newest release at that time (default UTC). catalog: by default the environment's. Raises NoSuchRelease,
     CatalogUnavailable, TypeError if ``at`` is no datetime, and as load_pointer().
 
-    Example:
+    Examples:
         >>> from pyiceberg.catalog import load_catalog
         >>> from lakehouse_assets import release
         >>> release("shop", catalog=load_catalog("lake", type="in-memory"))

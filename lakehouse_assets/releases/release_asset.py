@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Release:
     """Tables of a domain that readers get together, all as of the same release.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Domain, Release, Table, column
         >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
         >>> days = Table("shop.days", [column("day", "date")], "shop.steps:days", deps=[orders.key])

@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWar
 class Domain:
     """Tables and other assets that belong together.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Domain, Table, column
         >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
         >>> [key.to_user_string() for key in Domain("shop", tables=[orders]).keys]

@@ -24,7 +24,7 @@ class Lakehouse:
 
     Assets that are no tables take it by name. Tests pass another one to ``code_location(resources=…)``.
 
-    Example:
+    Examples:
         >>> import dagster as dg
         >>> from lakehouse_assets import Lakehouse
         >>> @dg.asset

@@ -162,7 +162,7 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     to come (the last week of a month). Requests a partition again that is still outdated at the next tick of ``again``
     (cron, UTC), or if ``upstream`` is published again. Needs a sensor with ``use_user_code_server``.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Table, column, when_updated
         >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
         >>> when_updated(orders.key).get_label()

@@ -39,7 +39,7 @@ LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
 class KafkaTopic(RowSource):
     """A Kafka topic whose records are moved into a table that is declared Append.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Append, KafkaTopic, Table, column
         >>> columns = [column("id", "long"), column("at", "timestamptz")]
         >>> Table("shop.clicks", columns, source=KafkaTopic("clicks"), write_mode=Append()).source.topic

@@ -78,7 +78,7 @@ class PostgresTable(RowSource):
 
     `lakehouse source sql` prints what the database needs.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Merge, PostgresTable, Table, column
         >>> columns = [column("id", "long", required=True), column("status", "string")]
         >>> merge = Merge(["id"], delete_when="deleted")

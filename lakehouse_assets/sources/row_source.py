@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Offsets(NamedTuple):
     """A position in a source: all rows with smaller offsets were read, no others.
 
-    Example:
+    Examples:
         >>> str(Offsets("Zk3X", (12, 0)))
         '12,0@Zk3X'
     """

@@ -145,7 +145,7 @@ class Json:
     Dates and times are ISO 8601 text, decimals are numbers or text. A field whose name differs from a column's in case
     only fails the run, because the column would silently be null.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Json, KafkaTopic
         >>> KafkaTopic("flight-events", value=Json()).name
         'kafka:flight-events'
@@ -272,7 +272,7 @@ class Avro:
     case only fails the run. Each record is read with its writer's schema, from the schema registry at
     SCHEMA_REGISTRY_URL.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import Avro, KafkaTopic
         >>> KafkaTopic("flight-events", value=Avro()).name
         'kafka:flight-events'

@@ -18,7 +18,7 @@ CHANGE_TYPE = "_change_type"
 class Window:
     """The part of a table that one call of a step computes.
 
-    Example:
+    Examples:
         >>> from datetime import UTC, datetime
         >>> from lakehouse_assets import Window
         >>> day = Window(("2026-01-31",), datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
@@ -85,7 +85,7 @@ class BadPartitions(ValueError):
 
     partitions: keys of the window whose input is missing or can't be read.
 
-    Example:
+    Examples:
         >>> from lakehouse_assets import BadPartitions
         >>> raise BadPartitions("the shop was closed", ["2026-01-01"])
         Traceback (most recent call last):

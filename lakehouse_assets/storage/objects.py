@@ -234,7 +234,7 @@ def put_file(path: Path, content: bytes) -> bool:
     Creates the folder; writes nothing if the content is the same. A crash of the machine may lose the file. Returns
     whether it wrote. Raises OSError.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from lakehouse_assets import put_file
         >>> file = Path(folder, "orders", "2026-01-31.csv")

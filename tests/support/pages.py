@@ -1,4 +1,4 @@
-"""README.md, docs/*.md and the pages beside them as text: sections, code blocks, links. No tests here."""
+"""README.md, docs/*.md and the pages beside them as text: sections, code blocks. No tests here."""
 
 from __future__ import annotations
 
@@ -30,9 +30,3 @@ def commands(page: Path) -> list[str]:
     """The commands of indented blocks, without the comments after them."""
     lines = re.findall(r"^    (\S.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
     return [line.partition("  #")[0].strip() for line in lines]
-
-
-def anchors(page: Path) -> set[str]:
-    """The fragments that a page's headings have on GitHub."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
