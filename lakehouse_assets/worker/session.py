@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog import table_io, with_retries
-from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, REFRESH_ENDPOINT
+from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, LAKE, REFRESH_ENDPOINT
 from lakehouse_assets.environment.env_reader import SettingsError, public
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 
