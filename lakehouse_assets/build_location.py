@@ -54,7 +54,7 @@ def shared_definitions(
     """Returns what a code location has once."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
-        maintenance(tables, settings, [domain.name for domain in domains]),
+        maintenance(tables, settings, extensions, [domain.name for domain in domains]),
         *(extension.definitions(tables, settings) for extension in extensions),
         dg.Definitions(
             jobs=[plan_job(tables), rollback_job(tables)],

@@ -16,20 +16,25 @@ from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.run_history import SENSOR
 from lakehouse_assets.maintenance.table_jobs import drop_missing_job, restore_job, take_over_job
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 WEEKLY = "0 3 * * 0"
 """Sundays at 3:00 UTC: each week looks again at what the week before found."""
 
 
-def maintenance(tables: Sequence[Table], settings: Settings, domains: Collection[str] = ()) -> dg.Definitions:
-    """Returns the definitions of these tables. domains: all, since one without tables may have a release of others'."""
+def maintenance(tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()) -> dg.Definitions:
+    """Returns the definitions of these tables.
+
+    extensions: name the snapshots that must not expire. domains: all, since one without tables may have a release of
+    others'.
+    """
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
     overrides = {"taskRoleArn": settings.maintenance_role}
     tags = {"ecs/task_overrides": json.dumps(overrides)} if settings.maintenance_role else {}
-    job = maintenance_job(tables, tags=tags, domains=domains)
+    job = maintenance_job(tables, extensions, tags=tags, domains=domains)
     return dg.Definitions(
         asset_checks=[health_checks(table, LEVELS) for table in tables],
         sensors=[health_sensor(tables, LEVELS, status), due_sensor(tables, job, status)],

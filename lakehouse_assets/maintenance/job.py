@@ -12,6 +12,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.maintenance.level import MaintenanceLevel
 from lakehouse_assets.maintenance.levels import LEVELS
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.jobs import NO_TAGS, chosen_tables, job_of
 from lakehouse_assets.run.resource import Lakehouse
@@ -57,11 +58,14 @@ class MaintenanceConfig(dg.Config):
 
 def maintenance_job(
     tables: Sequence[Table],
+    extensions: Sequence[Extension],
     known: Sequence[MaintenanceLevel] = LEVELS,
     tags: Mapping[str, str] = NO_TAGS,
     domains: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """Returns the maintenance job of these tables. domains: further ones than the tables'.
+    """Returns the maintenance job of these tables.
+
+    extensions: name the snapshots that must not expire. domains: further ones than the tables'.
 
     One op does all levels, because they share one look, one ranking and one budget. As separate ops, each would wait
     for a slot of the pool while the plan gets old.
@@ -77,7 +81,7 @@ def maintenance_job(
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
             policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)
-            run = MaintenanceRun(context, lakehouse, tables, chosen, known, policy, config.allow_large, domains)
+            run = MaintenanceRun(context, lakehouse, tables, extensions, chosen, known, policy, config.allow_large, domains)
             shown, faults = run.run(round(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.health.findings import Finding
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class MaintenanceContext:
     run: RunToken
     site: Site
     """Caches what it reads of other tables."""
+    extensions: Sequence[Extension]
+    """Name the snapshots that must not expire."""
     allow_large: bool = False
     """Whether more than a fifth of a table may go to the trash."""
     force: bool = False

@@ -75,20 +75,13 @@ class ExpireLevel(MaintenanceLevel):
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Expires what nothing keeps, in one commit."""
-        from lakehouse_assets.collect.needed import RunFiles, pinned_snapshots
         from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
-        from lakehouse_assets.releases.pointer import released_snapshots
 
         plans: list[ExpiryPlan] = []
-        site = means.site
-        readers = [name for name, table in means.tables.items() if action.table in table.inputs]
 
-        def expiry(metadata: TableMetadata) -> Expiry:
-            # Look it up for each version of the table: a run first loads the head, then leaves its copy.
-            leavings = (RunFiles.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
-            pinned = pinned_snapshots(action.table, leavings, site.chains, site.now_ms()) if readers else set()
-            pinned |= released_snapshots(means.catalog, action.table, means.domains)
-            plans.append(plan_expiry(action.table, metadata, ExpiryPolicy(), int(time.time() * 1000), pinned))
+        def expiry(now: TableMetadata) -> Expiry:
+            kept = {one for of in means.extensions for one in of.kept_snapshots(means, action.table, now)}
+            plans.append(plan_expiry(action.table, now, ExpiryPolicy(), int(time.time() * 1000), kept))
             return plans[-1].expiry
 
         expired = expire(means.catalog, action.table, expiry)

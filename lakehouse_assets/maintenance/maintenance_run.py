@@ -21,6 +21,7 @@ from lakehouse_assets.maintenance.level import Action, MaintenanceContext, Maint
 from lakehouse_assets.maintenance.levels import collection_tables, site_of
 from lakehouse_assets.maintenance.policy import Plan, Policy, candidates, plan
 from lakehouse_assets.maintenance.run_history import DONE, FAILED, UNDER_WAY, forget_parent, note_rewritten, note_table
+from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.in_flight import flights, location_of
 from lakehouse_assets.run.jobs import shown_table
 from lakehouse_assets.run.resource import Lakehouse
@@ -91,6 +92,7 @@ class MaintenanceRun:
     lakehouse: Lakehouse
     declared: Sequence[Table]
     """Runs of any may read a chosen one."""
+    extensions: Sequence[Extension]
     tables: Sequence[Table]
     known: Sequence[MaintenanceLevel]
     policy: Policy
@@ -140,6 +142,7 @@ class MaintenanceRun:
             {table.identifier: table for table in self.declared},
             RunToken(self.context.run.run_id, record.create_timestamp),
             site_of(self.lakehouse, self.context.instance),
+            self.extensions,
             self.allow_large,
             self.policy.force,
             {*self.domains, *(table.domain for table in self.declared)},

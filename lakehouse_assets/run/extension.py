@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.commit.staged import StagedChunk
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.settings import Settings
+    from lakehouse_assets.maintenance.level import MaintenanceContext
     from lakehouse_assets.run.table_run import Staged, TableRun
     from lakehouse_assets.wire.work import HookWork
 
@@ -81,6 +82,13 @@ class Extension:
 
     def hooks(self, run: TableRun) -> Iterable[RunHook]:
         """Returns its hooks in one run, in the order in which they are called."""
+        return ()
+
+    def kept_snapshots(self, means: MaintenanceContext, table: str, now: TableMetadata) -> Collection[int]:
+        """Returns snapshots of a table that must not expire. Raises LakehouseError if they are unknown.
+
+        Snapshots that a tag or branch names are kept anyway.
+        """
         return ()
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:

@@ -324,7 +324,7 @@ def left_by_expiry(lake: Lake) -> set[int]:
     age = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
     reload(lake).transaction().set_properties(age).commit_transaction()
     config = {"tables": [SOURCE], "levels": ["expire"], "dry_run": False, "patient": False, "force": True}
-    result = maintenance_job([whole(identifier=SOURCE), copy()]).execute_in_process(
+    result = maintenance_job([whole(identifier=SOURCE), copy()], EXTENSIONS).execute_in_process(
         run_config=config, resources={"lakehouse": Lakehouse(lake.settings)}, instance=lake.instance
     )
     assert result.success

@@ -21,6 +21,7 @@ from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers.base import Attempt, Handle
 from lakehouse_assets.environment.launchers.local import LocalLauncher
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.rewrite import spark_rewrite
 from lakehouse_assets.rewrite.compact import CompactionReport, Outcome
@@ -159,7 +160,7 @@ def test_the_maintenance_job_leaves_to_workers_what_it_cannot_rewrite_itself(rew
     before = multiset(lake.table(TABLE))
     assert before.total() == 100 - 2
 
-    result = maintenance_job([TABLE]).execute_in_process(
+    result = maintenance_job([TABLE], EXTENSIONS).execute_in_process(
         run_config={"dry_run": False},
         resources={"lakehouse": Lakehouse(lake.settings)},
         instance=lake.instance,

@@ -15,6 +15,7 @@ from lakehouse_assets.collect.seen import Site
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import restore_job
 from lakehouse_assets.run.resource import Lakehouse
@@ -42,7 +43,7 @@ def orphan(folder: Path, name: str = "left behind.parquet", size: int = 10) -> P
 
 
 def collect(settings: Settings, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
-    return maintenance_job([TABLE]).execute_in_process(
+    return maintenance_job([TABLE], EXTENSIONS).execute_in_process(
         run_config={"levels": ["collect"], "patient": False, "dry_run": False, **config},
         resources={"lakehouse": Lakehouse(settings)},
         instance=instance,

@@ -16,6 +16,7 @@ from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.definitions import due_sensor
 from lakehouse_assets.maintenance.job import maintenance_job
@@ -52,7 +53,7 @@ class Ticks:
     def tick(self, seconds: float = 300.0) -> list[dg.RunRequest]:
         """What is asked for, so many seconds after the last tick."""
         self.now += seconds
-        job = maintenance_job(self.tables)
+        job = maintenance_job(self.tables, EXTENSIONS)
         sensor = due_sensor(self.tables, job, dg.DefaultSensorStatus.STOPPED, lambda: self.now)
         context = dg.build_sensor_context(self.instance, self.cursor, resources={"lakehouse": Lakehouse(self.settings)})
         if self.location:

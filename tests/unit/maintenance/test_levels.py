@@ -12,6 +12,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Check, Finding, Severity
 from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceContext, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.levels import LEVELS
@@ -50,7 +51,7 @@ def test_a_new_level_is_measured_planned_done_and_shown(settings: Settings, inst
     open_target(load_lake(settings), TABLE)
 
     def shown(**config: object) -> dict[str, dict[str, object]]:
-        job = maintenance_job([TABLE], (*LEVELS, CommentLevel()))
+        job = maintenance_job([TABLE], EXTENSIONS, (*LEVELS, CommentLevel()))
         run_config = {"levels": ["comment"], "dry_run": False, **config}
         result = job.execute_in_process(run_config, instance, resources={"lakehouse": Lakehouse(settings)})
         (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]

@@ -23,6 +23,7 @@ from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.health.findings import Limit
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance import levels
 from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.maintenance.job import maintenance_job
@@ -66,7 +67,7 @@ def day_rows(day: str, n: int) -> pa.Table:
 def run(
     settings: Settings, instance: dg.DagsterInstance, tags: dict[str, str] | None = None, **config: Any
 ) -> dg.ExecuteInProcessResult:
-    return maintenance_job([TABLE, OTHER]).execute_in_process(
+    return maintenance_job([TABLE, OTHER], EXTENSIONS).execute_in_process(
         run_config=config,
         tags=tags,
         resources={"lakehouse": Lakehouse(settings)},
@@ -266,7 +267,7 @@ def test_what_it_does_not_know_is_refused(
 
 
 def test_it_is_a_part_of_the_code_location(settings: Settings) -> None:
-    defs = maintenance([TABLE, OTHER], settings)
+    defs = maintenance([TABLE, OTHER], settings, EXTENSIONS)
     assert [job.name for job in defs.jobs] == [MAINTENANCE, RESTORE, DROP_MISSING, TAKE_OVER]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.definitions import maintenance
 from tests.support.tables import numbers
 from tests.support.whole_location import build_defs
@@ -32,7 +33,7 @@ def test_every_table_of_every_domain_has_the_checks(settings: Settings) -> None:
 def test_sensors_and_the_schedule_are_on_where_nobody_sits_before_it(
     settings: Settings, compute: str, status: dg.DefaultSensorStatus
 ) -> None:
-    part = maintenance([numbers()], replace(settings, compute=compute))
+    part = maintenance([numbers()], replace(settings, compute=compute), EXTENSIONS)
     assert {(sensor.name, sensor.default_status) for sensor in part.sensors or ()} == {
         ("lakehouse_health", status),
         ("lakehouse_maintenance_due", status),

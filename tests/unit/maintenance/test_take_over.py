@@ -15,6 +15,7 @@ from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, w
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import StageAgain
+from lakehouse_assets.extensions import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
@@ -55,7 +56,7 @@ def take_over(lake: FaultyLake, table: str = "demo.numbers") -> dg.ExecuteInProc
 
 
 def collect(lake: FaultyLake) -> dg.ExecuteInProcessResult:
-    return execute(lake, maintenance_job([tiny()]), {"levels": ["collect"], "dry_run": False, "patient": False})
+    return execute(lake, maintenance_job([tiny()], EXTENSIONS), {"levels": ["collect"], "dry_run": False, "patient": False})
 
 
 def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(lake: FaultyLake) -> None:
