@@ -113,7 +113,7 @@ wheel: ## Build the wheel that `pip install` takes, into dist/
 lint: .venv/.synced ## Check style, types, the borders between the rooms, the lock file, the pages and the code location
 	scripts/uv lock --check
 	.venv/bin/ruff check
-	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py
+	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py lakehouse_assets/*/worker.py lakehouse_assets/extensions/*/worker.py
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	@$(MAKE) --no-print-directory docs

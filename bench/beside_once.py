@@ -111,8 +111,8 @@ def _maintain(work: list[Callable[[str], tuple[int, int]]], tables: list[str], e
 def _ours(catalog: Catalog) -> list[Callable[[str], tuple[int, int]]]:
     """Each: the commits that it made, and what it dropped as writers had changed it."""
     from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
-    from lakehouse_assets.rewrite.compact import Outcome, compact
-    from lakehouse_assets.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
+    from lakehouse_assets.maintenance.rewrite.compact import Outcome, compact
+    from lakehouse_assets.maintenance.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
 
     def token() -> RunToken:
         return RunToken(f"maintenance-{uuid4().hex}", datetime.now(UTC))

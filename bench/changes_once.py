@@ -22,7 +22,7 @@ from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from tests.conftest import Lake, failure_text
 from tests.support.change_reading_deaths import Died, Stage, doomed, log, raise_died
 from tests.support.faults import from_failure

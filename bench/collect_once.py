@@ -15,10 +15,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from bench.synthetic import TABLE, properties
-from lakehouse_assets.collect.collect import collect
-from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.report import Report
-from lakehouse_assets.collect.seen import Site
+from lakehouse_assets.maintenance.collect.collect import collect
+from lakehouse_assets.maintenance.collect.listing import Listed
+from lakehouse_assets.maintenance.collect.report import Report
+from lakehouse_assets.maintenance.collect.seen import Site
 from lakehouse_assets.storage.place import Place, place_of
 
 MIB = 2**20

@@ -22,7 +22,7 @@ from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedF
 
 from bench.synthetic import properties
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.maintenance.rewrite.compact import compact
 
 TABLE = "nyc.small_files"
 DAYS = 10

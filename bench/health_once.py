@@ -14,8 +14,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from bench.synthetic import TABLE, properties
-from lakehouse_assets.health.look import look
-from lakehouse_assets.health.summaries import SummaryCache
+from lakehouse_assets.maintenance.health.look import look
+from lakehouse_assets.maintenance.health.summaries import SummaryCache
 
 MIB = 2**20
 

@@ -34,9 +34,9 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.spark_setup import environment
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.source_sensors import is_due
-from lakehouse_assets.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.sensors import is_due
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import make_source, state_table
 from tests.support.hot_world import WRONG, faults, world_of

@@ -10,12 +10,12 @@ import time
 
 import pyarrow as pa
 
-from lakehouse_assets.commit.pins import pin_inputs
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.file_io import ClosingFileIO
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
+from lakehouse_assets.inputs.pins import pin_inputs
 from tests.support.live_lake import live_catalogs
 
 COLUMNS = [f"c{n}" for n in range(20)]
@@ -33,7 +33,7 @@ def main(inputs: int, snapshots: int, live: bool) -> None:
     pinned = time.monotonic() - start
 
     os.environ.update(environment())
-    from lakehouse_assets.worker.inputs import reading
+    from lakehouse_assets.inputs.worker import reading
     from lakehouse_assets.worker.session import TableCredentials, build_session, configure
 
     properties = catalog_properties(settings)

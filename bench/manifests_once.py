@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from bench.synthetic import FIRST_DAY, TABLE, properties
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.rewrite.manifests import rewrite_manifests
+from lakehouse_assets.maintenance.rewrite.manifests import rewrite_manifests
 
 MIB = 2**20
 

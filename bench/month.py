@@ -10,9 +10,9 @@ from math import ceil
 from random import Random
 from uuid import UUID
 
-from lakehouse_assets.health.health import FRAGMENT, UNDERSIZED, TableHealth
-from lakehouse_assets.health.partition_health import EQUALITY, PartitionHealth
-from lakehouse_assets.health.summaries import SizeLimits
+from lakehouse_assets.maintenance.health.health import FRAGMENT, UNDERSIZED, TableHealth
+from lakehouse_assets.maintenance.health.partition_health import EQUALITY, PartitionHealth
+from lakehouse_assets.maintenance.health.summaries import SizeLimits
 from lakehouse_assets.maintenance.level import MIB
 
 TABLES, DAYS = 20, 30

@@ -26,7 +26,7 @@ from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
 from lakehouse_assets.commit.landing import ReadSnapshot, land
 from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.rewrite.plan import RewriteTask, listed, plan_rewrites, planned
+from lakehouse_assets.maintenance.rewrite.plan import RewriteTask, listed, plan_rewrites, planned
 from lakehouse_assets.wire.work import RewriteAssignment
 
 TABLE = "nyc.neglected"

@@ -11,7 +11,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.in_flight import FIRST, LAST
 from lakehouse_assets.run.resource import Lakehouse

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from lakehouse_assets.extensions import EXTENSIONS
-from lakehouse_assets.queue.sensor import EVERY_SECONDS
-from lakehouse_assets.queue.source import sqs_client
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.queue.sensor import EVERY_SECONDS
+from lakehouse_assets.extensions.queue.source import sqs_client
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLakehouse
 from tests.support.queue_location import SETTINGS, TABLES

@@ -20,7 +20,7 @@ from bench.report import Section, Spread, at_most
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import NoSuchRelease
-from lakehouse_assets.releases.pointer import release
+from lakehouse_assets.extensions.releases.pointer import release
 
 KILLED_AMONG, MEMBERS, MANY = 200, 3, 20
 MOST_MS = 50

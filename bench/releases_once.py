@@ -24,8 +24,8 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.releases.consistency import Log
-from lakehouse_assets.releases.publish_release import Order, publish_release, tidy
+from lakehouse_assets.extensions.releases.consistency import Log
+from lakehouse_assets.extensions.releases.publish_release import Order, publish_release, tidy
 
 NAME = "bench"
 SCHEMA = Schema(NestedField(1, "n", LongType(), required=False))

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "lakehouse_assets"
 MAIN_FLOW = "run/table_run.py"
 OPTIONAL = ("domains", "extensions", "queue", "inbox", "hot", "sources", "releases", "hand_off")
 """The folders that are no part of the core: what a user edits, and what becomes an extension."""
-OPTIONAL_FILES = ("component.py", "definitions.py")
+OPTIONAL_FILES = ("extensions/yaml/component.py", "definitions.py")
 LAUNCHERS = ("aws_launcher", "ecs", "emr", "emr_eks", "emr_serverless", "job_runs", "prices")
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),

@@ -78,7 +78,7 @@ def beside(identifier: str) -> None:
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.environment.catalog import load_lake
     from lakehouse_assets.environment.settings import read_settings
-    from lakehouse_assets.rewrite.compact import compact
+    from lakehouse_assets.maintenance.rewrite.compact import compact
 
     catalog = load_lake(read_settings())
     reader = Thread(target=sys.stdin.readline)

@@ -73,7 +73,7 @@ def compact(identifier: str) -> dict[str, Any]:
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.environment.catalog import load_lake
     from lakehouse_assets.environment.settings import read_settings
-    from lakehouse_assets.rewrite.compact import compact
+    from lakehouse_assets.maintenance.rewrite.compact import compact
 
     started = time.perf_counter()
     token = RunToken(f"bench-{time.time_ns()}", datetime.now(UTC))

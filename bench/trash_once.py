@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from lakehouse_assets.collect.ledger import Entry, Owner
-from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import Trash, TrashSelection
+from lakehouse_assets.maintenance.collect.ledger import Entry, Owner
+from lakehouse_assets.maintenance.collect.listing import Listed, list_files
+from lakehouse_assets.maintenance.collect.trash import Trash, TrashSelection
 from lakehouse_assets.storage.objects import at_once, raw_client
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 

@@ -100,7 +100,8 @@ def _staged(
     from lakehouse_assets.commit.staged import read_all
     from lakehouse_assets.commit.target import open_target
     from lakehouse_assets.commit.tokens import RunToken
-    from lakehouse_assets.run.plan import plan_chunks, window_of
+    from lakehouse_assets.run.attempts import window_of
+    from lakehouse_assets.run.plan import plan_chunks
     from lakehouse_assets.wire.code import worker_code
     from lakehouse_assets.wire.work import Assignment
     from lakehouse_assets.worker.session import TableCredentials
@@ -140,7 +141,8 @@ def _alone(
     spark: Any, settings: Any, catalog: Any, properties: Mapping[str, str], table: Any, keys: Sequence[str]
 ) -> dict[str, Any]:
     from lakehouse_assets.commit.target import open_target
-    from lakehouse_assets.run.plan import plan_chunks, window_of
+    from lakehouse_assets.run.attempts import window_of
+    from lakehouse_assets.run.plan import plan_chunks
     from lakehouse_assets.wire.code import step_of
 
     open_target(catalog, table)

@@ -10,7 +10,7 @@ import dagster as dg
 from lakehouse_assets.declare.location import dependency_problems
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job

@@ -18,28 +18,35 @@ FLOORS = (
     ("definitions",),
     ("domains",),
     ("lakehouse_assets",),
-    ("component",),
+    ("extensions.yaml",),
     ("build_location",),
-    ("maintenance", "queue", "rollback"),
-    ("rewrite",),
-    ("health", "releases", "hot", "hand_off"),
-    ("run", "collect"),
-    ("drive", "commit", "worker", "inbox"),
+    ("rollback", "extensions"),
+    ("extensions.queue", "extensions.sources", "extensions.hand_off"),
+    ("extensions.releases",),
+    ("inputs",),
+    ("maintenance",),
+    ("run",),
+    ("drive", "commit", "worker"),
     ("declare",),
     ("files", "wire", "storage"),
-    ("step", "sources"),
+    ("step",),
     ("errors", "keys_text", "first_table", "type_text"),
     ("environment",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+CORE = frozenset(room for rooms in FLOORS[FLOORS.index(("run",)) :] for room in rooms)
+"""What each run needs, whatever features a table has. Features plug into it: inputs, maintenance and the extensions."""
 
 Edges = Mapping[str, Iterable[str]]
 
 
 def room_of(module: str) -> str:
-    """A folder or a top-level module of lakehouse_assets."""
+    """A folder or a top-level module of lakehouse_assets; of extensions/, each folder."""
     package, _, rest = module.partition(".")
-    return rest.partition(".")[0] if package == "lakehouse_assets" and rest else package
+    room, _, below = rest.partition(".")
+    if room == "extensions" and "." in below:
+        return f"{room}.{below.partition('.')[0]}"
+    return room if package == "lakehouse_assets" and rest else package
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment import output
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests import durations

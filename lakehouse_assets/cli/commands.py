@@ -20,17 +20,17 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.hot.definitions import SQL
-from lakehouse_assets.hot.warm import WARM
+from lakehouse_assets.extensions.sources.definitions import SQL
+from lakehouse_assets.extensions.sources.postgres_session import READING, connected
+from lakehouse_assets.extensions.sources.warm import WARM
+from lakehouse_assets.inputs.trace import Trace, parse_time, tree_lines
 from lakehouse_assets.maintenance import maintenance_run
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.rollback.rollback_job import HEAD, ROLLBACK, TARGET, TOLD
 from lakehouse_assets.run import asset
 from lakehouse_assets.run.in_flight import MAINTENANCE
 from lakehouse_assets.run.outdated import Metadata
-from lakehouse_assets.run.trace import Trace, parse_time, tree_lines
 from lakehouse_assets.run.what_if import metadata_of
-from lakehouse_assets.sources.postgres_session import READING, connected
 
 WIDEST = 10
 """Columns side by side, at most."""

@@ -23,7 +23,7 @@ from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
 from lakehouse_assets.environment.output import redacted
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.environment.spark_setup import jars
-from lakehouse_assets.health.findings import size_text
+from lakehouse_assets.maintenance.health.findings import size_text
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
 

@@ -17,9 +17,9 @@ from lakehouse_assets.environment.catalog import find_table, load_lake, with_ret
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.health.findings import by_check, size_text
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.look import look, summary_cache
+from lakehouse_assets.maintenance.health.findings import by_check, size_text
+from lakehouse_assets.maintenance.health.health import TableHealth
+from lakehouse_assets.maintenance.health.look import look, summary_cache
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.resource import Lakehouse

@@ -13,7 +13,6 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.sizes import Size
-from lakehouse_assets.sources.postgres import PostgresTable
 
 
 def tables_of(module: ModuleType) -> list[Table]:
@@ -37,7 +36,7 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each repeated identifier or PostgreSQL source, and each dep that is no asset.
+    """Returns a sentence for each repeated identifier or purged source, and each dep that is no asset.
 
     known: the keys of all assets; None skips deps. Dagster takes unknown keys for assets of other locations: order and
     automation would be silently wrong.
@@ -49,7 +48,7 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
     ]
     readers: dict[str, list[str]] = defaultdict(list)
     for table in tables:
-        if isinstance(table.source, PostgresTable):
+        if table.source is not None and table.source.purges_moved:
             readers[table.source.name].append(table.identifier)
     problems += [
         f"tables {', '.join(names)}: several have the source {source}, of which each purges what the others have not "

@@ -36,13 +36,12 @@ from lakehouse_assets.declare.options import (
     mistyped,
     property_problems,
 )
+from lakehouse_assets.declare.row_source import RowSource
 from lakehouse_assets.declare.sql_conditions import condition_problem
 from lakehouse_assets.environment.computes import find_compute
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.step.window import MOVE
 from lakehouse_assets.wire.code import FUNCTION, declared_code
 from lakehouse_assets.wire.work import table_and_ref
@@ -149,8 +148,8 @@ class Table:
     reads: Sequence[str] = ()
     """Iceberg tables that the step reads in addition to ``deps``, such as other teams': ``finance.rates``, or
     ``finance.rates.tag_2026`` and ``finance.rates.branch_audit`` for a tag or branch."""
-    source: KafkaTopic | PostgresTable | None = None
-    """The source of the table's rows; each run moves what came since the last."""
+    source: RowSource | None = None
+    """The source of the table's rows, a KafkaTopic or a PostgresTable; each run moves what came since the last."""
     description: str = ""
     """Markdown text for the UI; without it, the step's docstring."""
     owners: Sequence[str] = ()

@@ -117,9 +117,9 @@ class Journal:
             if (version := fields["version"]) != AttemptRecord.FORMAT:
                 raise ForeignVersion(
                     f"{location} records an attempt in version {version}, this code reads version "
-                    f"{AttemptRecord.FORMAT}. A worker may run, so no second one is started, and nothing was published. "
-                    "Materialize the partitions anew (a new run, not a re-execution from failure), or resume "
-                    "the run with the code that wrote the file"
+                    f"{AttemptRecord.FORMAT}. A worker may run, so no second one is started, and nothing was "
+                    "published. Materialize the partitions anew (a new run, not a re-execution from failure), or "
+                    "resume the run with the code that wrote the file"
                 )
             return AttemptRecord.from_json(fields)
 

@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse_assets.declare.options import Level
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health.checks import EVERY_SECONDS, health_checks, health_sensor
+from lakehouse_assets.maintenance.health.checks import EVERY_SECONDS, health_checks, health_sensor
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.run_history import SENSOR
@@ -23,7 +23,9 @@ WEEKLY = "0 3 * * 0"
 """Sundays at 3:00 UTC: each week looks again at what the week before found."""
 
 
-def maintenance(tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()) -> dg.Definitions:
+def maintenance(
+    tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()
+) -> dg.Definitions:
     """Returns the definitions of these tables.
 
     extensions: name the snapshots that must not expire. domains: all, since one without tables may have a release of

@@ -12,8 +12,16 @@ import dagster as dg
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.health.look import HOUR, HealthReader, LookCursor, Seen, TimeIsUp, materializations, short
-from lakehouse_assets.health.verdicts import TICK_SECONDS
+from lakehouse_assets.maintenance.health.look import (
+    HOUR,
+    HealthReader,
+    LookCursor,
+    Seen,
+    TimeIsUp,
+    materializations,
+    short,
+)
+from lakehouse_assets.maintenance.health.verdicts import TICK_SECONDS
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, bound_pool
 from lakehouse_assets.maintenance.level import Candidate
 from lakehouse_assets.maintenance.levels import LEVELS

@@ -81,7 +81,9 @@ def maintenance_job(
         levels, chosen = _levels(config.levels, known), chosen_tables(config.tables, tables)
         try:
             policy = Policy(levels, {t.identifier: t.maintenance for t in chosen}, config.force, config.patient)
-            run = MaintenanceRun(context, lakehouse, tables, extensions, chosen, known, policy, config.allow_large, domains)
+            run = MaintenanceRun(
+                context, lakehouse, tables, extensions, chosen, known, policy, config.allow_large, domains
+            )
             shown, faults = run.run(round(config.budget_gib * GIB), config.dry_run)
         except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
             raise dg.Failure(str(error)) from error

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse_assets.health.findings import Finding
+from lakehouse_assets.maintenance.health.findings import Finding
 from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from lakehouse_assets.collect.report import Report
-    from lakehouse_assets.collect.seen import Site
     from lakehouse_assets.commit.tokens import RunToken
     from lakehouse_assets.declare.options import Maintenance
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.launchers.base import Usage
-    from lakehouse_assets.health.health import TableHealth
-    from lakehouse_assets.health.partition_health import PartitionHealth
+    from lakehouse_assets.maintenance.collect.report import Report
+    from lakehouse_assets.maintenance.collect.seen import Site
+    from lakehouse_assets.maintenance.health.health import TableHealth
+    from lakehouse_assets.maintenance.health.partition_health import PartitionHealth
 
 MIB = 2**20
 OPEN_COST = 4 * MIB

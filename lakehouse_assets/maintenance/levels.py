@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.findings import Check, Finding, Limit, Severity, size_text
+from lakehouse_assets.maintenance.health.findings import Check, Finding, Limit, Severity, size_text
 from lakehouse_assets.maintenance.level import (
     MIB,
     OPEN_COST,
@@ -29,10 +29,10 @@ from lakehouse_assets.run.resource import Lakehouse
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from lakehouse_assets.collect.report import Report, Tally
-    from lakehouse_assets.collect.seen import Site
     from lakehouse_assets.commit.expire import Expiry, ExpiryPlan
-    from lakehouse_assets.health.health import TableHealth
+    from lakehouse_assets.maintenance.collect.report import Report, Tally
+    from lakehouse_assets.maintenance.collect.seen import Site
+    from lakehouse_assets.maintenance.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
 """Each 1,000 slow a commit by 0.3 s (measured with PyIceberg), so 10,000 by three seconds."""
@@ -133,7 +133,7 @@ class ManifestsLevel(MaintenanceLevel):
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """Rewrites them, and proves that they list the same files."""
-        from lakehouse_assets.rewrite.manifests import rewrite_manifests
+        from lakehouse_assets.maintenance.rewrite.manifests import rewrite_manifests
 
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
         before, after = report.before, report.after
@@ -203,7 +203,7 @@ class CollectLevel(MaintenanceLevel):
 
 
 def _collected(means: MaintenanceContext, action: Action, *, dry_run: bool) -> Result:
-    from lakehouse_assets.collect.collect import collect
+    from lakehouse_assets.maintenance.collect.collect import collect
 
     report = collect(means.site, action.table, means.run.text, dry_run=dry_run, allow_large=means.allow_large)
     means.reports.append(report)
@@ -216,8 +216,8 @@ def _collected(means: MaintenanceContext, action: Action, *, dry_run: bool) -> R
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
     """Returns the collector's site."""
-    from lakehouse_assets.collect.needed import chains
-    from lakehouse_assets.collect.seen import Site
+    from lakehouse_assets.maintenance.collect.needed import chains
+    from lakehouse_assets.maintenance.collect.seen import Site
 
     settings = lakehouse.settings
     return Site(

@@ -13,10 +13,10 @@ import dagster as dg
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.disk import full_disk
-from lakehouse_assets.health.findings import error_text, size_text
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.look import HealthReader
-from lakehouse_assets.health.verdicts import LastEvaluations, verdicts_now
+from lakehouse_assets.maintenance.health.findings import error_text, size_text
+from lakehouse_assets.maintenance.health.health import TableHealth
+from lakehouse_assets.maintenance.health.look import HealthReader
+from lakehouse_assets.maintenance.health.verdicts import LastEvaluations, verdicts_now
 from lakehouse_assets.maintenance.level import Action, MaintenanceContext, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.levels import collection_tables, site_of
 from lakehouse_assets.maintenance.policy import Plan, Policy, candidates, plan

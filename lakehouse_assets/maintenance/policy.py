@@ -10,9 +10,9 @@ from enum import StrEnum
 
 from lakehouse_assets.commit.fork import FORMAT_VERSION
 from lakehouse_assets.declare.options import MANAGED_LEVELS, Maintenance
-from lakehouse_assets.health.findings import size_text
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.partition_health import Partition, PartitionHealth
+from lakehouse_assets.maintenance.health.findings import size_text
+from lakehouse_assets.maintenance.health.health import TableHealth
+from lakehouse_assets.maintenance.health.partition_health import Partition, PartitionHealth
 from lakehouse_assets.maintenance.level import MIB, Action, Candidate, Engine, Gain, MaintenanceLevel
 from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason
 from lakehouse_assets.run.in_flight import Flight, meet

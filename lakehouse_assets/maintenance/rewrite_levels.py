@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.findings import Check, Finding, Limit, error_text, size_text
+from lakehouse_assets.maintenance.health.findings import Check, Finding, Limit, error_text, size_text
 from lakehouse_assets.maintenance.level import (
     MIB,
     OPEN_COST,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from lakehouse_assets.commit.manifests import Partition
     from lakehouse_assets.commit.tokens import RunToken
-    from lakehouse_assets.health.health import TableHealth
-    from lakehouse_assets.health.partition_health import PartitionHealth
-    from lakehouse_assets.rewrite.compact import CompactionReport, PartitionReport
+    from lakehouse_assets.maintenance.health.health import TableHealth
+    from lakehouse_assets.maintenance.health.partition_health import PartitionHealth
+    from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, PartitionReport
 
 SMALL = 128 * MIB
 """The most bytes of one table that a run rewrites without a JVM."""
@@ -64,7 +64,7 @@ class RewriteLevel(MaintenanceLevel):
         token = means.token(action)
         if action.engine is Engine.SPARK:
             return self._by_spark(means, action, token)
-        from lakehouse_assets.rewrite.compact import compact
+        from lakehouse_assets.maintenance.rewrite.compact import compact
 
         report = compact(
             means.catalog,
@@ -82,7 +82,7 @@ class RewriteLevel(MaintenanceLevel):
         return self._landed(means, action, report)
 
     def _by_spark(self, means: MaintenanceContext, action: Action, token: RunToken) -> Result:
-        from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
+        from lakehouse_assets.maintenance.rewrite.spark_rewrite import SparkRewrite
 
         table, sorts = means.tables[action.table], self.name == Level.SORT
         rewrite = SparkRewrite(
@@ -229,7 +229,7 @@ class DeletesLevel(LimitedLevel):
 
     def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
         """Also removes delete files that no file needs after the rewrite, in a separate commit."""
-        from lakehouse_assets.rewrite.manifests import remove_dangling_deletes
+        from lakehouse_assets.maintenance.rewrite.manifests import remove_dangling_deletes
 
         result, token = super()._landed(means, action, report), means.token(action)
         token = replace(token, text=f"{token.text}.dangling")
@@ -270,7 +270,7 @@ def rewrite_reason(candidates: Iterable[Candidate]) -> str:
 
 def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
     """Returns the result. metadata: of the table afterwards."""
-    from lakehouse_assets.rewrite.compact import Outcome
+    from lakehouse_assets.maintenance.rewrite.compact import Outcome
 
     outcomes = Counter(p.outcome for p in report.partitions)
     return Result(
@@ -327,7 +327,7 @@ def _counted(found: int, of: int) -> str:
 
 
 def _min_input_files(means: MaintenanceContext) -> int:
-    from lakehouse_assets.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
+    from lakehouse_assets.maintenance.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES
 
     return LEAST_INPUT_FILES if means.force else MIN_INPUT_FILES
 

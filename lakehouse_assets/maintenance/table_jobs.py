@@ -17,7 +17,7 @@ from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, r
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import LakehouseError, UnknownStorage
-from lakehouse_assets.health.findings import size_text
+from lakehouse_assets.maintenance.health.findings import size_text
 from lakehouse_assets.maintenance.job import POOL
 from lakehouse_assets.run.in_flight import DROP_MISSING, RESTORE
 from lakehouse_assets.run.jobs import NO_TAGS, job_of, shown_table
@@ -26,7 +26,7 @@ from lakehouse_assets.run.resource import Lakehouse
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry
 
-    from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashSelection
+    from lakehouse_assets.maintenance.collect.trash import RestoreReport, Trash, TrashSelection
 
 NAMED = 5
 """The most files named that could not come back."""
@@ -135,7 +135,7 @@ def _restore(context: dg.OpExecutionContext, config: RestoreConfig, lakehouse: L
 
 
 def _selection(config: RestoreConfig) -> "TrashSelection":
-    from lakehouse_assets.collect.trash import TrashSelection
+    from lakehouse_assets.maintenance.collect.trash import TrashSelection
     from lakehouse_assets.storage.place import place_of
 
     try:
@@ -195,13 +195,21 @@ def _shown(
 
 def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lakehouse: Lakehouse) -> dict[str, Any]:
     # Definitions need not load these.
-    from lakehouse_assets.collect.missing import RUN_ID, DropMissing, in_trash, is_data, named, partition_name, run_of
-    from lakehouse_assets.collect.seen import load
     from lakehouse_assets.commit.commit_part import SummaryEntries
     from lakehouse_assets.commit.landing import NothingLeft
     from lakehouse_assets.commit.positions import PositionUpdate
     from lakehouse_assets.commit.publish import publish
     from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.maintenance.collect.missing import (
+        RUN_ID,
+        DropMissing,
+        in_trash,
+        is_data,
+        named,
+        partition_name,
+        run_of,
+    )
+    from lakehouse_assets.maintenance.collect.seen import load
     from lakehouse_assets.maintenance.levels import site_of
 
     site = site_of(lakehouse, context.instance)
@@ -252,8 +260,8 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
 
 def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehouse) -> dict[str, Any]:
     # Definitions need not load these.
-    from lakehouse_assets.collect.report import refusals
-    from lakehouse_assets.collect.seen import load
+    from lakehouse_assets.maintenance.collect.report import refusals
+    from lakehouse_assets.maintenance.collect.seen import load
     from lakehouse_assets.maintenance.levels import site_of
     from lakehouse_assets.storage.place import place_of
 

@@ -22,13 +22,13 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnap
 from lakehouse_assets.commit.positions import read_on
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tokens import SPANS, TOKEN
+from lakehouse_assets.declare.row_source import Offsets
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
+from lakehouse_assets.extensions.releases.pointer import release
+from lakehouse_assets.inputs.trace import parse_time, shown_time
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.releases.pointer import release
 from lakehouse_assets.run.outdated import BATCH, Partition, latest_made
-from lakehouse_assets.run.trace import parse_time, shown_time
-from lakehouse_assets.sources.row_source import Offsets
 
 RELEASE = "release:"
 """As in ``release:12``, a rollback target."""

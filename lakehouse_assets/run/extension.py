@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import dagster as dg
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table.metadata import TableMetadata
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.commit.staged import StagedChunk
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.settings import Settings
-    from lakehouse_assets.maintenance.level import MaintenanceContext
-    from lakehouse_assets.run.table_run import Staged, TableRun
+    from lakehouse_assets.run.run import Run, Staged
     from lakehouse_assets.wire.work import HookWork
 
 
@@ -46,45 +46,65 @@ class RunHook:
     name: ClassVar[str]
     """Names its part of the plan and of the assignments."""
 
-    def plan(self, run: TableRun, now: TableMetadata) -> Any:
+    def plan(self, run: Run, now: TableMetadata) -> Any:
         """Returns a JSON value that the plan keeps for all attempts of the run, or None. Raises PublishRefused."""
 
-    def tags(self, run: TableRun) -> Mapping[str, str]:
+    def tags(self, run: Run) -> Mapping[str, str]:
         """Returns tags of the materializations."""
         return {}
 
-    def resume(self, run: TableRun) -> None:
+    def resume(self, run: Run) -> None:
         """Raises PublishRefused if the run, which another one planned, can't stage its remaining chunks."""
 
-    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
         """Looks at the table before a staging; number counts from 1. Raises PublishRefused."""
 
-    def work(self, run: TableRun) -> HookWork | None:
+    def work(self, run: Run) -> HookWork | None:
         """Returns what the workers get. Chunks that were staged with anything else are staged again."""
 
-    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+    def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns what the commit carries."""
         return ()
 
-    def published(self, run: TableRun, keys: Sequence[str]) -> None:
+    def published(self, run: Run, keys: Sequence[str]) -> None:
         """Gets the published partition keys. What it raises is logged: the rows are in the table."""
 
-    def failed(self, run: TableRun, error: Exception) -> None:
+    def failed(self, run: Run, error: Exception) -> None:
         """Gets the reason why the run fails. What it raises is logged."""
 
-    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+    def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns metadata of the published chunks. What it raises is logged."""
         return Shown()
+
+
+class Upkeep(Protocol):
+    """What a run of maintenance knows."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """All declared tables, by identifier."""
+
+    @property
+    def domains(self) -> Collection[str]:
+        """The names of all domains."""
+
+    @property
+    def site(self) -> Any:
+        """What the storage holds; each listing is read once."""
 
 
 class Extension:
     """A feature that plugs into tables and code locations. Each method does nothing by default."""
 
-    def hooks(self, run: TableRun) -> Iterable[RunHook]:
+    def hooks(self, run: Run) -> Iterable[RunHook]:
         """Returns its hooks in one run, in the order in which they are called."""
         return ()
 
-    def kept_snapshots(self, means: MaintenanceContext, table: str, now: TableMetadata) -> Collection[int]:
+    def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
         """Returns snapshots of a table that must not expire. Raises LakehouseError if they are unknown.
 
         Snapshots that a tag or branch names are kept anyway.

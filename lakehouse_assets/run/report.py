@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import dagster as dg
 from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
@@ -29,12 +29,10 @@ from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.run.extension import RunHook, Shown
 from lakehouse_assets.run.jobs import markdown_table
 from lakehouse_assets.run.progress import Progress, report
+from lakehouse_assets.run.run import Run, Staged
 from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Assignment, Cause
-
-if TYPE_CHECKING:
-    from lakehouse_assets.run.table_run import Staged, TableRun
 
 # Few: they are stored with every materialization.
 ROWS = 5
@@ -48,7 +46,7 @@ class RunFacts(RunHook):
 
     name: ClassVar[str] = "run"
 
-    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+    def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns entries of the snapshot's summary."""
         facts = {
             "lakehouse.run-id": run.context.run.run_id,
@@ -58,7 +56,7 @@ class RunFacts(RunHook):
         }
         return [SummaryEntries(facts)]
 
-    def shown(self, run: TableRun, forks: Sequence[StagedChunk]) -> Shown:
+    def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns the numbers of the run and of its partitions."""
         table, shown = run.table, Shown(run_metadata(run, forks))
         if forks:
@@ -70,7 +68,7 @@ class RunFacts(RunHook):
         return shown
 
 
-def run_metadata(run: TableRun, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
+def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
     """Returns the metadata of the whole run.
 
     Links and usages are of the run's own workers; the receipt of an earlier run's worker names its host.
@@ -101,7 +99,7 @@ def run_metadata(run: TableRun, chunks: Sequence[StagedChunk]) -> dict[str, Any]
     }
 
 
-def _schema_change(run: TableRun) -> dict[str, str]:
+def _schema_change(run: Run) -> dict[str, str]:
     """Reads the snapshot if another process committed: there is no difference any more."""
     evolution = run.staging.evolution
     if not run.published.repeated:
@@ -239,7 +237,7 @@ def add_metadata(
     step._metadata_accumulator = OutputMetadataAccumulator(per_output_metadata=outputs)
 
 
-def log_beginning(run: TableRun, left: Sequence[Chunk]) -> None:
+def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
     """Logs how many chunks are left to stage, and why a resumed run stages some again."""
     table, plan, log = run.table, run.plan, run.context.log
     log.info(
@@ -251,14 +249,14 @@ def log_beginning(run: TableRun, left: Sequence[Chunk]) -> None:
             log.info(f"{table.identifier}: {text}")
 
 
-def report_progress(run: TableRun, results: Results) -> None:
+def report_progress(run: Run, results: Results) -> None:
     """Tells the listeners of this process how far the run is."""
     done = sum(len(run.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
     total = len(run.plan.keys) or 1
     report(Progress(run.table.identifier, done, total, results.running, run.started, results.waiting))
 
 
-def log_published(run: TableRun, published: Published) -> Published:
+def log_published(run: Run, published: Published) -> Published:
     """Logs what was published, and returns it."""
     text = f"{run.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
     text += " (already done by an earlier attempt)" if published.repeated else ""
@@ -267,14 +265,13 @@ def log_published(run: TableRun, published: Published) -> Published:
     return published
 
 
-def materialized(run: TableRun, shown: Shown) -> Iterator[dg.MaterializeResult[None]]:
-    """Yields the materialization of a published run.
+def materialized(run: Run, shown: Shown, tags: Mapping[str, str]) -> Iterator[dg.MaterializeResult[None]]:
+    """Yields the materialization of a published run, with these tags.
 
     Raises Failure if some chunks failed, after it has logged the materializations of the others.
     """
     context, table, plan, results = run.context, run.table, run.plan, run.results
     version = dg.DataVersion(str(run.published.snapshot_id))  # tells downstream assets that rows changed
-    tags = {name: tag for hook in run.hooks for name, tag in hook.tags(run).items()}
     if table.partitions is None:
         metadata = {**shown.of_key.get(WHOLE, {}), **shown.of_run}
         yield dg.MaterializeResult(asset_key=table.key, metadata=metadata, data_version=version, tags=tags)
@@ -392,12 +389,3 @@ def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFin
         f"{'; '.join(finding.message for finding in findings)}. Nothing was published{advice}",
         allow_retries=False,
     )
-
-
-def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
-    """Returns the partitions that a failed run names as bad; WHOLE for a table without partitions.
-
-    Of a worker with many partitions, only those that the step names by BadPartitions.
-    """
-    named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
-    return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

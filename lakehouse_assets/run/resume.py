@@ -28,7 +28,7 @@ from lakehouse_assets.run.plan import Plans, published_chunks
 from lakehouse_assets.run.run_tags import APPEND_AGAIN, RunTags
 
 if TYPE_CHECKING:
-    from lakehouse_assets.run.table_run import Staged, TableRun
+    from lakehouse_assets.run.run import Run, Staged
 
 
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
@@ -77,14 +77,14 @@ class AppendOnce(RunHook, CommitPart):
 
     name: ClassVar[str] = "append_once"
 
-    def __init__(self, run: TableRun) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
 
-    def begin(self, run: TableRun, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
         """Raises as refuse()."""
         self.refuse(now)
 
-    def parts(self, run: TableRun, staged: Staged) -> Iterable[CommitPart]:
+    def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns itself."""
         return [self]
 

@@ -3,47 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TypeVar
 
 import dagster as dg
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from lakehouse_assets.commit.audit import AuditFinding, audit, own_commits
+from lakehouse_assets.commit.audit import audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
-from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunks import Chunk, Journal, Results
+from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.loop import Drive, driving
 from lakehouse_assets.environment.catalog import with_retries
-from lakehouse_assets.environment.launchers.base import Attempt, Launcher
 from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.run import report
+from lakehouse_assets.run.attempts import first_attempts
 from lakehouse_assets.run.extension import Extension, RunHook, Shown
 from lakehouse_assets.run.plan import (
-    Plans,
     RunPlan,
     asked_keys,
-    first_attempts,
     plan_chunks,
-    plans_of,
     publish_token,
     published_chunks,
     refuse_unplanned_parts,
 )
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import AppendOnce, refuse_forgotten, run_token
+from lakehouse_assets.run.run import Run, Staged, Staging
 from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause
 
@@ -74,86 +68,10 @@ def materialize(
         raise
 
 
-@dataclass(frozen=True)
-class Staging:
-    """The table at the start of a staging, and what follows from it."""
+class TableRun(Run):
+    """One run of a table's asset, step by step."""
 
-    number: int
-    """From 1."""
-    evolution: Evolution
-    earlier: Mapping[int, int]
-    """Chunks already published with this token → snapshot."""
-    attempts: Mapping[int, Attempt]
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What is staged and ready to be published."""
-
-    chunks: Sequence[Chunk]
-    """Without those already published with this token."""
-    forks: Sequence[StagedChunk]
-    table: IcebergTable
-    """Loaded after staging: credentials vended when the run began may have expired."""
-
-
-@dataclass
-class TableRun:
-    """One run of a table's asset. Its state is set as it goes on."""
-
-    context: dg.AssetExecutionContext
-    table: Table
-    lakehouse: Lakehouse
-    token: RunToken
-    """Its own, or that of the run that it resumes."""
-    keys: tuple[str, ...]
-    """Its partition keys; empty for a table without partitions."""
     hooks: Sequence[RunHook] = ()
-    results: Results = field(default_factory=Results)
-    findings: list[AuditFinding] = field(default_factory=list)
-    started: float = field(default_factory=time.time)
-    """In seconds since the epoch."""
-    plan: RunPlan = field(init=False)
-    is_planned: bool = False
-    """Whether another run or process made the plan."""
-    staging: Staging = field(init=False)
-    staged: Staged = field(init=False)
-    published: Published = field(init=False)
-
-    @property
-    def resumes_another(self) -> bool:
-        """Whether it re-executes another run from failure."""
-        return self.token.text != self.context.run.run_id
-
-    @cached_property
-    def region(self) -> Region:
-        """What its keys own. Raises UnknownPartitions."""
-        return self.table.alignment.region(self.keys)
-
-    @cached_property
-    def plans(self) -> Plans:
-        """The plans of the table's runs."""
-        return plans_of(self.lakehouse, self.table.identifier)
-
-    @property
-    def journal(self) -> Journal:
-        """The journal of its chunks."""
-        return self.plans.journal(self.token.text)
-
-    @cached_property
-    def strategy(self) -> WriteStrategy:
-        """The strategy of the table's write mode."""
-        return strategy_of(self.table.write_mode)
-
-    @cached_property
-    def launcher(self) -> Launcher:
-        """The launcher of its workers."""
-        return self.lakehouse.launcher(self.table.compute)
-
-    @property
-    def bad_keys(self) -> frozenset[str]:
-        """The partitions that failed workers or the audit name as bad."""
-        return report.bad_keys(self.results.failures, self.findings)
 
     def tell(self, what: str, call: Callable[[RunHook], T]) -> list[tuple[RunHook, T | Exception]]:
         """Calls each hook. Logs what it raises: nothing here may fail the run."""
@@ -181,7 +99,8 @@ class TableRun:
             self.tell("published", lambda hook: hook.published(self, keys))
             if self.launcher.durable:
                 drive.settle()  # a worker's bill is known only at its end
-            yield from report.materialized(self, self._shown())
+            tags = {name: tag for hook in self.hooks for name, tag in hook.tags(self).items()}
+            yield from report.materialized(self, self._shown(), tags)
 
     def _evolution(self) -> Evolution:
         """Opens or creates the table, and decides which changes the run makes besides its rows."""
@@ -280,11 +199,6 @@ class TableRun:
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
         receipts = [self.results.receipts[chunk.ordinal] for chunk in chunks]
         return Staged(chunks, read_all(now.io.properties, receipts), now)
-
-    def region_of(self, chunks: Sequence[Chunk]) -> Region:
-        """Returns the part of the table that some of the run's chunks own."""
-        every = len(chunks) == len(self.plan.chunks)
-        return self.region if every else self.table.alignment.region([key for c in chunks for key in c.keys])
 
     def _audit(self) -> dg.AssetCheckResult:
         start, strategy, staged = time.monotonic(), self.strategy, self.staged

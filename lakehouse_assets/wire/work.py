@@ -1,4 +1,4 @@
-"""What a worker gets: assignments, with the pins, changes and source ranges that it reads."""
+"""What a worker gets: assignments, and the versions of tables that it reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
 from lakehouse_assets.environment.machine import LIBRARY, VERSION
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Offsets
 from lakehouse_assets.step.window import Window
 
 if TYPE_CHECKING:
@@ -159,48 +156,6 @@ class ReadOn:
     def text(self, name: str) -> str:
         """Returns an input's position, for people and for comparison."""
         return "where nobody knows" if name in self.unknown else self.positions.get(name, "the beginning")
-
-    def offsets(self, source: str) -> Offsets | None:
-        """Returns a source's position, if it is known."""
-        text = self.positions.get(source)
-        return Offsets.parse(text) if text else None
-
-
-@dataclass(frozen=True)
-class SourceRange:
-    """The source rows that a run moves, from ``begin`` up to ``to``, which is excluded."""
-
-    source: KafkaTopic | PostgresTable
-    begin: Offsets
-    """The table's position at planning, else the first row that was there."""
-    to: Offsets
-    lost_from: Offsets | None = None
-    """The table's position if the source has lost rows behind it: the run gives up those up to ``begin``."""
-
-    @property
-    def given_up(self) -> str:
-        """The offsets that the run gives up, as text."""
-        if self.lost_from is None:
-            return ""
-        spans = self.lost_from.spans(self.begin).items()
-        where = ", ".join(f"{begin} to {end - 1} of partition {number}" for number, (begin, end) in spans)
-        return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
-
-    @property
-    def version(self) -> tuple[str, ...]:
-        """The parts that decide which rows it has."""
-        skipped = self.source.skip if isinstance(self.source, KafkaTopic) else ()
-        return self.source.name, str(self.begin), str(self.to), *skipped
-
-    def left(self, position: Offsets | None) -> Offsets:
-        """Returns where to begin now: another run may have moved on, and nothing is moved twice."""
-        if position is None or self.lost_from is None or position.source != self.begin.source:
-            return position or self.begin
-        count = len(self.begin.by_partition)
-        places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
-        at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
-        passes_over = at != position.widened(count).by_partition
-        return Offsets(self.begin.identity if passes_over else position.identity, at)
 
 
 LEAST = -(2**31)

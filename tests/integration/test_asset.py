@@ -12,7 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from lakehouse_assets import Domain, code_location
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import Lake, advice, failure_text

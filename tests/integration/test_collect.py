@@ -1,5 +1,5 @@
 """Passes of the collector over real tables: what it finds, when it moves it, what stops it, and that everything comes
-back. Generated tables and orphans are in test_collect_scenarios.py, the rules one by one in tests/unit/collect."""
+back. Generated tables and orphans are in test_collect_scenarios.py, the rules one by one in tests/unit/maintenance/collect."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.judge import Keep, WhyUnneeded
-from lakehouse_assets.collect.ledger import Entry
-from lakehouse_assets.collect.missing import DROP_MISSING, RESTORE
-from lakehouse_assets.collect.needed import Chain
-from lakehouse_assets.collect.report import LastLook, Report
-from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.commit_part import SummaryEntries
 from lakehouse_assets.commit.publish import publish
@@ -28,6 +22,12 @@ from lakehouse_assets.commit.staged import read_all
 from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.environment.aws import s3_client
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect.judge import Keep, WhyUnneeded
+from lakehouse_assets.maintenance.collect.ledger import Entry
+from lakehouse_assets.maintenance.collect.missing import DROP_MISSING, RESTORE
+from lakehouse_assets.maintenance.collect.needed import Chain
+from lakehouse_assets.maintenance.collect.report import LastLook, Report
+from lakehouse_assets.maintenance.collect.trash import Trash, TrashSelection
 from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.wire.receipts import Receipt
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
@@ -472,7 +472,7 @@ def test_a_pass_that_judges_nothing_keeps_the_numbers_and_tells_its_problem(
 def test_marks_are_kept_for_the_files_that_were_written_first(
     site: TestSite, table: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_assets.collect.collect.MOST", 3)
+    monkeypatch.setattr("lakehouse_assets.maintenance.collect.collect.MOST", 3)
     paths = [orphan(table, f"{n}.parquet", days_old=50 + n) for n in range(5)]
     first, second, third = passes(site, table, 0, 3.1, 6.2)
     assert [report.unreachable.files for report in (first, second, third)] == [5, 5, 2]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.collect import collect
-from lakehouse_assets.collect.needed import Chain
-from lakehouse_assets.collect.seen import TableListing
-from lakehouse_assets.collect.trash import Trash, TrashSelection
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect import collect
+from lakehouse_assets.maintenance.collect.needed import Chain
+from lakehouse_assets.maintenance.collect.seen import TableListing
+from lakehouse_assets.maintenance.collect.trash import Trash, TrashSelection
 from lakehouse_assets.storage.place import place_of
 from tests.support.collected import DAY_MS, TestSite, aged, local_site, put
 from tests.support.forks import Daily, daily_rows

@@ -1,5 +1,5 @@
 """Tables that more than one catalog has: what a pass does beside copies, restored backups and catalogs that moved on.
-The decision alone is in tests/unit/collect/test_lineage.py."""
+The decision alone is in tests/unit/maintenance/collect/test_lineage.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import StaticTable, Table
 
-from lakehouse_assets.collect.judge import Keep
-from lakehouse_assets.collect.report import Report
 from lakehouse_assets.commit.fork import FORK_PROPERTIES
 from lakehouse_assets.commit.owner import TAKE_OVER, OwnerMark, mark_location, read_mark, write_mark
+from lakehouse_assets.maintenance.collect.judge import Keep
+from lakehouse_assets.maintenance.collect.report import Report
 from tests.support.collected import aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.lakes import live_files, path_of

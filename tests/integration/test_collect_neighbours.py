@@ -1,5 +1,5 @@
 """Passes of the collector beside tables of other people: how often these are read, and what keeps it from looking.
-How tables lie in each other's way is in tests/unit/collect/test_neighbours.py."""
+How tables lie in each other's way is in tests/unit/maintenance/collect/test_neighbours.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.exceptions import ForbiddenError, NoSuchTableError, ServerError
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.collect import collect
-from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.report import LastLook
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect.collect import collect
+from lakehouse_assets.maintenance.collect.neighbours import Neighbours
+from lakehouse_assets.maintenance.collect.report import LastLook
 from tests.support.collected import TestSite, aged, local_site, put
 from tests.support.forks import SCHEMA, Daily, daily_rows
 from tests.support.lakes import DAYS, live_files, name_file, path_of, write_file
@@ -95,7 +95,7 @@ def test_other_tables_are_loaded_once_however_many_are_collected(
 def test_what_others_name_is_read_again_before_anything_goes_once_it_is_old(
     site: TestSite, ours: Daily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_assets.collect.neighbours.FRESH_SECONDS", 0)
+    monkeypatch.setattr("lakehouse_assets.maintenance.collect.neighbours.FRESH_SECONDS", 0)
     path = orphan(ours)
     path.unlink()
     other = Daily.create(site.catalog)
@@ -225,7 +225,7 @@ def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: Te
 def test_what_lay_in_a_tables_own_folders_is_named_once_these_are_others(
     site: TestSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_assets.collect.neighbours.FRESH_SECONDS", 0)
+    monkeypatch.setattr("lakehouse_assets.maintenance.collect.neighbours.FRESH_SECONDS", 0)
     table, folder = Daily.create(site.catalog), tmp_path / "elsewhere"
     with table.table.transaction() as transaction:
         transaction.set_properties({"write.data.path": f"file://{folder}"})

@@ -40,9 +40,9 @@ from pyiceberg.types import (
 )
 
 from lakehouse_assets.declare.options import RowProof
-from lakehouse_assets.rewrite import compact as rewriting
-from lakehouse_assets.rewrite.compact import Outcome
-from lakehouse_assets.rewrite.plan import RewriteTask
+from lakehouse_assets.maintenance.rewrite import compact as rewriting
+from lakehouse_assets.maintenance.rewrite.compact import Outcome
+from lakehouse_assets.maintenance.rewrite.plan import RewriteTask
 from lakehouse_assets.wire.work import Digest
 from tests.support.forks import SCHEMA, SPEC, CountingIO, Daily, daily_rows
 from tests.support.outsiders import (

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.rewrite.compact import Outcome
+from lakehouse_assets.maintenance.rewrite.compact import Outcome
 from tests.support.forks import Daily
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes
 from tests.support.rewrites import compacted, landed, rewritten

@@ -12,7 +12,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.rewrite.manifests import DanglingDeletes, remove_dangling_deletes
+from lakehouse_assets.maintenance.rewrite.manifests import DanglingDeletes, remove_dangling_deletes
 from tests.support.forks import CountingIO, Daily, daily_rows
 from tests.support.outsiders import (
     commit_deletes,

@@ -14,7 +14,7 @@ import pytest
 
 from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished
-from lakehouse_assets.hand_off.hand_over import HandOffOutcome
+from lakehouse_assets.extensions.hand_off.hand_over import HandOffOutcome
 from tests.support.aws_wire import Break, Wire, aws_wire
 from tests.support.hand_offs import PLACE, REPLICA, SOURCE, STEPS, HandOffLake, Killed, before, hand_off_lake
 from tests.support.killed_hand_off import killed

@@ -28,7 +28,7 @@ from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.domains.nyc.tables import flights
 from lakehouse_assets.environment.spark_setup import environment
-from lakehouse_assets.hand_off.hand_off_asset import HandOff
+from lakehouse_assets.extensions.hand_off.hand_off_asset import HandOff
 from tests.conftest import ROOT
 from tests.support.aws_wire import Break, Wire, aws_wire
 from tests.support.faults import from_failure

@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.commit.manifests import live_entries
-from lakehouse_assets.health.look import look
-from lakehouse_assets.health.summaries import LiveFile, SummaryCache
+from lakehouse_assets.maintenance.health.look import look
+from lakehouse_assets.maintenance.health.summaries import LiveFile, SummaryCache
 from tests.support.forks import Daily, daily_rows
 from tests.support.servers import SeaweedFS
 

@@ -20,10 +20,10 @@ from lakehouse_assets.declare.table import OnSchemaChange
 from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
-from lakehouse_assets.hot.hot_and_cold import HotAndCold, hot_and_cold
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.extensions.sources.hot_and_cold import HotAndCold, hot_and_cold
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from lakehouse_assets.run import table_run
-from lakehouse_assets.sources.postgres import PostgresTable
 from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support.change_reading_deaths import Stage

@@ -16,8 +16,8 @@ from pyiceberg.table.metadata import TableMetadata
 from lakehouse_assets.commit import expire, positions
 from lakehouse_assets.commit.positions import PositionUpdate
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.hot import hot_and_cold, purge
-from lakehouse_assets.run import inputs
+from lakehouse_assets.extensions.sources import hot_and_cold, purge
+from lakehouse_assets.inputs import hook as inputs
 from lakehouse_assets.wire.work import ReadOn
 from tests.support.collected import local_site
 from tests.support.hot_model import HotModel

@@ -27,7 +27,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support import change_reading_steps as steps

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.row_source import Split
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable, TooMuchHot
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
-from lakehouse_assets.sources import kafka as kafka_source
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.row_source import Split
-from lakehouse_assets.sources.values import Avro
+from lakehouse_assets.extensions.sources import kafka as kafka_source
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold, hot_schema
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.values import Avro
 from lakehouse_assets.worker.session import configure
 from tests.conftest import Lake, failure_text
 from tests.support.hot_tables import events_table

@@ -28,7 +28,7 @@ from pyiceberg.types import StringType
 
 from lakehouse_assets.commit.landing import Landing, LandingRule, Proof
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from lakehouse_assets.wire.work import Digest
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.outsiders import (

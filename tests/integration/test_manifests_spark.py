@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.typedef import Record
 from pyspark.sql import SparkSession
 
-from lakehouse_assets.rewrite.manifests import rewrite_manifests
+from lakehouse_assets.maintenance.rewrite.manifests import rewrite_manifests
 from tests.support.forks import Daily, daily_rows
 from tests.support.outsiders import commit_deletes, equality_deletes
 from tests.support.rewrites import token

@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 
 from lakehouse_assets.commit import positions
 from lakehouse_assets.commit.positions import PositionUpdate
-from lakehouse_assets.run import inputs as of_run
+from lakehouse_assets.inputs import hook as of_run
+from lakehouse_assets.inputs import worker as inputs
+from lakehouse_assets.inputs.worker import ReadInputs
 from lakehouse_assets.wire.work import Pin, ReadOn
-from lakehouse_assets.worker import inputs
-from lakehouse_assets.worker.inputs import ReadInputs
 from tests.conftest import Lake
 from tests.integration import test_input_changes as tests
 from tests.integration.test_input_changes import source as source

@@ -15,17 +15,17 @@ import pytest
 from psycopg2.extensions import connection as Connection
 
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.row_source import Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import BadValue, SourceLost, SourceUnreachable
-from lakehouse_assets.hot import hot_and_cold as reader
-from lakehouse_assets.hot import source_sensors
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
-from lakehouse_assets.hot.source_sensors import judged
+from lakehouse_assets.extensions.sources import hot_and_cold as reader
+from lakehouse_assets.extensions.sources import postgres_session
+from lakehouse_assets.extensions.sources import sensors as source_sensors
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold, hot_schema
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.sensors import judged
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources import postgres_session
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake
 from tests.support.hot_tables import UPSERT, ddl_of, state_table
 

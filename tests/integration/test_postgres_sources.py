@@ -17,16 +17,17 @@ from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.declare.row_source import Offsets, Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import PublishRefused, SourceLost
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
-from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.hot.source_sensors import judged
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold, hot_schema
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.purge import purgeable
+from lakehouse_assets.extensions.sources.sensors import judged
+from lakehouse_assets.extensions.sources.source_range import offsets
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Offsets, Split
 from tests.conftest import missing
 from tests.support.hot_tables import UPSERT, ddl_of, make_source, state_table
 from tests.support.light_move import LightMove
@@ -76,7 +77,7 @@ def move(catalog: Catalog, table: Table, tags: Mapping[str, str] = {}) -> None:
 
 def position(catalog: Catalog, table: Table) -> Offsets:
     assert table.source
-    found = read_on(catalog.load_table(table.identifier).metadata).offsets(table.source.name)
+    found = offsets(read_on(catalog.load_table(table.identifier).metadata), table.source.name)
     assert found
     return found
 

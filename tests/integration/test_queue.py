@@ -17,10 +17,10 @@ import pytest
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.queue.messages import said_by
-from lakehouse_assets.queue.redrive_job import redrive_job
-from lakehouse_assets.queue.sensor import QueueTroubled
-from lakehouse_assets.queue.source import sqs_client
+from lakehouse_assets.extensions.queue.messages import said_by
+from lakehouse_assets.extensions.queue.redrive_job import redrive_job
+from lakehouse_assets.extensions.queue.sensor import QueueTroubled
+from lakehouse_assets.extensions.queue.source import sqs_client
 from tests.conftest import ROOT, missing
 from tests.support.fakes.sqs_service import LARGEST
 from tests.support.fakes.wire import Fault

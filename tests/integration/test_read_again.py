@@ -12,12 +12,12 @@ import pytest
 from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
+from lakehouse_assets.declare.row_source import Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import TooMuchHot
-from lakehouse_assets.hot.hot_and_cold import HotAndCold, HotRows, hot_and_cold
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.row_source import Split
+from lakehouse_assets.extensions.sources.hot_and_cold import HotAndCold, HotRows, hot_and_cold
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
 from tests.conftest import Lake
 from tests.support.hot_tables import UPSERT, events_table, state_table
 from tests.support.standin_mover import made, moving

@@ -23,7 +23,7 @@ import pytest
 
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from tests.conftest import ROOT
 from tests.support.pages import README, python_blocks, section
 from tests.support.tables import numbers

@@ -11,10 +11,10 @@ import pytest
 
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.errors import NoSuchRelease
-from lakehouse_assets.releases import pointer as readers
-from lakehouse_assets.releases import publish_release
-from lakehouse_assets.releases.consistency import Log
-from lakehouse_assets.releases.pointer import KeptRelease, Pointer, _to_arrow
+from lakehouse_assets.extensions.releases import pointer as readers
+from lakehouse_assets.extensions.releases import publish_release
+from lakehouse_assets.extensions.releases.consistency import Log
+from lakehouse_assets.extensions.releases.pointer import KeptRelease, Pointer, _to_arrow
 from tests.integration import test_releases as tests
 from tests.integration.test_releases import demo as demo
 from tests.integration.test_releases import first_release as first_release

@@ -23,14 +23,14 @@ from lakehouse_assets.commit.expire import ExpiryPolicy, plan_expiry
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import ForeignVersion, NoSuchRelease
-from lakehouse_assets.releases import publish_release
-from lakehouse_assets.releases.consistency import Log
-from lakehouse_assets.releases.pointer import load_pointer, released_snapshots
-from lakehouse_assets.releases.publish_release import ReleaseOutcome
-from lakehouse_assets.releases.release_asset import Release
+from lakehouse_assets.extensions.releases import publish_release
+from lakehouse_assets.extensions.releases.consistency import Log
+from lakehouse_assets.extensions.releases.pointer import load_pointer, released_snapshots
+from lakehouse_assets.extensions.releases.publish_release import ReleaseOutcome
+from lakehouse_assets.extensions.releases.release_asset import Release
+from lakehouse_assets.inputs.trace import Trace, tree_lines
 from lakehouse_assets.run.domain import Domain
 from lakehouse_assets.run.in_flight import MAINTENANCE
-from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import ROOT, Lake, failure_text
 from tests.support.instances import light_instance
 from tests.support.live_lake import live_catalogs
@@ -171,7 +171,7 @@ def test_a_run_that_reports_while_the_release_waits_is_waited_for(
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reports while a test waits."""
-    monkeypatch.setattr("lakehouse_assets.releases.publish_release.LONGEST_WAIT_S", 0)
+    monkeypatch.setattr("lakehouse_assets.extensions.releases.publish_release.LONGEST_WAIT_S", 0)
 
 
 def test_a_member_rolled_back_is_refused_until_it_is_made_again(demo: ReleasedLake, quick_looks: None) -> None:

@@ -23,8 +23,8 @@ from lakehouse_assets.commit import manifest_merge
 from lakehouse_assets.commit.manifest_merge import ManifestMerge
 from lakehouse_assets.commit.manifests import Partitions
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.rewrite import manifests
-from lakehouse_assets.rewrite.manifests import ManifestsReport, rewrite_manifests
+from lakehouse_assets.maintenance.rewrite import manifests
+from lakehouse_assets.maintenance.rewrite.manifests import ManifestsReport, rewrite_manifests
 from tests.support.forks import SCHEMA, SPEC, Daily, daily_rows
 from tests.support.manifests import entry_fields
 from tests.support.outsiders import commit_deletes, equality_deletes, live, live_deletes, multiset, position_deletes

@@ -14,17 +14,17 @@ from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.row_source import Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import DeclarationError, PublishRefused, SourceLost
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold, hot_schema
-from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.hot.source_sensors import judged
-from lakehouse_assets.hot.warm import warm
-from lakehouse_assets.run.moving import source_range
+from lakehouse_assets.extensions.sources.hook import source_range
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold, hot_schema
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.purge import purgeable
+from lakehouse_assets.extensions.sources.sensors import judged
+from lakehouse_assets.extensions.sources.warm import warm
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Split
 from tests.conftest import Lake
 from tests.support.hot_tables import COLUMNS, UPSERT, ddl_of, state_table
 from tests.support.standin_mover import made, moving

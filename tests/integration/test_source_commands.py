@@ -12,7 +12,7 @@ from psycopg2.extensions import connection as Connection
 from lakehouse_assets.domains.live.tables import flight_state
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
 from tests.conftest import ROOT
 from tests.support.hot_tables import UPSERT, ddl_of, state_table
 from tests.support.standin_mover import made, moving

@@ -18,16 +18,16 @@ from pyiceberg.catalog import Catalog
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.errors import PublishRefused, SourceLost, SourceUnreachable
-from lakehouse_assets.extensions import EXTENSIONS
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.purge import PURGE, purge_job, purgeable
-from lakehouse_assets.hot.source_sensors import MOVER_TAG, movers_sensor, purges_sensor
-from lakehouse_assets.hot.warm import warm
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.sources.hook import source_range
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.purge import PURGE, purge_job, purgeable
+from lakehouse_assets.extensions.sources.sensors import MOVER_TAG, movers_sensor, purges_sensor
+from lakehouse_assets.extensions.sources.warm import warm
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.moving import source_range
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.postgres import PostgresTable
 from tests.conftest import Lake
 from tests.support.hot_tables import UPSERT, events_table, state_table
 from tests.support.standin_mover import made, moving
@@ -158,7 +158,7 @@ def test_how_far_behind_a_table_is_can_be_plotted(lake: Lake, catalog: Catalog, 
 def test_a_transaction_that_holds_rows_back_for_long_is_told(
     lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse_assets.hot.source_sensors.LONG_WRITER_SECONDS", 0.0)
+    monkeypatch.setattr("lakehouse_assets.extensions.sources.sensors.LONG_WRITER_SECONDS", 0.0)
     with psycopg2.connect("dbname=template1") as writer, writer.cursor() as cursor:  # in another database
         cursor.execute("CREATE TEMP TABLE something (n int)")
         cursor.execute("INSERT INTO something VALUES (1)")
@@ -199,7 +199,7 @@ def test_a_source_that_does_not_answer_stops_no_other(
 ) -> None:
     upsert(database, (1, "a"), (2, "a"), (3, "a"))
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
-    monkeypatch.setattr("lakehouse_assets.sources.kafka.SECONDS", 0.5)
+    monkeypatch.setattr("lakehouse_assets.extensions.sources.kafka.SECONDS", 0.5)
     found = Ticks(lake, events_table(), state_table(source=SOON)).tick()
     assert [request.tags[MOVER_TAG] for request in found.run_requests or ()] == ["demo.state"]
     (passed, text), (other_passed, _) = said(found)

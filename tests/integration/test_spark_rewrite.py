@@ -21,12 +21,12 @@ from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.launchers.base import Attempt, Handle
 from lakehouse_assets.environment.launchers.local import LocalLauncher
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
-from lakehouse_assets.rewrite import spark_rewrite
-from lakehouse_assets.rewrite.compact import CompactionReport, Outcome
-from lakehouse_assets.rewrite.plan import WORKER_BYTES
-from lakehouse_assets.rewrite.spark_rewrite import SparkRewrite
+from lakehouse_assets.maintenance.rewrite import spark_rewrite
+from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, Outcome
+from lakehouse_assets.maintenance.rewrite.plan import WORKER_BYTES
+from lakehouse_assets.maintenance.rewrite.spark_rewrite import SparkRewrite
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import run_token
 from tests.conftest import Lake

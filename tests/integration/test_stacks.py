@@ -20,7 +20,6 @@ from dagster._core.launcher import LaunchRunContext, WorkerStatus
 
 from lakehouse_assets import code_location
 from lakehouse_assets.cli.doctor import doctor
-from lakehouse_assets.collect.trash import RETENTION
 from lakehouse_assets.declare.options import Level
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
@@ -29,7 +28,8 @@ from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.launchers.job_runs import ship
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.queue.source import sqs_client
+from lakehouse_assets.extensions.queue.source import sqs_client
+from lakehouse_assets.maintenance.collect.trash import RETENTION
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage import objects
 from resources.reports import reports_at_home

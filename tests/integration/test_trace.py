@@ -16,10 +16,10 @@ import pytest
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.inputs.trace import Trace, tree_lines
 from lakehouse_assets.run.asset import plan_job, table_asset
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.trace import Trace, tree_lines
 from tests.conftest import Lake, failure_text
 from tests.support.tables import DAYS
 

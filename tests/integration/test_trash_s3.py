@@ -14,11 +14,11 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
-from lakehouse_assets.collect import s3_bins
-from lakehouse_assets.collect.ledger import Entry, Ledger
-from lakehouse_assets.collect.listing import storage_now
-from lakehouse_assets.collect.s3_bins import CHANGED, GONE, LOST, OTHER
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect import s3_bins
+from lakehouse_assets.maintenance.collect.ledger import Entry, Ledger
+from lakehouse_assets.maintenance.collect.listing import storage_now
+from lakehouse_assets.maintenance.collect.s3_bins import CHANGED, GONE, LOST, OTHER
 from lakehouse_assets.storage.objects import raw_client
 from lakehouse_assets.storage.place import place_of
 from tests.support.http_server import Handler, http_server
@@ -463,7 +463,7 @@ def test_a_listing_that_is_cut_off_raises(plain: Shelf, monkeypatch: pytest.Monk
     with proxy(plain.properties["s3.endpoint"]) as wire:
         wire.trouble = Trouble(Weather.CUT, lambda method, path: "list-type=2" in path and next(pages) == 1)
         behind = replace(plain, properties={**plain.properties, "s3.endpoint": wire.uri})
-        monkeypatch.setattr("lakehouse_assets.collect.listing.PAGE", 2)
+        monkeypatch.setattr("lakehouse_assets.maintenance.collect.listing.PAGE", 2)
         with pytest.raises(StorageRefused, match=r"s3://plain/wh/t\d+'? can't be listed"):
             behind.listed()
     assert len(plain.listed()) == len(FEW)

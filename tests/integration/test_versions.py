@@ -24,7 +24,7 @@ from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import Receipt

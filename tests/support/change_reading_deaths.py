@@ -20,7 +20,8 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.run import inputs, report, table_run
+from lakehouse_assets.inputs import hook as inputs
+from lakehouse_assets.run import report, table_run
 from lakehouse_assets.run.plan import Plans
 from tests.conftest import Lake
 from tests.support import change_reading_steps as steps

@@ -13,13 +13,13 @@ from pathlib import Path
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.collect import collect
-from lakehouse_assets.collect.listing import Listed
-from lakehouse_assets.collect.needed import Chain, Periods
-from lakehouse_assets.collect.neighbours import Neighbours
-from lakehouse_assets.collect.report import Report
-from lakehouse_assets.collect.seen import Site
 from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect.collect import collect
+from lakehouse_assets.maintenance.collect.listing import Listed
+from lakehouse_assets.maintenance.collect.needed import Chain, Periods
+from lakehouse_assets.maintenance.collect.neighbours import Neighbours
+from lakehouse_assets.maintenance.collect.report import Report
+from lakehouse_assets.maintenance.collect.seen import Site
 from lakehouse_assets.storage.place import Place
 
 DAY_MS = 24 * 3600 * 1000

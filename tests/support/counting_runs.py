@@ -14,9 +14,9 @@ from lakehouse_assets.commit.tokens import TOKEN
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.launchers.base import Launcher
 from lakehouse_assets.environment.launchers.inline import InlineLauncher
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.inputs.hook import Pins
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.inputs import Pins
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Assignment, decode

@@ -30,7 +30,7 @@ from lakehouse_assets.environment.event_log import BatchedSqliteEventLog
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, Launcher
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.conftest import Lake

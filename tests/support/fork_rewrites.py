@@ -11,7 +11,7 @@ from uuid import uuid4
 from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
 from lakehouse_assets.commit.landing import RewriteUnit
 from lakehouse_assets.commit.manifests import Entries
-from lakehouse_assets.rewrite.plan import cut, listed, plan_rewrites
+from lakehouse_assets.maintenance.rewrite.plan import cut, listed, plan_rewrites
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import RewriteAssignment
 from lakehouse_assets.worker.session import TableCredentials

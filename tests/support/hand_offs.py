@@ -23,13 +23,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.declare.columns import column, schema_of
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.hand_off.hand_off_asset import HandOff
-from lakehouse_assets.hand_off.hand_over import HandOffOutcome, HandOver, Services
-from lakehouse_assets.hand_off.records import Clock
+from lakehouse_assets.extensions.hand_off.hand_off_asset import HandOff
+from lakehouse_assets.extensions.hand_off.hand_over import HandOffOutcome, HandOver, Services
+from lakehouse_assets.extensions.hand_off.records import Clock
+from lakehouse_assets.maintenance.collect.needed import Chain
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.aws_wire import Wire, client
 from tests.support.servers import ACCESS_KEY, PLAIN_BUCKET, REGION, SECRET_KEY, configured

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.health.partition_health import PartitionHealth
-from lakehouse_assets.health.summaries import SizeLimits
+from lakehouse_assets.maintenance.health.health import TableHealth
+from lakehouse_assets.maintenance.health.partition_health import PartitionHealth
+from lakehouse_assets.maintenance.health.summaries import SizeLimits
 from lakehouse_assets.maintenance.level import MIB
 
 NUMBERS = ("files", "size", "rows", "fragments", "fragment_size", "undersized", "undersized_size", "delete_files")

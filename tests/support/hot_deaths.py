@@ -21,16 +21,16 @@ from pyiceberg.catalog import Catalog
 from sqlalchemy.orm import Session
 
 from lakehouse_assets.commit import publish as publishing
+from lakehouse_assets.declare.row_source import Offsets
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.hot.hot_and_cold import hot_and_cold
-from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.hot.warm import warm
-from lakehouse_assets.run.moving import source_range
-from lakehouse_assets.sources import postgres
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Offsets
-from lakehouse_assets.wire.work import SourceRange
+from lakehouse_assets.extensions.sources import postgres
+from lakehouse_assets.extensions.sources.hook import source_range
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_and_cold
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.purge import purgeable
+from lakehouse_assets.extensions.sources.source_range import SourceRange
+from lakehouse_assets.extensions.sources.warm import warm
 from tests.support.hot_tables import state_table
 from tests.support.hot_world import rows_of, with_gaps
 from tests.support.light_move import LightMove

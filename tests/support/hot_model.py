@@ -13,9 +13,9 @@ from hypothesis.stateful import invariant, rule
 
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.errors import SourceLost
-from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.hot.warm import warm
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.extensions.sources.purge import purgeable
+from lakehouse_assets.extensions.sources.warm import warm
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from tests.support.hot_movers import KEYS, HotMovers, Rows, written
 from tests.support.hot_world import with_gaps
 from tests.support.lake_model import FAR, GRACE_DAYS

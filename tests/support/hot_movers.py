@@ -16,11 +16,11 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.errors import PublishRefused, RolledBack, SourceLost, StageAgain
-from lakehouse_assets.hot import hot_and_cold as reader
-from lakehouse_assets.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources import hot_and_cold as reader
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.maintenance.collect.needed import Periods
 from tests.support.hot_tables import UPSERT, make_source, state_table
 from tests.support.hot_world import rows_of
 from tests.support.lake_writers import fate, index, killed, killed_behind_commit

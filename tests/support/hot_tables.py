@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from lakehouse_assets.declare.columns import column, types_of
 from lakehouse_assets.declare.modes import Append, Merge
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.postgres_ddl import ddl
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.postgres_ddl import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,13 +21,13 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.snapshot import LeanTransaction
+from lakehouse_assets.declare.row_source import Offsets, SourceState
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.errors import SourceLost
-from lakehouse_assets.hot import hot_and_cold as reader
-from lakehouse_assets.hot.purge import purgeable
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.row_source import Offsets, SourceState
+from lakehouse_assets.extensions.sources import hot_and_cold as reader
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.purge import purgeable
 from tests.support.hot_tables import UPSERT, state_table
 from tests.support.lake_model import FAR
 from tests.support.standin_mover import made, moving

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lakehouse_assets.collect.needed import Chain
+from lakehouse_assets.maintenance.collect.needed import Chain
 from tests.support.aws_wire import Wire
 from tests.support.hand_offs import HandOffLake
 

@@ -12,11 +12,11 @@ from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from lakehouse_assets.collect.needed import Periods
-from lakehouse_assets.collect.trash import TrashSelection
 from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.commit.landing import LandingRule, RewriteUnit
-from lakehouse_assets.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
+from lakehouse_assets.maintenance.collect.needed import Periods
+from lakehouse_assets.maintenance.collect.trash import TrashSelection
+from lakehouse_assets.maintenance.rewrite.manifests import remove_dangling_deletes, rewrite_manifests
 from lakehouse_assets.storage.place import place_of
 from tests.support.forks import daily_rows
 from tests.support.lake_writers import DAYS, LakeWriters, carriers, days, fate, index, killed

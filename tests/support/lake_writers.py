@@ -21,10 +21,10 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from lakehouse_assets.collect.needed import Periods
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.errors import PublishRefused, RolledBack, StageAgain
+from lakehouse_assets.maintenance.collect.needed import Periods
 from tests.support.forks import Daily, daily_rows
 from tests.support.model_runs import NEXT, Changes, Kind, Rows, Run, columns_of, extra_of, rows_of, shape_of
 from tests.support.model_site import SiteModel

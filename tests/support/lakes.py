@@ -19,8 +19,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from lakehouse_assets.collect.needed import Chain
 from lakehouse_assets.commit.staged import read_all
+from lakehouse_assets.maintenance.collect.needed import Chain
 from tests.support.collected import DAY_MS, aged, put
 from tests.support.forks import Daily, daily_rows
 

@@ -15,15 +15,16 @@ from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.row_source import Offsets, Split
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.run.inputs import read_on_of, read_to
-from lakehouse_assets.run.moving import source_range
+from lakehouse_assets.extensions.sources.hook import source_range
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_schema
+from lakehouse_assets.extensions.sources.postgres import DELETED
+from lakehouse_assets.extensions.sources.source_range import SourceRange, offsets
+from lakehouse_assets.inputs.hook import read_on_of, read_to
 from lakehouse_assets.run.run_tags import READ_ALL
-from lakehouse_assets.sources.postgres import DELETED
-from lakehouse_assets.sources.row_source import Offsets, Split
 from lakehouse_assets.wire.receipts import Receipt
-from lakehouse_assets.wire.work import Bound, Merged, SourceRange
+from lakehouse_assets.wire.work import Bound, Merged
 from tests.support.light_stage import added_rows, merge_by_copy, receipt, register
 
 
@@ -52,7 +53,7 @@ class LightMove:
         assert source
         assert chosen
         assert known
-        position = known.offsets(source.name)
+        position = offsets(known, source.name)
         begin = chosen.left(position)
         source.prove(begin)
         changes = _changes(self.table, begin, chosen.to)

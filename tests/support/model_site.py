@@ -17,9 +17,9 @@ from unittest import mock
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from lakehouse_assets.collect import trash
-from lakehouse_assets.collect.listing import storage_now
-from lakehouse_assets.collect.needed import Chain
+from lakehouse_assets.maintenance.collect import trash
+from lakehouse_assets.maintenance.collect.listing import storage_now
+from lakehouse_assets.maintenance.collect.needed import Chain
 from tests.support.collected import DAY_MS, TestSite
 
 TABLES = int(os.environ.get("LAKEHOUSE_TEST_MODEL_TABLES", "30"))

@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse_assets.environment.launchers.base import Attempt, Handle
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.support.tables import numbers

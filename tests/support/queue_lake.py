@@ -15,12 +15,12 @@ import pytest
 
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.extensions import EXTENSIONS
-from lakehouse_assets.inbox.inbox import Item
-from lakehouse_assets.queue.sensor import queue_sensor
-from lakehouse_assets.queue.source import sqs_client
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.queue.hook import inbox_of
+from lakehouse_assets.extensions.queue.inbox import Item
+from lakehouse_assets.extensions.queue.sensor import queue_sensor
+from lakehouse_assets.extensions.queue.source import sqs_client
 from lakehouse_assets.run.asset import table_asset
-from lakehouse_assets.run.queue_part import inbox_of
 from tests.support.fakes.sqs_service import ACCOUNT, REGION, FakeSqs
 from tests.support.fakes.wire import Service, serving
 from tests.support.faults import FaultyLake, FaultyLakehouse

@@ -10,8 +10,8 @@ import dagster as dg
 
 from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
-from lakehouse_assets.queue.definitions import queue_definitions
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.queue.definitions import queue_definitions
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLakehouse, tiny
 

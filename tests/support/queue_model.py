@@ -18,15 +18,15 @@ import dagster as dg
 from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.chunks import Chunk
-from lakehouse_assets.inbox.inbox import Inbox, RunInbox, RunMessages, waiting_for
-from lakehouse_assets.queue.decide import Lane, Request, Waiting
-from lakehouse_assets.queue.intake import Intake
-from lakehouse_assets.queue.messages import Routes
-from lakehouse_assets.queue.source import Source, SqsQueue
-from lakehouse_assets.queue.strikes import EndedRun, MemoryStore
-from lakehouse_assets.queue.tick import QueueTick
+from lakehouse_assets.extensions.queue.decide import Lane, Request, Waiting
+from lakehouse_assets.extensions.queue.hook import Covered, QueueRecords, RunQueue, covered
+from lakehouse_assets.extensions.queue.inbox import Inbox, RunInbox, RunMessages, waiting_for
+from lakehouse_assets.extensions.queue.intake import Intake
+from lakehouse_assets.extensions.queue.messages import Routes
+from lakehouse_assets.extensions.queue.source import Source, SqsQueue
+from lakehouse_assets.extensions.queue.strikes import EndedRun, MemoryStore
+from lakehouse_assets.extensions.queue.tick import QueueTick
 from lakehouse_assets.run.plan import Plans
-from lakehouse_assets.run.queue_part import Covered, QueueRecords, RunQueue, covered
 from lakehouse_assets.wire.work import encode
 from tests.support.fakes.sqs_service import FakeSqs
 from tests.support.tables import numbers, run_plan

@@ -27,9 +27,9 @@ from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.drive.liveness import ACTIVE, reap, start_time
 from lakehouse_assets.environment.process_locks import locks_of
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.inbox.inbox import Item
+from lakehouse_assets.extensions.queue.hook import inbox_of
+from lakehouse_assets.extensions.queue.inbox import Item
 from lakehouse_assets.run.in_flight import UNFINISHED
-from lakehouse_assets.run.queue_part import inbox_of
 from tests.conftest import ROOT
 from tests.support.dagster_server import plain_environment, processes
 from tests.support.fakes.sqs_service import FakeSqs

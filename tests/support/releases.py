@@ -18,9 +18,9 @@ from pyiceberg.types import LongType, NestedField
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.releases import publish_release
-from lakehouse_assets.releases.pointer import Pointer, Released, release
-from lakehouse_assets.releases.release_asset import Release
+from lakehouse_assets.extensions.releases import publish_release
+from lakehouse_assets.extensions.releases.pointer import Pointer, Released, release
+from lakehouse_assets.extensions.releases.release_asset import Release
 from lakehouse_assets.run.resource import Lakehouse
 
 SCHEMA = Schema(NestedField(1, "n", LongType(), required=False))

@@ -13,8 +13,8 @@ from pyiceberg.typedef import Record
 from lakehouse_assets.commit.landing import Landing, ReadSnapshot, RewriteUnit, land
 from lakehouse_assets.commit.manifests import Entries, Partition
 from lakehouse_assets.commit.tokens import RunToken
-from lakehouse_assets.rewrite.compact import CompactionReport, compact, rewrite
-from lakehouse_assets.rewrite.plan import RewriteTask, plan_rewrites
+from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, compact, rewrite
+from lakehouse_assets.maintenance.rewrite.plan import RewriteTask, plan_rewrites
 from tests.support.forks import Daily
 
 FEW = 2

@@ -14,9 +14,10 @@ from pyiceberg.table import Table as IcebergTable
 
 from lakehouse_assets.commit.positions import POSITIONS, TRACKED_INPUTS, read_on
 from lakehouse_assets.commit.snapshot import LeanTransaction
+from lakehouse_assets.declare.row_source import Offsets, Split
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.hot.hot_and_cold import hot_schema
-from lakehouse_assets.sources.row_source import Offsets, Split
+from lakehouse_assets.extensions.sources.hot_and_cold import hot_schema
+from lakehouse_assets.extensions.sources.source_range import offsets
 
 
 def made(catalog: Catalog, table: Table) -> IcebergTable:
@@ -27,7 +28,7 @@ def made(catalog: Catalog, table: Table) -> IcebergTable:
 
 def position_of(cold: IcebergTable, table: Table) -> Offsets | None:
     assert table.source is not None
-    return read_on(cold.metadata).offsets(table.source.name)
+    return offsets(read_on(cold.metadata), table.source.name)
 
 
 def moving(catalog: Catalog, table: Table) -> Iterator[None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dagster as dg
 
 from lakehouse_assets.environment.settings import read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLakehouse, tiny
 

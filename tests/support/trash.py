@@ -13,9 +13,9 @@ from typing import Any
 
 from botocore.httpsession import URLLib3Session
 
-from lakehouse_assets.collect.ledger import Entry, Owner
-from lakehouse_assets.collect.listing import Listed, list_files
-from lakehouse_assets.collect.trash import RestoreReport, Trash, TrashReport, TrashSelection
+from lakehouse_assets.maintenance.collect.ledger import Entry, Owner
+from lakehouse_assets.maintenance.collect.listing import Listed, list_files
+from lakehouse_assets.maintenance.collect.trash import RestoreReport, Trash, TrashReport, TrashSelection
 from lakehouse_assets.storage.objects import _client
 from lakehouse_assets.storage.place import Place, place_of
 

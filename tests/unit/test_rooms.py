@@ -23,9 +23,17 @@ SLOW_OR_FOREIGN = (
 )
 NOT_NEEDED_TO_LOAD = (
     *("sqlalchemy", "alembic", "strictyaml", "pyparsing", "pyiceberg.table", "pyiceberg.catalog", "pyiceberg.manifest"),
-    *("dagster._core.storage.event_log", "dagster._core.execution.backfill", "lakehouse_assets.queue.sensor"),
+    *(
+        "dagster._core.storage.event_log",
+        "dagster._core.execution.backfill",
+        "lakehouse_assets.extensions.queue.sensor",
+    ),
     *("lakehouse_assets.run.table_run", "lakehouse_assets.commit.snapshot", "lakehouse_assets.drive.loop"),
-    *("lakehouse_assets.health.look", "lakehouse_assets.maintenance.due_tick", "lakehouse_assets.collect.trash"),
+    *(
+        "lakehouse_assets.maintenance.health.look",
+        "lakehouse_assets.maintenance.due_tick",
+        "lakehouse_assets.maintenance.collect.trash",
+    ),
 )
 """What takes long to import and only runs, ticks or configured catalogs need: half of what loading took."""
 WITHOUT_PYSPARK = """

@@ -16,8 +16,8 @@ from lakehouse_assets.commit.head_fork import rewritten_units, write_head_fork
 from lakehouse_assets.commit.manifests import Entries, ManifestPlan, added_entry
 from lakehouse_assets.commit.snapshot import ChangeSnapshot, LeanTransaction
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.rewrite.compact import rewrite
-from lakehouse_assets.rewrite.plan import plan_rewrites
+from lakehouse_assets.maintenance.rewrite.compact import rewrite
+from lakehouse_assets.maintenance.rewrite.plan import plan_rewrites
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Digest, Rewritten
 from tests.support.forks import Daily, daily_rows

@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io import load_file_io
 
-from lakehouse_assets.commit.pins import pin_inputs
 from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.inputs.pins import pin_inputs
 
 
 @pytest.fixture

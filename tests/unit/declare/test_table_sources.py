@@ -11,10 +11,10 @@ from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge, Overwrite
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
-from lakehouse_assets.sources.kafka import KafkaTopic
-from lakehouse_assets.sources.postgres import PostgresTable
-from lakehouse_assets.sources.postgres_ddl import ddl
-from lakehouse_assets.sources.values import Avro
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.extensions.sources.postgres_ddl import ddl
+from lakehouse_assets.extensions.sources.values import Avro
 from lakehouse_assets.step.window import MOVE
 from tests.support.hot_tables import events_table, state_table
 

@@ -15,7 +15,7 @@ from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.report import NAME, mean_delays, monthly_report, to_markdown
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.releases.pointer import KeptRelease, Member, open_pointer
+from lakehouse_assets.extensions.releases.pointer import KeptRelease, Member, open_pointer
 from lakehouse_assets.run.resource import Lakehouse
 from resources.reports import Reports
 

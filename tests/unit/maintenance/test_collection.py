@@ -11,11 +11,11 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.collect.seen import Site
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.maintenance.collect.seen import Site
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import restore_job
 from lakehouse_assets.run.resource import Lakehouse

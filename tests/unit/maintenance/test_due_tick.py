@@ -16,7 +16,7 @@ from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance import due_tick as sensors
 from lakehouse_assets.maintenance.definitions import due_sensor
 from lakehouse_assets.maintenance.job import maintenance_job

@@ -10,9 +10,9 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.options import Level, Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health.findings import Check, Finding, Severity
-from lakehouse_assets.health.health import TableHealth
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.maintenance.health.findings import Check, Finding, Severity
+from lakehouse_assets.maintenance.health.health import TableHealth
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, Candidate, Gain, MaintenanceContext, MaintenanceLevel, Result
 from lakehouse_assets.maintenance.levels import LEVELS

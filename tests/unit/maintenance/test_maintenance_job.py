@@ -22,10 +22,10 @@ from lakehouse_assets.commit.tokens import RunToken
 from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.health.findings import Limit
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance import levels
 from lakehouse_assets.maintenance.definitions import maintenance
+from lakehouse_assets.maintenance.health.findings import Limit
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.level import Action, MaintenanceContext, Result
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel

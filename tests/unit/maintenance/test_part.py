@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_assets.domains.nyc.domain import DOMAIN
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance.definitions import maintenance
 from tests.support.tables import numbers
 from tests.support.whole_location import build_defs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakehouse_assets.declare.options import Level, Maintenance
-from lakehouse_assets.health.health import TableHealth
+from lakehouse_assets.maintenance.health.health import TableHealth
 from lakehouse_assets.maintenance.level import MIB, Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.policy import SPEED, START, Plan, Policy, candidates, plan

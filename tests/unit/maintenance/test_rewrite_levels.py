@@ -10,8 +10,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from lakehouse_assets.commit.landing import Proof
 from lakehouse_assets.maintenance.level import Gain
+from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.maintenance.rewrite_levels import rewritten
-from lakehouse_assets.rewrite.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.wire.work import Digest
 from tests.support.manifests import sqlite_catalog
 from tests.support.tables import numbers

@@ -15,7 +15,7 @@ from lakehouse_assets.commit.owner import OwnerMark, mark_location, read_mark, w
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import StageAgain
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.table_jobs import take_over_job
 from lakehouse_assets.run.resource import Lakehouse
@@ -56,7 +56,9 @@ def take_over(lake: FaultyLake, table: str = "demo.numbers") -> dg.ExecuteInProc
 
 
 def collect(lake: FaultyLake) -> dg.ExecuteInProcessResult:
-    return execute(lake, maintenance_job([tiny()], EXTENSIONS), {"levels": ["collect"], "dry_run": False, "patient": False})
+    return execute(
+        lake, maintenance_job([tiny()], EXTENSIONS), {"levels": ["collect"], "dry_run": False, "patient": False}
+    )
 
 
 def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(lake: FaultyLake) -> None:
@@ -115,7 +117,7 @@ def test_a_storage_that_takes_no_mark_is_told_with_what_to_do(
     def refuse(*_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
 
-    monkeypatch.setattr("lakehouse_assets.collect.seen.write_mark", refuse)
+    monkeypatch.setattr("lakehouse_assets.maintenance.collect.seen.write_mark", refuse)
     text = failure_text(take_over(lake))
     assert "table demo.numbers" in text
     assert "can't be marked as this catalog's" in text

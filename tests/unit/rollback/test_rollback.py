@@ -12,8 +12,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import NoSuchRelease, RollbackRefused
+from lakehouse_assets.inputs.trace import shown_time
 from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of
-from lakehouse_assets.run.trace import shown_time
 from tests.support.histories import DAY, NOW, History
 
 NO_CATALOG = cast("Catalog", None)

@@ -11,7 +11,8 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.declare.modes import Append
-from lakehouse_assets.run import inputs, report
+from lakehouse_assets.inputs import hook as inputs
+from lakehouse_assets.run import report
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, TinyOrReal, rows_by_day, tiny
 

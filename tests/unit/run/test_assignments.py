@@ -1,5 +1,5 @@
 """What each worker of a run is given, where no launcher or step is needed to see it.
-What becomes of an assignment is in tests/unit/protocol/test_assignment.py and in the integration tests."""
+What becomes of an assignment is in tests/unit/wire/test_assignment.py and in the integration tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.commit.fork import ForkBase
+from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.table import LONGEST_WORKER
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.run.plan import first_attempts, plan_chunks
+from lakehouse_assets.run.attempts import first_attempts
+from lakehouse_assets.run.plan import plan_chunks
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers, run_plan
 
@@ -28,6 +30,7 @@ def test_no_worker_runs_longer_than_the_collector_waits_for_it(
         table=table,
         lakehouse=Lakehouse(settings),
         plan=plan,
+        strategy=strategy_of(table.write_mode),
         journal=Journal(PyArrowFileIO(), "file:///staging"),
         context=SimpleNamespace(run=SimpleNamespace(run_id="run")),
     )

@@ -11,8 +11,8 @@ import pytest
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 
 from lakehouse_assets.drive.liveness import KEPT, NEVER, PLANNED, keep_verdicts
-from lakehouse_assets.extensions import EXTENSIONS
-from lakehouse_assets.health.checks import health_checks
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.maintenance.health.checks import health_checks
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLake, FaultyLakehouse, Signs, span, tiny

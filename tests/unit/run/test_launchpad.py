@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.environment.settings import QueueSettings, Settings
-from lakehouse_assets.queue.definitions import queue_definitions
+from lakehouse_assets.extensions.queue.definitions import queue_definitions
 from lakehouse_assets.run.asset import PLAN
 from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, REDRIVE, RESTORE
 from tests.support.tables import numbers

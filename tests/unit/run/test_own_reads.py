@@ -7,7 +7,7 @@ import pytest
 
 from lakehouse_assets.declare.modes import Append, FullRefresh, Overwrite, WriteMode
 from lakehouse_assets.environment.catalog import load_lake
-from lakehouse_assets.rewrite.compact import compact
+from lakehouse_assets.maintenance.rewrite.compact import compact
 from tests.conftest import Lake
 from tests.support.counting_runs import CountingLake
 from tests.support.rewrites import token

@@ -14,7 +14,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunks import Chunk
 from lakehouse_assets.errors import ForeignVersion, PublishRefused
-from lakehouse_assets.run.inputs import Pins
+from lakehouse_assets.extensions.queue.hook import QueueRecords
+from lakehouse_assets.inputs.hook import Pins
 from lakehouse_assets.run.plan import (
     Plans,
     RunPlan,
@@ -23,7 +24,6 @@ from lakehouse_assets.run.plan import (
     published_chunks,
     refuse_unplanned_parts,
 )
-from lakehouse_assets.run.queue_part import QueueRecords
 from lakehouse_assets.wire.work import decode
 from tests.support.tables import numbers, published_by, run_plan, whole
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.extensions import EXTENSIONS
+from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run import report, table_run
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLake, FaultyLakehouse, rows_by_day, span, tiny

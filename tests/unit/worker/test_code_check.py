@@ -1,5 +1,5 @@
 """A worker never runs other code than its run was planned with: it says so, before it starts Spark.
-What belongs to that code is tests/unit/protocol/test_step_code.py's."""
+What belongs to that code is tests/unit/wire/test_step_code.py's."""
 
 # No `from __future__ import annotations` here: Dagster compares the context's annotation itself.
 

@@ -1,0 +1,159 @@
+"""A run's part in the inbox of the queue."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.metadata import TableMetadata
+
+from lakehouse_assets.commit.commit_part import CommitPart
+from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.tokens import runs_since
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.extensions.queue.inbox import (
+    Failed,
+    Inbox,
+    PartitionMessages,
+    RunInbox,
+    RunMessages,
+    inbox_at,
+    waiting_for,
+)
+from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.run.extension import RunHook, Shown
+from lakehouse_assets.run.plan import Plans, RunPlan
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.wire.receipts import read_json
+from lakehouse_assets.wire.work import decode, encode
+
+if TYPE_CHECKING:
+    from lakehouse_assets.run.run import Run, Staged
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON = 1000
+MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
+"""Run tags: the number of messages, and the wait of the oldest when the run began."""
+Covered = dict[str, PartitionMessages]
+
+
+def inbox_of(lakehouse: Lakehouse) -> Inbox:
+    """Returns the inbox of a code location."""
+    return inbox_at(catalog_properties(lakehouse.settings), lakehouse.settings.staging)
+
+
+@dataclass(frozen=True)
+class QueueRecords:
+    """What one table's runs have recorded for the queue, by run token."""
+
+    plans: Plans
+
+    def covers(self, token: str) -> RunMessages | None:
+        """Returns what a run covers; None without a readable plan. Raises OSError."""
+        try:
+            plan = self.plans.find(token)
+        except ForeignVersion as error:
+            logger.warning("%s", error)
+            return None
+        return covered(plan, self.plans.table) if plan else None
+
+    def keys_of(self, token: str) -> Collection[str] | None:
+        """Returns a run's partitions, as covers()."""
+        covers = self.covers(token)
+        return covers.keys if covers else None
+
+    def failed(self, token: str) -> Failed | None:
+        """Returns why a run failed, if it recorded a reason. Raises OSError."""
+        return read_json(self.plans.io, self._failed(token), Failed.from_json)
+
+    def write_failed(self, token: str, failed: Failed) -> None:
+        """Writes why a run failed, over an earlier attempt's record."""
+        failed.write(self.plans.io, self._failed(token))
+
+    def _failed(self, token: str) -> str:
+        return f"{self.plans.prefix}/{token}/failed.json"
+
+
+def covered(plan: RunPlan, table: str) -> RunMessages:
+    """Returns the part of the inbox that a plan covers."""
+    found = decode(Covered, plan.extensions.get(RunQueue.name, {}))
+    return RunMessages(table, plan.token, tuple(parts_of(plan.keys)), found, plan.snapshot_id, plan.made_ms)
+
+
+class RunQueue(RunHook):
+    """One run's part in the inbox."""
+
+    name: ClassVar[str] = "covers"
+
+    def __init__(self, run: Run) -> None:
+        self._inbox, self._records = inbox_of(run.lakehouse), QueueRecords(run.plans)
+        self._run: RunInbox | None = None
+
+    def plan(self, run: Run, now: TableMetadata) -> Any:
+        """Returns the messages that wait for the run's partitions.
+
+        A resumed run whose plan is gone covers none: its workers may have read before these messages came.
+        """
+        if run.resumes_another:
+            return None
+        return encode(Covered, waiting_for(self._inbox, run.table.identifier, parts_of(run.keys)))
+
+    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
+        """Takes what the run covers from its plan."""
+        if number > 1:
+            return
+        covers = covered(run.plan, run.table.identifier)
+        self._run = RunInbox(self._inbox, covers, self._records.keys_of)
+        if found := covers.found.values():
+            oldest = (covers.noted_ms - min(one.sent_ms for one in found)) / 1000
+            tags = {MESSAGES: str(sum(one.messages for one in found)), OLDEST: f"{oldest:.0f}"}
+            try:
+                run.context.instance.add_run_tags(run.context.run.run_id, tags)
+            except Exception as error:  # Dagster's storage; a tag is no reason to fail
+                run.context.log.warning(f"{run.table.identifier}: the run's tags could not be set: {error}")
+
+    def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
+        """A run that only adds rows has no part: it replaces nothing that others wrote."""
+        return [AskAgain(self._run)] if self._run and not run.table.write_mode.adds_again else []
+
+    def published(self, run: Run, keys: Sequence[str]) -> None:
+        """Removes published partitions from the inbox. A leftover costs one more run."""
+        if self._run:
+            self._run.remove(parts_of(keys))
+
+    def failed(self, run: Run, error: Exception) -> None:
+        """Records why the run failed, with its bad partitions."""
+        keys = tuple(sorted(run.bad_keys))
+        self._records.write_failed(run.token.text, Failed(run.context.run.run_id, keys, str(error)[:LONGEST_REASON]))
+
+    def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
+        """Returns metadata about the messages of each partition."""
+        found: Mapping[str, PartitionMessages] = self._run.covers.found if self._run else {}
+        noted_ms, now_ms = run.plan.made_ms, time.time() * 1000
+        return Shown(
+            of_key={
+                key: {
+                    "messages": one.messages,
+                    "message_wait_seconds": round((noted_ms - one.sent_ms) / 1000, 1),
+                    "message_end_to_end_seconds": round((now_ms - one.sent_ms) / 1000, 1),
+                }
+                for key, one in found.items()
+            }
+        )
+
+
+@dataclass(frozen=True)
+class AskAgain(CommitPart):
+    """Asks again for partitions that others published since the run began. Refuses nothing."""
+
+    run: RunInbox
+
+    def refuse(self, now: IcebergTable) -> None:
+        """Raises what the storage raises: then the run must not commit."""
+        self.run.ask_again(runs_since(now.metadata, self.run.covers.snapshot_id))

@@ -1,0 +1,193 @@
+"""Takes messages into the inbox; acknowledges them only once they are durable there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TypeVar
+
+from lakehouse_assets.environment.aws import batches
+from lakehouse_assets.extensions.queue.inbox import Inbox, Item, grouped
+from lakehouse_assets.extensions.queue.messages import RoutedRequest, Routes, Wanted
+from lakehouse_assets.extensions.queue.source import Message, Source, SourceError
+
+THREADS = 8
+MOST = 10_000
+FIRST = 1000
+"""Messages received first: their duration tells how many more can be settled."""
+SLICE = 100
+MOST_ASKED = 2_000_000
+"""The most partitions settled together, roughly: counting so many takes seconds and some hundred MB."""
+DOING_SECONDS = 40.0
+"""No call begins later: Dagster ends a tick after 60 s, and calls and deciding take time."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass
+class TakenMessages:
+    """What became of a tick's messages."""
+
+    received: int = 0
+    wanted: Counter[Wanted] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    deleted: int = 0
+    faults: dict[str, Exception] = field(default_factory=dict)
+    """The first error of each action; everything else was done."""
+
+    @property
+    def left(self) -> int:
+        """Messages that come again, which costs another run."""
+        return self.received - self.deleted
+
+
+@dataclass
+class Intake:
+    """Moves messages from their source into the inbox, or rejects them."""
+
+    source: Source
+    routes: Routes
+    inbox: Inbox
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    taken: TakenMessages = field(default_factory=TakenMessages)
+    end: float = field(init=False)
+    """By ``monotonic``: nothing begins later."""
+
+    def __post_init__(self) -> None:
+        self.end = self.monotonic() + DOING_SECONDS
+
+    def take(self, most: int = MOST) -> None:
+        """Takes messages until the source seems empty, about ``most`` were received, or time is up.
+
+        A message is deleted only after the inbox has it or it was rejected; all others come again. It receives no more
+        than it can settle in time, because a source may count deliveries. Notes the source's errors in ``taken``;
+        raises the storage's.
+        """
+        share = min(FIRST, most)
+        while share > 0 and (began := self.monotonic()) < self.end:
+            messages = self._receive(share, (began + self.end) / 2)
+            self._settle(messages)
+            if len(messages) < share or self.taken.left:  # no more messages, or no time for them
+                break
+            seconds = self.monotonic() - began
+            share = most - self.taken.received
+            if seconds > 0:
+                share = min(share, int(len(messages) / seconds * (self.end - began - seconds) / 2))
+
+    def reject(self, letters: Sequence[tuple[str, str]]) -> list[bool]:
+        """Rejects messages (body, reason) while time remains; returns whether each was rejected."""
+
+        def send(letter: tuple[str, str]) -> bool:
+            self.source.reject(*letter)
+            return True
+
+        doing = "writing to the dead-letter queue"
+        sent = in_threads(lambda letter: self._in_time() and self._try(doing, lambda: send(letter), False), letters)
+        self.taken.reasons.update(reason for (_, reason), is_sent in zip(letters, sent, strict=True) if is_sent)
+        return sent
+
+    def _in_time(self) -> bool:
+        return self.monotonic() <= self.end
+
+    def _try(self, doing: str, call: Callable[[], R], otherwise: R) -> R:
+        try:
+            return call()
+        except SourceError as error:
+            self.taken.faults.setdefault(doing, error)
+            return otherwise
+
+    def _receive(self, most: int, end: float) -> list[Message]:
+        found: dict[str, Message] = {}
+        batch = self.source.batch
+
+        def until_empty(share: int) -> None:
+            received = 0
+            while received < share and self.monotonic() < end:
+                some = min(batch, share - received)
+                nothing: Sequence[Message] = ()
+                messages = self._try("receiving", lambda: self.source.receive(some), nothing)  # noqa: B023
+                # Only the last receipt of a repeated message deletes it.
+                found.update({message.id: message for message in messages})
+                received += len(messages)
+                if not messages:
+                    return
+
+        until_empty(min(batch, most))
+        if found and most > batch:
+            in_threads(until_empty, [-(-(most - batch) // THREADS)] * THREADS)
+        self.taken.received += len(found)
+        return list(found.values())
+
+    def _settle(self, messages: Sequence[Message]) -> None:
+        """Deletes a message once the inbox has all that it asks for; rejects bad ones last."""
+        left = self._read(messages, (self.monotonic() + self.end) / 2)
+        objects = grouped(self._items(left))  # those that the first messages need come first
+        kept: set[Wanted] = set()
+        complete: set[str] = set()
+        bad: list[tuple[Message, str]] = []
+
+        def has_all(one: tuple[Message, RoutedRequest]) -> bool:
+            message, reading = one
+            if message.body not in complete and kept.issuperset(reading.wanted):
+                complete.add(message.body)
+            return message.body in complete
+
+        for some in batches(objects, SLICE) or [[]]:
+            if kept and not self._in_time():
+                break
+            self.inbox.put(item for of_object in some for item in of_object)
+            kept.update((item.table, item.key) for of_object in some for item in of_object)
+            ready = list(takewhile(has_all, left))
+            left = left[len(ready) :]
+            self._delete([message for message, reading in ready if not reading.problem])
+            bad += [(message, reading.problem) for message, reading in ready if reading.problem]
+        for batch in batches(bad, THREADS * self.source.batch):  # so that a rejected message is soon deleted
+            sent = self.reject([(message.body, reason) for message, reason in batch])
+            self._delete([message for (message, _), is_sent in zip(batch, sent, strict=True) if is_sent])
+
+    def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, RoutedRequest]]:
+        """Reads each text once; stops for time or memory, as one may ask for very many partitions."""
+        readings: dict[str, RoutedRequest] = {}
+        found: list[tuple[Message, RoutedRequest]] = []
+        asked = 0
+        for message in messages:
+            if (body := message.body) not in readings:
+                if found and (asked > MOST_ASKED or self.monotonic() > end):
+                    break
+                readings[body] = self.routes.read(body)
+                asked += len(readings[body].wanted)
+            found.append((message, readings[body]))
+        return found
+
+    def _items(self, read: Iterable[tuple[Message, RoutedRequest]]) -> list[Item]:
+        wanted: dict[str, Sequence[Wanted]] = {}
+        times: dict[str, list[int]] = defaultdict(list)
+        for message, reading in read:
+            wanted[message.body] = reading.wanted
+            times[message.body].append(message.sent_ms)
+        messages: Counter[Wanted] = Counter()
+        for body in wanted:  # whole requests at once: much faster if they are very large
+            messages.update(dict.fromkeys(wanted[body], len(times[body])))
+        sent = dict.fromkeys(messages, 0)
+        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):  # the oldest wins
+            sent.update(dict.fromkeys(wanted[body], min(times[body])))
+        self.taken.wanted.update(messages)
+        now_ms = round(self.clock() * 1000)
+        return [Item(*each, messages[each], sent_ms, now_ms) for each, sent_ms in sent.items()]
+
+    def _delete(self, messages: Sequence[Message]) -> None:
+        def delete(batch: Sequence[Message]) -> int:
+            return self._try("deleting", lambda: self.source.ack(batch), 0) if self._in_time() else 0
+
+        self.taken.deleted += sum(in_threads(delete, batches(messages, self.source.batch)))
+
+
+def in_threads(do: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Returns the results in order. Raises the first error in that order."""
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="queue") as pool:
+        return list(pool.map(do, items))

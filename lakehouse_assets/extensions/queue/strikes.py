@@ -1,0 +1,208 @@
+"""The queue's memory of failures: which partitions and tables wait, and for how long.
+
+Times are seconds since 1970. The store's object outlives the sensor's cursor, which a person may reset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import dagster as dg
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
+
+from lakehouse_assets.declare.options import Pace
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.extensions.queue.messages import Wanted
+from lakehouse_assets.run.resource import Lakehouse
+from lakehouse_assets.storage.objects import Objects, objects_at
+from lakehouse_assets.storage.place import place_of
+
+logger = logging.getLogger(__name__)
+LONGEST_BACKOFF = 3600.0
+OPENS_AT = 3
+"""Failures in a row, each of another partition, that count as the table's."""
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that ended."""
+
+    run_id: str
+    table: str
+    status: dg.DagsterRunStatus
+    covered: Mapping[str, frozenset[str]]
+    bad: frozenset[str] = frozenset()
+    """Keys that the run blames for its failure."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Strikes:
+    """The failures of one partition."""
+
+    count: int = 0
+    """Canceled runs don't count."""
+    until: float = 0.0
+    runs: tuple[str, ...] = ()
+    """The ids of the last failed runs, at most ``Pace.tries``."""
+    reason: str = ""
+    seen: frozenset[str] = frozenset()
+    """The last failed run's inbox items: newer ones deserve another try."""
+
+
+@dataclass(frozen=True)
+class RunLimit:
+    """A table's limit after a failure that no known partition explains."""
+
+    most: int
+    until: float
+    """Partitions that have not failed wait until then."""
+
+
+@dataclass(frozen=True)
+class Breaker:
+    """Tells a table that always fails from one with bad partitions."""
+
+    failures: int
+    """Since a success; before it opens, only of partitions that had not failed before."""
+    until: float = 0.0
+    """No run before then, and then one, of one partition."""
+    run: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the table itself counts as failing."""
+        return self.failures >= OPENS_AT
+
+
+StrikesByPartition = Annotated[
+    Mapping[Wanted, Strikes],
+    PlainSerializer(lambda found: [(*wanted, strikes) for wanted, strikes in found.items()]),
+    BeforeValidator(lambda rows: {(table, key): strikes for table, key, strikes in rows}),
+]
+"""In JSON a list: keys of JSON objects are texts."""
+
+
+@dataclass(frozen=True)
+class QueueMemory:
+    """What failed, and when each table had its turn."""
+
+    strikes: StrikesByPartition = field(default_factory=dict)
+    limits: Mapping[str, RunLimit] = field(default_factory=dict)
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    served: Mapping[str, float] = field(default_factory=dict)
+    """When each table was last asked for."""
+    learned: tuple[str, ...] = ()
+    version: Literal[2] = 2
+
+    def strikes_of(self, wanted: Wanted) -> Strikes:
+        """Returns a partition's strikes, if any."""
+        return self.strikes.get(wanted, Strikes())
+
+    def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
+        """Forgets partitions that nobody asks for any more."""
+        return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """Where a code location keeps its memory; raises what the storage raises."""
+
+    objects: Objects
+    """Below ``<LAKEHOUSE_STAGING>/queue``."""
+    name: str = "state.json"
+
+    def read(self) -> QueueMemory | None:
+        """Returns the memory, if this version can read it."""
+        try:
+            return TypeAdapter(QueueMemory).validate_json(self.objects.read(self.name))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            logger.warning("%s can't be used, failures are forgotten: %s", self.name, error)
+            return None
+
+    def write(self, memory: QueueMemory) -> None:
+        """Replaces the memory."""
+        self.objects.write(self.name, TypeAdapter(QueueMemory).dump_json(memory))
+
+
+def memory_store(lakehouse: Lakehouse) -> MemoryStore:
+    """Returns a code location's store."""
+    settings = lakehouse.settings
+    return MemoryStore(objects_at(catalog_properties(settings), place_of(settings.staging).child("queue")))
+
+
+def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
+    """Returns the memory after these runs."""
+    for run in ended:
+        memory = _learn(memory, run, paces[run.table], now)
+    return memory
+
+
+def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueMemory:
+    of_run = {(run.table, key): names for key, names in run.covered.items()}
+    rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
+    limits = {table: limit for table, limit in memory.limits.items() if table != run.table}
+    breakers = {table: breaker for table, breaker in memory.breakers.items() if table != run.table}
+    earlier = {wanted: memory.strikes_of(wanted) for wanted in of_run}
+    match run.status:
+        case dg.DagsterRunStatus.SUCCESS:
+            return replace(memory, strikes=rest, limits=limits, breakers=breakers)
+        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want it again at once
+            later = now + pace.backoff.total_seconds()
+            waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
+            return replace(memory, strikes=rest | waits)
+    bad = run.bad or (frozenset(run.covered) if len(run.covered) == 1 else frozenset())
+    struck = {
+        wanted: _struck(found, run, of_run[wanted], pace, now) if wanted[1] in bad else found
+        for wanted, found in earlier.items()
+        if wanted[1] in bad or wanted in memory.strikes
+    }
+    if limit := _limited(memory.limits.get(run.table), run, pace, now):
+        limits |= {run.table: limit}
+    new = {key for key in bad if not earlier[run.table, key].count}
+    breaker = _broken(memory.breakers.get(run.table, Breaker(0)), run, new, pace, now)
+    return replace(memory, strikes=rest | struck, limits=limits, breakers=breakers | {run.table: breaker})
+
+
+def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) -> RunLimit | None:
+    """Returns half of the run's partitions if none is known to be bad.
+
+    If the next run fails too, perhaps all will: the one after waits for the backoff.
+    """
+    if run.bad or (len(run.covered) == 1 and earlier is None):
+        return earlier
+    wait = pace.backoff.total_seconds() if earlier else 0.0
+    return RunLimit(max(1, len(run.covered) // 2), now + wait)
+
+
+def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
+    """Holds nothing back while bad partitions explain the failures.
+
+    A run that names none of several is searched by halves; a repeated failure says nothing new of the table.
+    """
+    if earlier.is_open:
+        failures = earlier.failures + 1
+    else:
+        all_failed = len(new) == len(run.covered)
+        failures = min(OPENS_AT, earlier.failures + (len(new) if all_failed else bool(new)))
+    if failures < OPENS_AT:
+        return Breaker(failures)
+    return Breaker(failures, now + _backoff(pace, failures - OPENS_AT), run.run_id)
+
+
+def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, now: float) -> Strikes:
+    count = earlier.count + 1
+    # A parked partition is tried only after a new message or by a person, who should not wait long. If that fails too,
+    # new messages are no sign of a repair.
+    doubled = count - 1 if count < pace.tries else count - pace.tries
+    runs = (*earlier.runs, run.run_id)[-pace.tries :]
+    return Strikes(count, now + _backoff(pace, doubled), runs, run.reason, names)
+
+
+def _backoff(pace: Pace, doubled: int) -> float:
+    return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow

@@ -1,0 +1,239 @@
+"""One tick of the queue: takes messages, settles ended runs, asks for new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import dagster as dg
+
+from lakehouse_assets.declare.options import Pace
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.extensions.queue.decide import Decision, Lane, Waiting, decide, given_up, waiting_of
+from lakehouse_assets.extensions.queue.hook import QueueRecords
+from lakehouse_assets.extensions.queue.inbox import Item
+from lakehouse_assets.extensions.queue.intake import Intake, TakenMessages
+from lakehouse_assets.extensions.queue.messages import Wanted
+from lakehouse_assets.extensions.queue.strikes import EndedRun, MemoryStore, QueueMemory, learn
+from lakehouse_assets.run.in_flight import ENDED, FIRST, LAST, PARTITION, Flight, flights, tags_of_location
+from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.resume import chain_head
+
+QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
+"""The queue's name, and the table's identifier."""
+LOOKED_AT = 500
+"""Ended runs; far more than can end between ticks."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The queue's runs in Dagster's storage."""
+
+    instance: dg.DagsterInstance
+    queue: str
+    tables: Sequence[Table]
+    plans_of: Callable[[str], Plans]
+    location: str | None
+    _keys: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    def lanes(self, names: Collection[str]) -> list[Lane]:
+        """Returns the lanes of these declared tables and of those with runs.
+
+        That includes the last tick's requests: Dagster makes them, even if its daemon died, before the next tick.
+        """
+        own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
+        return [self._lane(table) for table in self.tables if table.identifier in {*names, *own}]
+
+    def _lane(self, table: Table) -> Lane:
+        found = self._flights.get(table.identifier, [])
+        asked = [flight.keys for flight in found if self._is_own(flight)]
+        others = {flight.name: flight.keys for flight in found if not self._is_own(flight)}
+        last = next((run.run_id for run in self._latest(1, {TABLE_TAG: table.identifier})), "")
+        return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
+
+    def keys_of(self, table: Table) -> Sequence[str]:
+        """Returns the existing keys, in order; ("",) without partitions."""
+        if table.identifier not in self._keys:
+            of = table.partitions
+            self._keys[table.identifier] = (
+                ("",) if of is None else of.get_partition_keys(dynamic_partitions_store=self.instance)
+            )
+        return self._keys[table.identifier]
+
+    def _is_own(self, flight: Flight) -> bool:
+        return flight.run is not None and flight.run.tags.get(QUEUE_TAG) == self.queue
+
+    @cached_property
+    def _flights(self) -> Mapping[str, list[Flight]]:
+        return flights(self.instance, self.tables, self.location)
+
+    @cached_property
+    def ended(self) -> Sequence[dg.DagsterRun]:
+        """The last LOOKED_AT ones, the latest first."""
+        return self._latest(LOOKED_AT, {})
+
+    def _latest(self, limit: int, tags: Mapping[str, str]) -> Sequence[dg.DagsterRun]:
+        # Another code location may have a queue of the same name elsewhere.
+        of_queue = {QUEUE_TAG: self.queue, **tags_of_location(self.location)}
+        filters = dg.RunsFilter(tags={**of_queue, **tags}, statuses=ENDED)
+        found = self.instance.get_run_records(filters, limit=limit, order_by="update_timestamp", ascending=False)
+        return [record.dagster_run for record in found]
+
+    def look(self) -> None:
+        """Reads active and ended runs; call it before reading the inbox.
+
+        A run that ends in between counts as active; in the other order, its work would be repeated.
+        """
+        self._flights  # noqa: B018
+        self.ended  # noqa: B018
+
+    def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
+        """Returns ended runs that are not ``known``, the oldest first."""
+        return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
+
+    def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
+        table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
+        if table is None:  # no longer declared
+            return
+        recorded, token = QueueRecords(self.plans_of(table.identifier)), chain_head(self.instance, run)
+        covers, failed = recorded.covers(token), recorded.failed(token)
+        covered = covers.names() if covers else self._asked_for(run, table, waiting)
+        if failed and failed.run_id != run.run_id:  # an earlier attempt's
+            failed = None
+        bad = frozenset(failed.keys if failed else ()) & covered.keys()
+        reason = failed.reason if failed else "the run ended before it could say why"
+        yield EndedRun(run.run_id, table.identifier, run.status, covered, bad, reason)
+
+    def _asked_for(
+        self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
+    ) -> Mapping[str, frozenset[str]]:
+        """For a run that recorded nothing: what waits for the partitions of its tags."""
+        keys = self.keys_of(table)
+        ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
+        if not set(ends) <= set(keys):
+            return {}
+        wanted = set(keys[keys.index(ends[0]) : keys.index(ends[1]) + 1])
+        names = {one.key: one.names for one in waiting if one.table == table.identifier}
+        return {key: names.get(key, frozenset()) for key in wanted}
+
+
+def pace_of(table: Table) -> Pace:
+    """Returns the declared pace, or the default without Arrivals."""
+    return table.arrivals.pace if table.arrivals else Pace()
+
+
+def _row_of(table: Table) -> Callable[[str], str]:
+    """A Dagster range over several dimensions is contiguous only within the last one."""
+    return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")
+
+
+FULL = 10_000
+"""Above so many objects, nothing is received: a source keeps messages better than a folder. A tick reads no more new
+ones, to end in time."""
+
+
+@dataclass
+class TickResult:
+    """What a tick did and found."""
+
+    taken: TakenMessages = field(default_factory=TakenMessages)
+    depth: dict[str, int] = field(default_factory=dict)
+    is_full: bool = False
+    waiting: Sequence[Waiting] = ()
+    """Of the part of the inbox that was read."""
+    undeclared: int = 0
+    decision: Decision = field(default_factory=Decision)
+
+    @property
+    def faults(self) -> Mapping[str, Exception]:
+        """Errors by action; everything else was done."""
+        return self.taken.faults
+
+    @property
+    def left(self) -> int:
+        """The number of partitions neither in runs nor parked."""
+        known = (*self.decision.parked, *self.decision.in_runs)
+        return len({one.wanted for one in self.waiting} - {one.wanted for one in known})
+
+    def failing(self) -> Mapping[Wanted, str]:
+        """Returns why partitions don't run after failures."""
+        memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
+        open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
+        of_table = {
+            one.wanted: f"waits as the table always fails, the last time in run {open_[one.table]}"
+            for one in self.waiting
+            if one.table in open_ and one.wanted not in in_runs
+        }
+        parked = {one.wanted for one in self.decision.parked} - in_runs
+        return of_table | {one: f"failed too often: {memory.strikes[one].reason}" for one in parked}
+
+
+@dataclass(frozen=True)
+class QueueTick:
+    """One tick and its inputs."""
+
+    intake: Intake
+    """Its time limit starts when it is made."""
+    owner: str
+    store: MemoryStore
+    runs: Runs
+    now: float
+    """Seconds since 1970."""
+    most: int
+
+    def run(self) -> TickResult:
+        """Does the tick; notes errors that need not stop requests.
+
+        Raises the storage's if it can't read the inbox, or read or write the memory: nobody would remember requests.
+        """
+        told, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
+        before = self.store.read()
+        self.runs.look()
+        found = inbox.look(most=FULL)
+        told.is_full = found.objects > FULL
+        self._attempt("the inbox could not be tidied", lambda: inbox.tidy(found))
+        is_ours = self._attempt("nothing was received", lambda: source.claim(self.owner))
+        if is_ours:
+            self._attempt("the depth of the queue could not be read", lambda: told.depth.update(source.depth()))
+        if is_ours and not told.is_full:
+            self._attempt("messages could not be taken", self.intake.take)
+        if told.taken.received:
+            found = inbox.look(most=FULL)
+        waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
+        told.waiting = [one for one in waiting if one.table in declared]
+        told.undeclared = len(waiting) - len(told.waiting)
+        told.decision = self._decided(before, told.waiting, is_whole=not found.unread)
+        if told.decision.memory != before:
+            self.store.write(told.decision.memory)
+        if is_ours:
+            self._attempt("what nobody will run stays in the inbox", lambda: self._give_up(told, found.items))
+        return told
+
+    def _give_up(self, told: TickResult, items: Mapping[str, Item]) -> None:
+        """Rejects what nobody will run, and only then removes it."""
+        waiting = {item.table for item in items.values()}
+        declared = [table for table in self.runs.tables if table.identifier in waiting]
+        keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
+        letters = given_up(items, keys, told.failing(), self.now, is_full=told.is_full)
+        sent = self.intake.reject([(letter.body, letter.reason) for letter in letters])
+        gone = (letter.names for letter, is_sent in zip(letters, sent, strict=True) if is_sent)
+        self.intake.inbox.remove(name for names in gone for name in names)
+
+    def _attempt(self, what: str, do: Callable[[], None]) -> bool:
+        try:
+            do()
+        except Exception as error:  # the source's, and whatever the storage raises
+            self.intake.taken.faults[what] = error
+            return False
+        return True
+
+    def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
+        ended = tuple(run.run_id for run in self.runs.ended)
+        memory = QueueMemory(learned=ended) if before is None else before
+        paces = {table.identifier: pace_of(table) for table in self.runs.tables}
+        memory = learn(memory, self.runs.outcomes(memory.learned, waiting), paces, self.now)
+        if is_whole:
+            memory = memory.of_waiting({one.wanted for one in waiting})
+        lanes = self.runs.lanes({one.table for one in waiting})
+        return decide(self.now, waiting, lanes, replace(memory, learned=ended), self.most)

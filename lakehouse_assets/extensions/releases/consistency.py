@@ -1,0 +1,175 @@
+"""Decides whether tables fit together: none was made from inputs that the others don't have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from lakehouse_assets.commit.tokens import TOKEN
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.maintenance.collect.needed import chains
+from lakehouse_assets.run.outdated import MADE, Partition, latest_made, stale_inputs
+
+RUN = "lakehouse.run-id"
+Made = Mapping[Partition, dg.AssetMaterialization]
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A member's metadata, and the snapshot to release."""
+
+    key: dg.AssetKey
+    identifier: str
+    metadata: TableMetadata
+    snapshot: Snapshot
+    io: FileIO
+    before: int | None = None
+    """Its snapshot in the newest release, which was checked then."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Reads Dagster's log and asset graph."""
+
+    instance: dg.DagsterInstance
+    graph: BaseAssetGraph[Any]
+
+    def made(self, keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, Made]:
+        """Returns the latest materializations of these assets, as the log has them now."""
+        return {key: latest_made(self.instance, self.graph, key) for key in keys}
+
+    def unsettled(
+        self,
+        pinned: Sequence[PinnedTable],
+        made: Mapping[dg.AssetKey, Made],
+        reload: Callable[[str], TableMetadata],
+    ) -> Iterator[str]:
+        """Yields a sentence for each table whose log and pinned snapshot disagree.
+
+        Usually this ends soon: a run has not reported yet, or has committed since. reload: loads a table's current
+        metadata.
+        """
+        for table in pinned:
+            of_partition = _named(made[table.key])
+            named = {*of_partition.values()}
+            line = [*ancestors_of(table.snapshot, table.metadata)]
+            known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            if aside := sorted(named & _aside(table.metadata, line)):
+                yield (
+                    f"{table.identifier} was rolled back: Dagster's log says that partitions were made in its snapshot "
+                    f"{aside[-1]}, which is not among those that led to its snapshot {table.snapshot.snapshot_id}. "
+                    "Materialize these partitions again"
+                )
+            else:
+                yield from self._unreported(table, line, of_partition)
+            if expired_or_new := named - known:
+                now = {snapshot.snapshot_id for snapshot in reload(table.identifier).snapshots}
+                if new := expired_or_new & now:
+                    yield f"{table.identifier} got its snapshot {max(new)} while the release was planned"
+
+    def _unreported(
+        self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
+    ) -> Iterator[str]:
+        """Yields a sentence for a run's commit that the log does not name."""
+        ids = {*named.values()}
+        by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
+        if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
+            yield self._not_in_the_log(table, newest)
+            return
+        seen = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
+        unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in ids]
+        # If a run publishes in parts, each part's token starts with its chain's id.
+        tokens = {one.snapshot_id: str(one.summary and one.summary[TOKEN]).partition(".")[0] for one in unnamed}
+        known = chains(self.instance, {*tokens.values()})
+        for one in unnamed:
+            # Either later runs made its partitions again, and the log names those, or it has not reported.
+            chain = known.get(tokens[one.snapshot_id])
+            if chain is None or chain.succeeded or self._has_reported(table.key, one):
+                continue
+            later = {newer.snapshot_id for newer in by_runs[: by_runs.index(one)]}
+            if chain.unfinished or any(named.get(key) not in later for key in self._planned(table.key, one)):
+                yield self._not_in_the_log(table, one)
+                return
+
+    def _has_reported(self, key: dg.AssetKey, snapshot: Snapshot) -> bool:
+        records = self.instance.get_records_for_run(_run_of(snapshot), of_type=MADE).records
+        return any(record.asset_key == key for record in records)
+
+    def _planned(self, key: dg.AssetKey, snapshot: Snapshot) -> set[Partition]:
+        """Returns the partitions that a snapshot's run was for."""
+        found: set[Partition] = set()
+        planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+        for record in self.instance.get_records_for_run(_run_of(snapshot), of_type=planned).records:
+            event = record.event_log_entry.dagster_event
+            if event is not None and event.asset_key == key:
+                data = event.asset_materialization_planned_data
+                subset = data.partitions_subset
+                found |= {*subset.get_partition_keys()} if subset is not None else {data.partition}
+        return found
+
+    def _not_in_the_log(self, table: PinnedTable, snapshot: Snapshot) -> str:
+        return (
+            f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot "
+            f"{snapshot.snapshot_id}) that Dagster's log does not name: the run has not reported them yet, or died "
+            "before it did, or others have reported the same partitions after it. Wait for it, re-execute it from "
+            "failure, or materialize its partitions again"
+        )
+
+    def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
+        """Yields a sentence for each table made from an outdated version of an input.
+
+        Checks the members and the tables between them. made: as compared with the pinned snapshots; later ones may
+        belong to runs that have committed since.
+        """
+        above = self._reach(members, lambda key: self.graph.get(key).parent_keys)
+        below = self._reach(members, lambda key: self.graph.get(key).child_keys)
+        for key in sorted(above & below):
+            parents = (self.graph.get(key).parent_keys & below) - {key}
+            of_key = made[key] if key in made else self.made([key])[key]
+            for found in stale_inputs(self.instance, self.graph, key, of_key, parents):
+                keys = [one for one in found.partitions if one is not None]
+                of = f" {keys_text(keys)}" if keys else ""
+                snapshot = f", snapshot {found.snapshot}" if found.snapshot else ""
+                yield (
+                    f"{'.'.join(key.path)}{of} was made from {found.input} as it was before run {found.by}{snapshot}. "
+                    "Materialize it again"
+                )
+
+    def _reach(
+        self, keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]
+    ) -> set[dg.AssetKey]:
+        found, waiting = set(keys), [*keys]
+        while waiting:
+            new = {*step(waiting.pop())} - found
+            found |= new
+            waiting += new
+        return found
+
+
+def _run_of(snapshot: Snapshot) -> str:
+    return str(snapshot.summary and snapshot.summary[RUN])
+
+
+def _named(made: Made) -> dict[Partition, int]:
+    values = {partition: one.metadata.get("snapshot_id") for partition, one in made.items()}
+    return {partition: int(str(value.value)) for partition, value in values.items() if value is not None}
+
+
+def _only_rewrites(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+
+
+def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
+    """Returns the snapshots that certainly did not lead to the line's head.
+
+    Older snapshots than the line's may have, as it ends at an expired parent.
+    """
+    ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
+    return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids

@@ -1,0 +1,54 @@
+"""Makes a release automatically once all its tables are current."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lakehouse_assets.run.updated import HOURLY, when_updated
+
+
+class FitTogether(dg.AutomationCondition[dg.AssetKey]):
+    """True while no table was made from an outdated version of an input that is among or between them."""
+
+    def __init__(self, *tables: dg.AssetKey) -> None:
+        self._tables = tables
+
+    @property
+    def name(self) -> str:
+        """The name in Dagster."""
+        return "fit_together"
+
+    @property
+    def description(self) -> str:
+        """The condition in words."""
+        return f"{', '.join(key.to_user_string() for key in self._tables)} are made from each other as they are now"
+
+    def get_node_unique_id(self, **_: object) -> str:
+        """Returns a constant id."""
+        return self.name
+
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+        """Returns the candidates, or nothing."""
+        from lakehouse_assets.extensions.releases.consistency import Log  # definitions need not load it
+
+        candidates = context.candidate_subset
+        log = Log(context.asset_graph_view.instance, context.asset_graph)
+        # Reads the log only if something was published.
+        if not candidates.is_empty and any(log.stale_members(self._tables, log.made(self._tables))):
+            candidates = context.get_empty_subset()
+        return dg.AutomationResult(context, true_subset=candidates)
+
+
+def when_current(*tables: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition[dg.AssetKey]:
+    """Requests a release if a table was published since the last one, and all are current.
+
+    So a release waits for the tables made from an updated one. again: when to retry a failed one (cron, UTC).
+
+    Examples:
+        >>> from lakehouse_assets import Release, Table, column, when_current
+        >>> orders = Table("shop.orders", [column("id", "int")], "shop.steps:orders")
+        >>> Release("shop", tables=[orders], automation=when_current(orders.key)).automation.get_label()
+        'shop/orders current'
+    """
+    label = f"{', '.join(key.to_user_string() for key in tables)} current"
+    return (when_updated(*tables, again=again) & FitTogether(*tables)).with_label(label)

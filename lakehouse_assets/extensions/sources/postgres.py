@@ -1,0 +1,389 @@
+"""PostgreSQL tables as sources: safe moves, purging and putting back (findings: docs/why.md)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from lakehouse_assets.declare.row_source import DELETED, Fault, Lag, Offsets, RowSource, SourceState, Split
+from lakehouse_assets.errors import BadValue, SourceLost
+from lakehouse_assets.extensions.sources.postgres_session import (
+    ASKING,
+    POS,
+    POS_AT,
+    READING,
+    WRITING,
+    Patience,
+    connected,
+    faults_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg2.extensions import cursor as Cursor
+
+TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
+CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
+BLOCK_BYTES = 1 << 20
+"""More for a longer row."""
+PURGED = "lakehouse_purged"
+"""The table that says up to which ``pos`` each source was purged, and where it is moved."""
+MARKS = "lakehouse_marks"
+"""The table with a row for each move, which a database set back behind it lacks."""
+PURGES = "lakehouse.purges"
+"""The setting that lets a transaction delete rows of the source with that oid."""
+TYPES = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "string": "text",
+}
+"""By Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
+THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
+"""The database's part of an identity; the table's oid follows."""
+OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
+STATE = f"""
+SELECT ({THIS}), to_regclass(%s)::oid, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
+       (SELECT jsonb_agg(to_jsonb(found)) FROM (SELECT * {OF_SOURCE}) AS found), to_regclass('{MARKS}') IS NOT NULL
+FROM pg_current_snapshot() s
+"""
+WRITER = """
+SELECT seconds, who, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN '' ELSE current_user END
+FROM (SELECT) AS one LEFT JOIN (
+    SELECT extract(epoch FROM now() - xact_start)::float AS seconds,
+           format('process %s of %s in database %s', pid, usename, datname) AS who
+    FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+    UNION ALL
+    SELECT extract(epoch FROM now() - prepared)::float, format('prepared %L of %s in database %s', gid, owner, database)
+    FROM pg_prepared_xacts
+    ORDER BY seconds DESC LIMIT 1
+) AS oldest ON true
+"""
+
+
+@dataclass(frozen=True)
+class PostgresTable(RowSource):
+    """A PostgreSQL table, written by upserts, whose rows are moved into a table that is declared Merge.
+
+    `lakehouse source sql` prints what the database needs.
+
+    Examples:
+        >>> from lakehouse_assets import Merge, PostgresTable, Table, column
+        >>> columns = [column("id", "long", required=True), column("status", "string")]
+        >>> merge = Merge(["id"], delete_when="deleted")
+        >>> Table("shop.orders", columns, source=PostgresTable("orders"), write_mode=merge).source.name
+        'postgres:orders'
+    """
+
+    marks_deleted = True
+    purges_moved = True
+
+    table: str = field(kw_only=False)
+    """Its name, with its schema if that is not on the search path. Its columns are named like the declared table's."""
+
+    ignore: Sequence[str] = ()
+    """Its columns that are not moved and whose values a purge deletes. Others that the declared table lacks stop the
+    moves."""
+
+    grace: timedelta = timedelta(minutes=10)
+    """How long rows stay after the lake has them. Must exceed the longest read, which otherwise starts again."""
+
+    @property
+    def name(self) -> str:
+        """The table's name in positions."""
+        return f"postgres:{self.table}"
+
+    def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
+        """Checks the name, the mode and the columns."""
+        if not TABLE.fullmatch(self.table):
+            yield f"PostgresTable names {self.table!r}, which is not of the form table or schema.table in lower case"
+        if getattr(write_mode, "delete_when", "") != DELETED:
+            yield f"a PostgresTable is moved by Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
+        if taken := sorted({POS, POS_AT, DELETED} & {name.lower() for name in columns}):
+            yield f"columns that a PostgresTable has of its own: {', '.join(taken)}; call them otherwise"
+        if both := sorted({*self.ignore} & {*columns}):
+            yield f"PostgresTable has ignore={both}, which the table declares: leave them out of one of the two"
+        for name, type_ in columns.items():
+            if postgres_type(type_) is None:
+                yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
+
+    def state(self, position: Offsets | None = None) -> SourceState:
+        """Asks for identity, purges, and the oldest transaction that may write."""
+        mark = position.mark if position else ""
+        with self._cursor() as cursor:
+            cursor.execute(STATE, (self.table, self.table))
+            ((database, table, oldest, newest, rows, keeps_marks),) = cursor.fetchall()
+            if table is None or not rows:
+                raise SourceLost(
+                    f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
+                )
+            if mark and keeps_marks:
+                cursor.execute(f"SELECT FROM {MARKS} WHERE mark = %s", (mark,))
+                mark = mark if cursor.rowcount else ""
+        source, purged = f"{database}.{table}", max(row["upto"] for row in rows)
+        movers = [row["mover"] or "" for row in rows if "mover" in row]
+        return SourceState(
+            Offsets.marked(source, mark if keeps_marks else ""),
+            (purged,),
+            (oldest,),
+            (newest,),
+            purged=purged > 0,
+            mover=max(movers) if keeps_marks and movers else None,
+            is_restored=any(row.get("identity") not in (None, source) for row in rows),
+        )
+
+    def faults(self, state: SourceState) -> list[Fault]:
+        """Checks the table, what refers to it, and the work of `lakehouse source sql`."""
+        with self._cursor() as cursor:
+            found = faults_of(cursor, self.table)
+        if state.is_restored:
+            text = "it was restored from another server, or made again, and its transactions are counted anew: execute "
+            found.append(Fault(True, f"{text}what `lakehouse source sql` prints, then materialize all of it"))
+        if state.mover is None:
+            text = "a database that is set back can't be recognized: execute what `lakehouse source sql` prints"
+            found.append(Fault(False, text))
+        return found
+
+    def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
+        """Raises SourceLost if another table is noted, unless ``takes_over``."""
+        if state.mover is None or state.mover == mover:
+            return
+        with self._cursor(WRITING) as cursor:
+            cursor.execute(f"SELECT mover {OF_SOURCE} FOR UPDATE", (self.table,))
+            now = replace(state, mover=max(found or "" for (found,) in cursor.fetchall()))
+            if (problem := now.of_another(self.name, mover)) and not takes_over:
+                raise SourceLost(problem)
+            cursor.execute(
+                f"UPDATE {PURGED} SET mover = %s WHERE to_regclass(source) = to_regclass(%s)", (mover, self.table)
+            )
+
+    def marked(self, to: Offsets) -> Offsets:
+        """Adds the mark's row, committed behind all that was read, and flushed before the move.
+
+        Adds none before `lakehouse source sql` has made its table.
+        """
+        mark = secrets.token_hex(8)
+        with self._cursor() as cursor:
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
+            if cursor.fetchone() == (False,):
+                return Offsets(to.source, to.by_partition)
+            cursor.execute("SET LOCAL synchronous_commit = on")
+            cursor.execute(
+                f"INSERT INTO {MARKS} VALUES (%s, to_regclass(%s), %s)", (mark, self.table, *to.by_partition)
+            )
+        return Offsets(Offsets.marked(to.source, mark), to.by_partition)
+
+    def bound(self, state: SourceState, begin: Offsets) -> Offsets:
+        """Returns what is safe, or the end of the transaction that fills ``ceiling``."""
+        (first,), (safe,) = begin.by_partition, state.safe
+        query = (
+            f"SELECT count(*), max({POS}) FROM (SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s "
+            f"ORDER BY {POS} FETCH FIRST %s ROWS WITH TIES) AS moved"
+        )
+        with self._cursor() as cursor:
+            cursor.execute(query, (first, safe, self.ceiling))
+            ((rows, last),) = cursor.fetchall()
+        return Offsets(state.identity, (last + 1 if rows >= self.ceiling else safe,))
+
+    def lag(self, state: SourceState, begin: Offsets) -> Lag:
+        """Counts all, movable and held-back rows."""
+        (first,), (safe,) = begin.by_partition, state.safe
+        movable, held = f"FILTER (WHERE {POS} >= {first:d} AND {POS} < {safe:d})", f"FILTER (WHERE {POS} >= {safe:d})"
+        query = (
+            f"SELECT count(*), count(*) {movable}, min({POS_AT}) {movable}, count(*) {held}, min({POS_AT}) {held} "
+            f"FROM {self._quoted}"
+        )
+        with self._cursor() as cursor:
+            cursor.execute(query)
+            (row,) = cursor.fetchall()
+        return Lag(*row)
+
+    def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
+        """Returns one split without an end: any committed row may be read."""
+        return [Split(0, begin.by_partition[0], None)]
+
+    def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields rows as one statement sees them."""
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        with TemporaryFile() as file:
+            rows = _CopiedRows(file)
+            with self._cursor(READING) as cursor:
+                if split.end is not None:
+                    self._refuse_set_back(cursor, split.end)
+                columns = ", ".join(map(quoted, schema.names))
+                until = "" if split.end is None else f" AND {POS} < {split.end:d}"
+                most = "" if limit is None else f" LIMIT {limit:d}"
+                query = f"SELECT {columns} FROM {self._quoted} WHERE {POS} >= {split.begin:d}{until}{most}"
+                cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv)", rows)
+            if not file.tell():
+                return
+            file.seek(0)
+            options = csv.ConvertOptions(
+                column_types=schema,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                true_values=["t"],
+                false_values=["f"],
+            )
+            parse = csv.ParseOptions(newlines_in_values=True)
+            try:
+                # A row may span two blocks, no more.
+                blocks = csv.ReadOptions(column_names=schema.names, block_size=max(BLOCK_BYTES, rows.longest))
+                yield from csv.open_csv(file, blocks, parse, options)
+            except pa.ArrowException as error:
+                told = CSV_COLUMN.sub(lambda found: f"column {schema.names[int(found[1])]}", str(error))
+                raise BadValue(f"{self.name}: a value can't be read: {told}") from error
+
+    def _refuse_set_back(self, cursor: Cursor, end: int) -> None:
+        """Raises SourceLost if transactions before ``end`` may still write: at the plan none did."""
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        ((oldest,),) = cursor.fetchall()
+        if oldest < end:
+            raise SourceLost(f"{self.name} was to be read to {end}, and has only got to {oldest}: it was set back")
+
+    def lacking(self, columns: Sequence[str]) -> list[str]:
+        """Returns missing columns."""
+        with self._cursor() as cursor:
+            return sorted({*columns} - {*self._columns(cursor)})
+
+    def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
+        """A renamed column is missing, and present under another name."""
+        with self._cursor() as cursor:
+            found = {*self._columns(cursor)}
+        if (lacking := sorted({*columns} - found)) and not may_lack:
+            return (
+                f"{self.name} has no column {', '.join(lacking)}: moving its rows would overwrite values with nulls. "
+                "Execute what `lakehouse source sql` prints, name it as it was, or correct the declaration"
+            )
+        if beside := sorted(found - {*columns, *self.ignore, POS, POS_AT, DELETED}):
+            return (
+                f"{self.name} has columns that the table does not declare, whose values a purge would delete: "
+                f"{', '.join(beside)}. Declare them, or give them up: PostgresTable({self.table!r}, ignore={beside})"
+            )
+        return None
+
+    def _columns(self, cursor: Cursor) -> dict[str, bool]:
+        cursor.execute(
+            "SELECT attname, attgenerated <> '' FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (self.table,),
+        )
+        return dict(cursor.fetchall())
+
+    def purge(self, upto: int) -> int:
+        """Deletes rows with a smaller ``pos``, notes it in the same transaction, and returns their number.
+
+        Skips a row that an open transaction writes: it gets a new stamp, or a later purge finds it.
+        """
+        table = f"ONLY {self._quoted}"  # a ctid is unique in one table only
+        with self._cursor(WRITING) as cursor:
+            # This lock keeps others from adding a foreign key to the table, or a table that inherits from it.
+            cursor.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+            if refused := [found.text for found in faults_of(cursor, self.table) if found.is_refused]:
+                raise SourceLost(f"{self.name} can't be purged: {'; '.join(refused)}")
+            cursor.execute("SET LOCAL lakehouse.purge = 'on'")  # for triggers of an older `source sql`
+            cursor.execute(f"SELECT set_config('{PURGES}', to_regclass(%s)::oid::text, true)", (self.table,))
+            cursor.execute(
+                f"UPDATE {PURGED} SET upto = %s WHERE to_regclass(source) = to_regclass(%s) AND upto <= %s",
+                (upto, self.table, upto),
+            )
+            if not cursor.rowcount:  # another purge went further
+                return 0
+            rows = f"SELECT ctid FROM {table} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
+            cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
+            deleted = int(cursor.rowcount)
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
+            if cursor.fetchone() == (True,):  # a position before the purge is refused anyway
+                cursor.execute(f"DELETE FROM {MARKS} WHERE source = to_regclass(%s) AND upto < %s", (self.table, upto))
+            return deleted
+
+    def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
+        """Writes rows that the lake had at ``position`` as new, and returns their number.
+
+        Keeps rows written since. Returns None, and writes nothing, if the source was purged further: what was purged
+        may be newer. A purge waits until this ends.
+        """
+        import pyarrow.csv as csv
+
+        with self._cursor(WRITING) as cursor, TemporaryFile() as file:
+            cursor.execute(f"SELECT upto {OF_SOURCE} FOR SHARE", (self.table,))
+            if any(upto > position for (upto,) in cursor.fetchall()):
+                return None
+            csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
+            file.seek(0)
+            # The database computes generated columns again; an identity column keeps the row's value.
+            computed = {name for name, is_computed in self._columns(cursor).items() if is_computed}
+            columns, written = (
+                ", ".join(quoted(name) for name in rows.column_names if name not in left_out)
+                for left_out in (set[str](), computed)
+            )
+            cursor.execute(
+                f"CREATE TEMP TABLE put_back ON COMMIT DROP AS SELECT {columns} FROM {self._quoted} WITH NO DATA"
+            )
+            cursor.copy_expert("COPY put_back FROM STDIN (FORMAT csv)", file)
+            cursor.execute(
+                f"INSERT INTO {self._quoted} AS hot ({written}) OVERRIDING SYSTEM VALUE SELECT {written} FROM put_back "
+                f"ON CONFLICT ({', '.join(map(quoted, keys))}) DO UPDATE SET {DELETED} = hot.{DELETED} "
+                f"WHERE hot.{POS} < %s",
+                (position,),
+            )
+            return int(cursor.rowcount)
+
+    def oldest_writer(self) -> Writer:
+        """Returns the longest-writing transaction in any database, even a prepared one.
+
+        Without pg_read_all_stats, PostgreSQL shows only the role's.
+        """
+        with self._cursor() as cursor:
+            cursor.execute(WRITER)
+            ((seconds, who, role),) = cursor.fetchall()
+        return Writer(seconds or 0.0, who or "", role)
+
+    @property
+    def _quoted(self) -> str:
+        return ".".join(map(quoted, self.table.split(".")))
+
+    def _cursor(self, patience: Patience = ASKING) -> AbstractContextManager[Cursor]:
+        return connected(self.name, patience)
+
+
+class Writer(NamedTuple):
+    """The transaction that has been writing longest."""
+
+    seconds: float = 0.0
+    who: str = ""
+    blind_role: str = ""
+    """The role that asks, if it can't see others' transactions."""
+
+
+class _CopiedRows:
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.longest = file, 0
+
+    def write(self, row: bytes) -> int:
+        self.longest = max(self.longest, len(row))
+        return self.file.write(row)
+
+
+def quoted(name: str) -> str:
+    """Returns an identifier in quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def postgres_type(type_: str) -> str | None:
+    """Returns PostgreSQL's type for an Iceberg type, if it can be read."""
+    return type_.replace("decimal", "numeric") if type_.startswith("decimal(") else TYPES.get(type_)

@@ -1,0 +1,47 @@
+"""The source rows that a run moves, as its plan and its workers have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse_assets.declare.row_source import Offsets
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
+from lakehouse_assets.wire.work import ReadOn
+
+
+def offsets(known: ReadOn, source: str) -> Offsets | None:
+    """Returns a source's position, if it is known."""
+    text = known.positions.get(source)
+    return Offsets.parse(text) if text else None
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    """The source rows that a run moves, from ``begin`` up to ``to``, which is excluded."""
+
+    source: KafkaTopic | PostgresTable
+    begin: Offsets
+    """The table's position at planning, else the first row that was there."""
+    to: Offsets
+    lost_from: Offsets | None = None
+    """The table's position if the source has lost rows behind it: the run gives up those up to ``begin``."""
+
+    @property
+    def given_up(self) -> str:
+        """The offsets that the run gives up, as text."""
+        if self.lost_from is None:
+            return ""
+        spans = self.lost_from.spans(self.begin).items()
+        where = ", ".join(f"{begin} to {end - 1} of partition {number}" for number, (begin, end) in spans)
+        return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
+
+    def left(self, position: Offsets | None) -> Offsets:
+        """Returns where to begin now: another run may have moved on, and nothing is moved twice."""
+        if position is None or self.lost_from is None or position.source != self.begin.source:
+            return position or self.begin
+        count = len(self.begin.by_partition)
+        places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
+        at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
+        passes_over = at != position.widened(count).by_partition
+        return Offsets(self.begin.identity if passes_over else position.identity, at)

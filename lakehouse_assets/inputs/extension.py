@@ -1,0 +1,34 @@
+"""Inputs plug into runs and expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from lakehouse_assets.run.extension import Extension, RunHook, Upkeep
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.run.run import Run
+
+
+class Inputs(Extension):
+    """Versions of the tables that a run reads, and how far it has read their changes."""
+
+    def hooks(self, run: Run) -> Iterable[RunHook]:
+        """Pins the inputs after their versions in Dagster were read, so that the pins contain these."""
+        from lakehouse_assets.inputs import hook as inputs
+
+        reads = [inputs.Upstream(), inputs.Inputs()] if run.table.dep_names or run.table.reads else []
+        return [*reads, inputs.Positions(), inputs.DropZoneFiles()]
+
+    def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
+        """Returns what runs that are alive or may be resumed have pinned."""
+        from lakehouse_assets.inputs.pinned import pinned_snapshots
+        from lakehouse_assets.maintenance.collect.needed import RunFiles
+
+        # Looked up for each version of the table: a run first loads the head, then leaves its copy.
+        site, readers = means.site, [name for name, reader in means.tables.items() if table in reader.inputs]
+        leavings = (RunFiles.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
+        return pinned_snapshots(table, leavings, site.chains, site.now_ms()) if readers else ()

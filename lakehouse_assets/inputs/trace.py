@@ -1,0 +1,228 @@
+"""Traces what a partition was made from, down to the drop zone, without what was rolled back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, NULL_EVENT_POINTER, get_input_event_pointer_tag
+from pyiceberg.table.snapshots import Operation
+
+from lakehouse_assets.commit.tokens import History
+from lakehouse_assets.inputs.hook import pinned_in
+from lakehouse_assets.keys_text import keys_text
+from lakehouse_assets.run.jobs import FILE_COLUMNS, FILES, OWN_ROWS, READS
+from lakehouse_assets.run.outdated import (
+    MADE,
+    Metadata,
+    is_gone,
+    latest_records,
+    no_metadata,
+    partitions_read,
+    snapshot_of,
+)
+
+LEAVES = 10
+FRACTION = re.compile(r"[.,](\d+)")
+Partitions = tuple[str, ...]
+"""Empty for an asset without partitions."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The result of one run for an asset."""
+
+    asset: str
+    """Its key, with dots."""
+    partitions: Partitions
+    snapshot: str = ""
+    """Empty for an asset that is no table."""
+    run_id: str = ""
+    """Empty if nothing was materialized."""
+    at: datetime | None = None
+    """When Dagster logged it."""
+    code: str = ""
+    """Table.code_version."""
+    leaves: tuple[str, ...] = ()
+    """Tables of others and drop zone files, a line each."""
+    inputs: tuple[Made, ...] = ()
+    gone: str = ""
+    """A later version that was rolled back."""
+
+    def __str__(self) -> str:
+        named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
+        parts = [f"snapshot {self.snapshot}"] if self.snapshot else []
+        if self.at is not None:
+            parts += [shown_time(self.at), f"run {self.run_id[:8]}"]
+        parts += [f"code {self.code}"] if self.code else []
+        gone = f"; {self.gone} was rolled back" if self.gone else ""
+        return f"{named}: {', '.join(parts) or 'not materialized'}{gone}"
+
+
+@dataclass
+class Trace:
+    """Traces the assets of a code location in an instance's event log."""
+
+    instance: dg.DagsterInstance
+    graph: AssetGraph
+    metadata: Metadata = no_metadata
+    _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
+
+    def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
+        """Returns what an asset or a partition was made from: at a time (inclusive), or now.
+
+        For a partitioned asset without a partition: the latest materialization of any.
+        """
+        with dg.partition_loading_context(dynamic_partitions_store=self.instance):
+            there, partitions = self.metadata(key), (partition,) if partition is not None else ()
+            history = (History.at(there, at) if at else History.of(there)) if there else None
+            gone: dict[str, str] = {}
+
+            def counts(record: dg.EventLogRecord) -> bool:
+                if is_rolled_back := is_gone(record, history):
+                    gone.setdefault("", f"snapshot {snapshot_of(record)} of run {record.run_id[:8]}")
+                return not is_rolled_back
+
+            before = at + timedelta(microseconds=1) if at else None
+            records = latest_records(self.instance, key, partitions, counts, before=before)
+            found = self._grouped(key, partitions, records)
+            return tuple(replace(one, gone=gone.get("", "")) for one in found)
+
+    def _grouped(
+        self, key: dg.AssetKey, partitions: Partitions, records: Iterable[dg.EventLogRecord]
+    ) -> Iterator[Made]:
+        asset = ".".join(key.path)
+        by_run: dict[str, tuple[dg.AssetMaterialization, float, list[str], set[str]]] = {}
+        left = {*partitions}
+        for record in records:
+            made = record.asset_materialization
+            assert made
+            *_, keys, leaves = by_run.setdefault(record.run_id, (made, record.timestamp, [], set()))
+            leaves.update(_leaves(made))
+            if made.partition is not None:
+                keys.append(made.partition)
+                left.discard(made.partition)
+        for run_id, (made, timestamp, keys, leaves) in by_run.items():
+            yield Made(
+                asset,
+                tuple(sorted(keys)),
+                snapshot=str(_value(made, "snapshot_id") or ""),
+                run_id=run_id,
+                at=datetime.fromtimestamp(timestamp, UTC),
+                code=(made.tags or {}).get(CODE_VERSION_TAG, "") if _value(made, "snapshot_id") else "",
+                leaves=tuple(sorted(leaves)),
+                inputs=tuple(self._inputs(key, tuple(keys), made)),
+            )
+        if left or not (by_run or partitions):
+            yield Made(asset, tuple(sorted(left)))
+
+    def _inputs(self, key: dg.AssetKey, partitions: Partitions, made: dg.AssetMaterialization) -> Iterator[Made]:
+        tags, by_snapshot = made.tags or {}, _value(made, READS) or {}
+        pins = pinned_in(made, self.metadata(key))
+        for parent in sorted(self.graph.get(key).parent_keys - {key}):
+            name = ".".join(parent.path)
+            if name in by_snapshot:
+                continue
+            pointer, pin = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER), pins.get(name, "")
+            if not pin.isdecimal() and (pin or pointer == NULL_EVENT_POINTER):  # it was empty, or there was none
+                yield Made(name, ())
+                continue
+            read = (one for own in partitions or (None,) for one in partitions_read(self.graph, key, own, parent))
+            of_parent = tuple(sorted({one for one in read if one is not None}))
+            place = (parent, of_parent, pointer, pin)
+            if place not in self._known:
+                self._known[place] = tuple(self._read(*place))
+            yield from self._known[place]
+
+    def _read(self, key: dg.AssetKey, partitions: Partitions, pointer: str, pin: str) -> Iterator[Made]:
+        """Reads an input at the pinned snapshot, or up to the event (pointer) that Dagster knew."""
+        there = self.metadata(key) if pin else None
+        history = History.behind(there, int(pin)) if there else None
+        known = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
+
+        def counts(record: dg.EventLogRecord) -> bool:
+            snapshot = snapshot_of(record)
+            if pin and snapshot == int(pin):
+                return True
+            if history and snapshot is not None and history.line:
+                if snapshot in history.line:
+                    return True
+                if history.lacks(snapshot):
+                    return False
+            return record.storage_id <= known
+
+        if pin and not (partitions and self.graph.get(key).metadata.get(OWN_ROWS, True)):
+            yield from self._version(key, int(pin), history)
+            return
+        records = [*latest_records(self.instance, key, partitions, counts, upto=None if pin else known)]
+        if records or not pin:
+            yield from self._grouped(key, partitions, records)
+        else:
+            yield from self._version(key, int(pin), history)
+
+    def _version(self, key: dg.AssetKey, pin: int, history: History | None) -> Iterator[Made]:
+        """Yields the run that made a snapshot, with all its partitions; else the snapshot alone."""
+        line = [history.snapshots[one] for one in history.line] if history else []
+        of_rows = (one for one in line if one.summary is None or one.summary.operation is not Operation.REPLACE)
+        wanted = next((one.snapshot_id for one in of_rows), pin)
+        found = latest_records(self.instance, key, (), lambda record: snapshot_of(record) == wanted)
+        if (record := next(found, None)) is None:
+            yield Made(".".join(key.path), (), snapshot=str(pin))
+            return
+        of_run = self.instance.get_records_for_run(record.run_id, of_type=MADE).records
+        same = [one for one in of_run if one.asset_key == key and snapshot_of(one) == wanted] or [record]
+        yield from self._grouped(key, (), same)
+
+
+def _value(made: dg.AssetMaterialization, name: str) -> Any:
+    found = made.metadata.get(name)
+    return found.value if found else None
+
+
+def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
+    for name, version in (_value(made, READS) or {}).items():
+        yield f"{name}: snapshot {version}"
+    files = made.metadata.get(FILES)
+    if isinstance(files, dg.TableMetadataValue):
+        for record in files.records:
+            yield "{}: {} bytes of {}".format(*(record.data[name] for name in FILE_COLUMNS))
+        return
+    for path, size, modified_ms in _value(made, FILES) or ():
+        yield f"{path}: {size:,} bytes of {datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def shown_time(time: datetime) -> str:
+    """Returns a time to the millisecond, as parse_time() reads it."""
+    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Returns the last moment of a time in ISO 8601 (UTC if it names no zone), or from shown_time().
+
+    A time to the second means the whole second. Raises ValueError for other text.
+    """
+    found = datetime.fromisoformat(text.removesuffix(" UTC"))
+    digits = min(len(fraction[1]), 6) if (fraction := FRACTION.search(text)) else 0
+    return found.replace(tzinfo=found.tzinfo or UTC) + timedelta(microseconds=10 ** (6 - digits) - 1)
+
+
+def tree_lines(made: Sequence[Made]) -> Iterator[str]:
+    """Yields a line for each version, with its inputs below it."""
+    for one in made:
+        yield str(one)
+        yield from _below(one)
+
+
+def _below(made: Made) -> Iterator[str]:
+    more = len(made.leaves) - LEAVES
+    below: list[Made | str] = [*made.inputs, *made.leaves[:LEAVES], *([f"and {more} more"] if more > 0 else [])]
+    for number, one in enumerate(below, start=1):
+        is_last = number == len(below)
+        yield f"{'└─' if is_last else '├─'} {one}"
+        if isinstance(one, Made):
+            yield from (f"{'  ' if is_last else '│ '} {line}" for line in _below(one))

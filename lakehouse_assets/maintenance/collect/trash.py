@@ -1,0 +1,252 @@
+"""The trash of a table: takes, restores and purges files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from uuid import uuid4
+
+from lakehouse_assets.errors import StorageRefused
+from lakehouse_assets.maintenance.collect.bins import BACK, THERE, Bin, LocalBin
+from lakehouse_assets.maintenance.collect.ledger import (
+    PURGED,
+    RESTORED,
+    TAKEN,
+    Batch,
+    Entry,
+    Ledger,
+    Owner,
+    Purged,
+    Recorded,
+    Restored,
+    Taken,
+)
+from lakehouse_assets.maintenance.collect.listing import storage_now
+from lakehouse_assets.maintenance.collect.needed import folder_without_links, without_links
+from lakehouse_assets.maintenance.collect.report import Kept, Refused, refusals
+from lakehouse_assets.storage.objects import objects_at, raw_client
+from lakehouse_assets.storage.place import Place, StorageKind, place_of
+
+RETENTION = timedelta(days=7)
+LEDGER_LIFE = timedelta(days=90)
+"""How long the ledger remembers files that can't be restored any more."""
+TABLE_BUCKET = "--table-s3"
+"""The suffix of S3 Tables' buckets (https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
+UNFINISHED = "the run ended before it was taken"
+
+
+@dataclass(frozen=True)
+class TrashReport:
+    """The result of put() or purge()."""
+
+    files: int
+    size: int
+    kept: tuple[Kept, ...]
+    """The files that should have gone."""
+    until_ms: int = 0
+    """The end of retention; 0 after purge()."""
+
+
+@dataclass(frozen=True)
+class TrashSelection:
+    """Selects the files that meet all conditions."""
+
+    run: str | None = None
+    """The run that trashed them; None for any."""
+    places: frozenset[Place] = frozenset()
+    """Files or folders; empty for any."""
+
+    def has(self, batch: Batch, entry: Entry) -> bool:
+        """Whether the file is selected."""
+        if self.run not in (None, batch.run):
+            return False
+        file = without_links(entry.place)
+        return not self.places or any(file.is_within(folder_without_links(place)) for place in self.places)
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """The result of restore()."""
+
+    restored: int
+    size: int
+    there: int
+    """Files that were there already, unchanged."""
+    lost: tuple[Kept, ...]
+
+
+@dataclass(frozen=True)
+class Trash:
+    """The trash of one table at one place."""
+
+    owner: Owner
+    place: Place
+    ledger: Ledger
+    bin: Bin
+    bin_of: Callable[[Batch], Bin]
+    properties: Mapping[str, str]
+    staging: str
+
+    @classmethod
+    def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
+        """Returns the trash for files below the place.
+
+        properties: of a FileIO with access to both the table and the staging prefix. Raises StorageRefused if the
+        storage can't take files and give them back.
+        """
+        folder = place_of(staging).child(f"collect/{owner.uuid}")
+        with refusals(f"table {owner.identifier}", "be collected", place):
+            now, of = _bins(properties, folder.child("trash"), owner.identifier, place)
+            ledger = Ledger(objects_at(properties, folder.child("ledger")))
+        return cls(owner, place, ledger, now, of, properties, staging)
+
+    def put(self, files: Sequence[Entry], run: str) -> TrashReport:
+        """Moves unchanged files to the trash. run: the Dagster run's id.
+
+        Records the intent, takes the files, then records the result. Raises StorageRefused if the storage fails,
+        ValueError for a file outside the trash's place.
+        """
+        for file in files:
+            if not file.place.is_within(self.place):
+                raise ValueError(f"{file.location!r} does not lie at {self.place.location!r}")
+        at = _moment(storage_now(self.properties, self.staging))
+        with self._refusals("be put into the trash"):
+            self._settle()
+            batch_id = f"{at:%Y%m%dT%H%M%S.%f}Z-{uuid4().hex[:8]}"
+            prepared = self.bin.prepare(files, batch_id)
+            both = zip(files, prepared, strict=True)
+            kept = [Kept(file.place, why) for file, why in both if isinstance(why, str)]
+            entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
+            batch = Batch(batch_id, self.owner, run, at, at + RETENTION, entries)
+            stayed = self._take(batch) if entries else {}
+        kept += [Kept(entries[n].place, reason) for n, reason in stayed.items()]
+        sizes = [entry.size for n, entry in enumerate(entries) if n not in stayed]
+        return TrashReport(len(sizes), sum(sizes), tuple(kept), _ms(batch.until))
+
+    def _take(self, batch: Batch) -> Mapping[int, str]:
+        self.ledger.begin(batch)
+        stayed = self.bin.take(batch)
+        self._record_taken(batch, stayed)
+        return stayed
+
+    def held(self) -> set[Place]:
+        """Returns the places of restorable files, without links. Raises StorageRefused."""
+        with self._refusals("be looked for in the trash"):
+            recorded = self.ledger.read()
+        return {without_links(one.batch.entries[n].place) for one in recorded for n in one.held()}
+
+    def restore(self, selection: TrashSelection) -> RestoreReport:
+        """Moves files back; never overwrites a file. Raises StorageRefused; restored files stay."""
+        count: Counter[str] = Counter()
+        lost: list[Kept] = []
+        with self._refusals("be restored"):
+            self._settle()
+            for recorded in reversed(self.ledger.read()):  # the newer of two files with one name comes back
+                for n, told in self._give_back(recorded, selection).items():
+                    entry = recorded.batch.entries[n]
+                    if told == BACK:
+                        count.update(restored=1, size=entry.size)
+                    elif n not in recorded.kept:  # a file that was never taken needs no report
+                        count.update(there=told == THERE)
+                        lost += [Kept(entry.place, told)] if told != THERE else []
+        return RestoreReport(count["restored"], count["size"], count["there"], tuple(lost))
+
+    def _give_back(self, recorded: Recorded, selection: TrashSelection) -> dict[int, str]:
+        batch = recorded.batch
+        chosen = [n for n in recorded.held() if selection.has(batch, batch.entries[n])]
+        told = dict(zip(chosen, self.bin_of(batch).give_back([batch.entries[n] for n in chosen]), strict=True))
+        if back := tuple(n for n, what in told.items() if what in (BACK, THERE)):
+            self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(back))
+        return told
+
+    def purge(self, now_ms: int) -> TrashReport:
+        """Deletes files after their retention, and old records. Raises StorageRefused.
+
+        Deletes only files that the ledger records as taken.
+        """
+        gone: list[Entry] = []
+        kept: list[Kept] = []
+        with self._refusals("be purged"):
+            self._settle()
+            for recorded in self.ledger.read():
+                batch = recorded.batch
+                if recorded.is_purged and _ms(batch.until + LEDGER_LIFE) <= now_ms:
+                    self.ledger.forget(batch)
+                elif not recorded.is_purged and _ms(batch.until) <= now_ms:
+                    taken = recorded.taken()
+                    stayed = self.bin_of(batch).destroy(batch, taken)
+                    kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
+                    if not any(isinstance(reason, Refused) for reason in stayed.values()):
+                        self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
+                        gone += [batch.entries[n] for n in taken if n not in stayed]
+                    # Otherwise the next pass tries again, and counts it.
+        return TrashReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
+
+    def _settle(self) -> None:
+        """Checks and records what a run took that ended without a record.
+
+        Moves no file, as such a run's decisions may be outdated. If the run is still working, its own record replaces
+        this one.
+        """
+        for recorded in self.ledger.unfinished():
+            batch = recorded.batch
+            is_held = self.bin_of(batch).is_held
+            kept = {n: UNFINISHED for n, entry in enumerate(batch.entries) if not is_held(entry)}
+            self._record_taken(batch, kept)
+
+    def _record_taken(self, batch: Batch, kept: Mapping[int, str]) -> None:
+        named = {n: (batch.entries[n].location, why) for n, why in kept.items()}
+        self.ledger.record(batch, TAKEN, Taken(named))
+
+    def _refusals(self, verb: str) -> AbstractContextManager[None]:
+        return refusals(f"table {self.owner.identifier}", verb, self.place)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, Callable[[Batch], Bin]]:
+    """Returns the place's bin, and a function for earlier batches. Raises StorageRefused."""
+    if folder.is_within(place):
+        raise StorageRefused(
+            f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
+            "where it would count as files that nobody needs: let LAKEHOUSE_STAGING be a prefix outside of all tables"
+        )
+    if place.bucket.endswith(TABLE_BUCKET):
+        raise StorageRefused(
+            f"table {table}: {place.location!r} is a table bucket of S3 Tables, which lets nobody list, copy or delete "
+            "single files; it removes by itself what no snapshot needs (unreferencedDays of its maintenance settings)"
+        )
+
+    @cache
+    def s3(*, versions: bool) -> Bin:
+        from lakehouse_assets.maintenance.collect.s3_bins import PlainBin, VersionedBin, compares
+
+        client = raw_client(properties)
+        is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)
+        return VersionedBin(client, is_conditional) if versions else PlainBin(client, is_conditional, folder)
+
+    def of(batch: Batch) -> Bin:
+        # A ledger may have files of two storages: receipts lie in LAKEHOUSE_STAGING.
+        first = batch.entries[0]
+        return LocalBin(folder.key) if first.place.kind is StorageKind.FILE else s3(versions=bool(first.version))
+
+    has_versions = place.kind is StorageKind.S3 and (
+        raw_client(properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
+    )
+    if place.kind is not folder.kind and not has_versions:
+        raise StorageRefused(
+            f"table {table}: its files lie at {place.location!r}, the trash would be {folder.location!r}, and the "
+            "storage of the one can't move files to the other: let LAKEHOUSE_STAGING be a prefix of the table's kind "
+            "of storage"
+        )
+    return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else s3(versions=has_versions), of

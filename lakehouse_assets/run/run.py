@@ -1,0 +1,120 @@
+"""The state of one run of a table's asset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import dagster as dg
+from pyiceberg.table import Table as IcebergTable
+
+from lakehouse_assets.commit.audit import AuditFinding
+from lakehouse_assets.commit.evolution import Evolution
+from lakehouse_assets.commit.publish import Published
+from lakehouse_assets.commit.staged import StagedChunk
+from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
+from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.declare.region import Region
+from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.chunks import Chunk, Journal, Results, WorkerFailure
+from lakehouse_assets.environment.launchers.base import Attempt, Launcher
+from lakehouse_assets.keys_text import parts_of
+from lakehouse_assets.run.plan import Plans, RunPlan, plans_of
+from lakehouse_assets.run.resource import Lakehouse
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The table at the start of a staging, and what follows from it."""
+
+    number: int
+    """From 1."""
+    evolution: Evolution
+    earlier: Mapping[int, int]
+    """Chunks already published with this token → snapshot."""
+    attempts: Mapping[int, Attempt]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What is staged and ready to be published."""
+
+    chunks: Sequence[Chunk]
+    """Without those already published with this token."""
+    forks: Sequence[StagedChunk]
+    table: IcebergTable
+    """Loaded after staging: credentials vended when the run began may have expired."""
+
+
+@dataclass
+class Run:
+    """One run of a table's asset. Its state is set as it goes on."""
+
+    context: dg.AssetExecutionContext
+    table: Table
+    lakehouse: Lakehouse
+    token: RunToken
+    """Its own, or that of the run that it resumes."""
+    keys: tuple[str, ...]
+    """Its partition keys; empty for a table without partitions."""
+    results: Results = field(default_factory=Results)
+    findings: list[AuditFinding] = field(default_factory=list)
+    started: float = field(default_factory=time.time)
+    """In seconds since the epoch."""
+    plan: RunPlan = field(init=False)
+    is_planned: bool = False
+    """Whether another run or process made the plan."""
+    staging: Staging = field(init=False)
+    staged: Staged = field(init=False)
+    published: Published = field(init=False)
+
+    @property
+    def resumes_another(self) -> bool:
+        """Whether it re-executes another run from failure."""
+        return self.token.text != self.context.run.run_id
+
+    @cached_property
+    def region(self) -> Region:
+        """What its keys own. Raises UnknownPartitions."""
+        return self.table.alignment.region(self.keys)
+
+    @cached_property
+    def plans(self) -> Plans:
+        """The plans of the table's runs."""
+        return plans_of(self.lakehouse, self.table.identifier)
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of its chunks."""
+        return self.plans.journal(self.token.text)
+
+    @cached_property
+    def strategy(self) -> WriteStrategy:
+        """The strategy of the table's write mode."""
+        return strategy_of(self.table.write_mode)
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """The launcher of its workers."""
+        return self.lakehouse.launcher(self.table.compute)
+
+    @property
+    def bad_keys(self) -> frozenset[str]:
+        """The partitions that failed workers or the audit name as bad."""
+        return bad_keys(self.results.failures, self.findings)
+
+    def region_of(self, chunks: Sequence[Chunk]) -> Region:
+        """Returns the part of the table that some of the run's chunks own."""
+        every = len(chunks) == len(self.plan.chunks)
+        return self.region if every else self.table.alignment.region([key for c in chunks for key in c.keys])
+
+
+def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
+    """Returns the partitions that a failed run names as bad; WHOLE for a table without partitions.
+
+    Of a worker with many partitions, only those that the step names by BadPartitions.
+    """
+    named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
+    return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)
