@@ -28,6 +28,8 @@ RULED = Box("    \n    \n ─  \n    \n    \n    \n    \n    \n")
 """A rule below each column's header, and nothing else."""
 UNFOLDED = 32
 """Up to this many characters, cells are not folded."""
+NARROWEST = 12
+"""For a column of longer ones; a terminal itself breaks the lines of a table that gets too wide."""
 WIDEST = 2**16
 QUIET_SECONDS = 3.0
 """The shortest time between two lines without a terminal."""
@@ -159,13 +161,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], to: TextIO | Non
     to: the stream to print it on, by default standard output. On a terminal, the cells fold to fit it.
     """
     grid = Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    needed = -2
     for name, *cells in zip(header, *rows, strict=True):
         justify: Literal["left", "right"] = "right" if all(map(NUMBER.fullmatch, cells)) else "left"
-        is_short = max(map(len, (name, *cells))) <= UNFOLDED
-        grid.add_column(Text(name), justify=justify, no_wrap=is_short, overflow="fold")
+        longest = max(map(len, (name, *cells)))
+        least = longest if longest <= UNFOLDED else NARROWEST
+        grid.add_column(Text(name), justify=justify, no_wrap=least == longest, overflow="fold", min_width=least)
+        needed += least + 2
     for row in rows:
         grid.add_row(*(Text(redacted(cell)) for cell in row))  # no secret is found once it is folded
     console = Console(width=WIDEST, color_system=None)
     with console.capture() as shown:
-        console.print(grid, width=max(width_of(to or sys.stdout), console.measure(grid).minimum))
+        console.print(grid, width=max(width_of(to or sys.stdout), needed))
     return "\n".join(line.rstrip() for line in shown.get().splitlines())

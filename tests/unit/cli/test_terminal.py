@@ -66,12 +66,16 @@ with Line(sys.stdout, "[1/2] nyc.flights", 365) as line:
     line.end("done")
 cells = ("nyc.route_delays_monthly", "10 columns, partitioned by month, sorted by carrier")
 print(table(("table", "declared"), [cells]))
+print(table("abc", [("a" * 30, "b" * 30, "1")]))
 """
 FOLDED = """\
 table                     declared
 ───────────────────────── ──────────────────────────────────────
 nyc.route_delays_monthly  10 columns, partitioned by month,
                           sorted by carrier
+a                               b                               c
+─────────────────────────────── ─────────────────────────────── ─
+aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb  1
 """
 
 
@@ -115,6 +119,7 @@ def test_a_pipe_gets_lines_and_whole_cells_even_if_colours_are_asked_for() -> No
         "table                     declared",
         "───────────────────────── ───────────────────────────────────────────────────",
         "nyc.route_delays_monthly  10 columns, partitioned by month, sorted by carrier",
+        *FOLDED.splitlines()[-3:],
     ]
 
 
