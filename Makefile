@@ -37,10 +37,10 @@ run: setup ## Run a domain's whole pipeline through Dagster, table by table (the
 	@$(CLI) run --domain $(DOMAIN)
 
 plan: setup ## Show what the declarations would change on the lake, before anything runs (TABLES="nyc.flights …")
-	@$(CLI) plan --tables $(TABLES)
+	@$(CLI) plan $(TABLES)
 
 maintain: setup ## Show which maintenance the tables need, and why (APPLY=1 to do it; LEVELS="collect", TABLES="nyc.flights …", FORCE=1)
-	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) $(call switch,FORCE,--force) --levels $(LEVELS) --tables $(TABLES)
+	@$(CLI) maintain $(call switch,APPLY,--apply) $(call switch,ALLOW_LARGE,--allow-large) $(call switch,FORCE,--force) $(addprefix --level=,$(LEVELS)) $(TABLES)
 
 ui: setup ## Serve the Dagster UI and the daemon on 127.0.0.1:3000 (PORT= to change; QUEUE=1 with a queue of its own, EVENTS=1 with Kafka and PostgreSQL)
 	@exec $(if $(call switch,QUEUE,1),$(PYTHON) -m scripts.local_queue,$(if $(call switch,EVENTS,1),$(PYTHON) -m scripts.local_sources,$(CLI) ui)) --port $(PORT)

@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakehouse_assets.cli.__main__ import EXPECTED, INTERRUPTED
-from lakehouse_assets.cli.home import prepare
-from lakehouse_assets.cli.run import run
+from lakehouse_assets.cli.__main__ import main as lakehouse
 from lakehouse_assets.cli.terminal import table
 from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
 from lakehouse_assets.domains.trade.shape import LINE
-from lakehouse_assets.environment.catalog import catalog_problems, configuration
-from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.catalog import configuration
 from lakehouse_assets.errors import LakehouseError
 
 PUBLISHED = Path(tables.__file__).with_name("published.csv")
@@ -57,9 +55,7 @@ def load(files: Mapping[str, Path], home: Path) -> int:
         (landing / "trade" / "customs" / f"{year}.csv").symlink_to(path.absolute())
     os.environ |= {"LAKEHOUSE_HOME": str(home), "LAKEHOUSE_LANDING": str(landing)}
     os.environ.pop("LAKEHOUSE_STAGING", None)  # by default it is in the home
-    settings = read_settings(check=catalog_problems)
-    prepare(settings)
-    return run(settings, "trade", names=NEEDED)
+    return lakehouse(["run", *NEEDED])
 
 
 def compare(home: Path, published: Path) -> int:

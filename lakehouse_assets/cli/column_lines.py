@@ -11,9 +11,8 @@ from typing import Any
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from lakehouse_assets.cli.project import enter_project
-from lakehouse_assets.environment.catalog import catalog_problems, load_lake
-from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.files.csv_text import MalformedFile
 from lakehouse_assets.files.delivered import KEY, PACKED, NotUnpacked
@@ -78,19 +77,6 @@ class Found:
             + "".join(f"    {option},\n" for option in options)
             + ")"
         )
-
-
-def lines_for(source: str) -> str:
-    """Returns the lines for a file or for a table of the catalog.
-
-    source: a path or namespace.table. Raises LakehouseError and SettingsError.
-    """
-    if Path(source).is_file():
-        return look_at(Path(source)).text
-    if "/" in source or source.count(".") != 1:
-        raise LakehouseError(f"there is no file {source}, and a table is named as namespace.table")
-    enter_project()
-    return lines_for_table(source, read_settings(check=catalog_problems))
 
 
 def look_at(path: Path) -> Found:

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
 from pyiceberg.exceptions import NoSuchTableError
 
-from lakehouse_assets.cli.home import make_writable
-from lakehouse_assets.cli.terminal import table
+from lakehouse_assets.cli.home import in_use, make_writable
+from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
-from lakehouse_assets.environment.catalog import catalog_properties, load_lake
+from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
 from lakehouse_assets.environment.output import redacted
-from lakehouse_assets.environment.settings import QueueSettings, Settings
+from lakehouse_assets.environment.settings import QueueSettings, Settings, read_settings
 from lakehouse_assets.environment.spark_setup import jars
 from lakehouse_assets.maintenance.health.findings import size_text
 from lakehouse_assets.storage.objects import objects_at
@@ -53,11 +55,25 @@ class Probe:
     """Codes of errors that only an allowed call gets."""
 
 
-def doctor(settings: Settings, tables: Sequence[str]) -> int:
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+def doctor(tables: tuple[str, ...]) -> int:
+    """Try what runs need, harmlessly, and name what is missing.
+
+    The catalog is asked for each TABLE, such as shop.orders. Exits with 1 if something is missing.
+    """
+    if project_of(Path.cwd()):  # in an image there may be none
+        enter_project()
+    return diagnose(in_use(read_settings(check=catalog_problems)), tables)
+
+
+def diagnose(settings: Settings, tables: Sequence[str]) -> int:
     """Prints all outcomes. Returns 0 if nothing is missing, else 1.
 
     tables: to look up in the catalog; they need not exist. Without any, it lists namespaces.
     """
+    from lakehouse_assets.cli.terminal import table
+
     rows = [(redacted(probe.what), redacted(outcome(probe))) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
     missing = [what for what, found in rows if found != "ok"]

@@ -6,21 +6,53 @@ Imports no Dagster, which takes seconds, so that problems are reported at once.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
-from lakehouse_assets.environment.catalog import catalog_properties, data_folders
+import click
+
+from lakehouse_assets.cli.project import enter_project
+from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties, data_folders
 from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
 from lakehouse_assets.environment.databases import check_databases
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.machine import java_home
-from lakehouse_assets.environment.settings import Settings
-from lakehouse_assets.environment.spark_setup import jars
+from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.spark_setup import build, jars
 
 INSTANCE = Path(__file__).with_name("dagster.yaml")
 FOLDERS = ("dagster", "reports", "tmp")
 # How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
 EVENT_BATCH = "1000"
+
+
+@click.command()
+def setup() -> None:
+    """Fetch Spark's jars and train the class-data archive.
+
+    Both are kept in LAKEHOUSE_CACHE.
+    """
+    # An image is set up before its settings are known, so the catalog's are not checked here.
+    build(in_use(read_settings()), training="lakehouse_assets.worker.training")
+
+
+def in_use(settings: Settings) -> Settings:
+    """Returns the settings of the running command, by which its errors are explained."""
+    click.get_current_context().find_root().obj = settings
+    return settings
+
+
+def ready() -> Settings:
+    """Enters the project and prepares its home; from here on SIGTERM ends the command as Ctrl-C does.
+
+    Raises as enter_project(), read_settings() and prepare().
+    """
+    enter_project()
+    settings = in_use(read_settings(check=catalog_problems))
+    prepare(settings)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return settings
 
 
 def prepare(settings: Settings) -> None:

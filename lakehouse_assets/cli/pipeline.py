@@ -110,7 +110,7 @@ class Pipeline:
         domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
         if len(domains) != 1:
             raise LakehouseError(
-                f"choose a domain by --domain, one of {', '.join(domains)}; --tables chooses some of its tables"
+                f"choose a domain by --domain, one of {', '.join(domains)}; arguments choose some of its tables"
             )
         return domains[0]
 

@@ -11,11 +11,23 @@ from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
 
+import click
+
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.first_table import STEPS, TABLES
 
 FILE = "pyproject.toml"
+
+
+@click.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Make a project: a folder with its first table.
+
+    NAME is the folder's; with _ for - also that of its package, its domain and its namespace.
+    """
+    print(make_project(name, Path.cwd()))
 
 
 def enter_project() -> None:

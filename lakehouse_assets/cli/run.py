@@ -1,90 +1,46 @@
-"""Runs all assets of a domain in topological order, one run each."""
+"""`lakehouse run`: materializes a domain's assets in topological order, one run each."""
 
 from __future__ import annotations
 
 import shlex
-import signal
 import time
-from collections.abc import Iterable, Sequence
 
-from lakehouse_assets.cli.instance import opened, set_worker_limit
-from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
-from lakehouse_assets.cli.terminal import Line, duration, output_to
-from lakehouse_assets.cli.terminal import table as text_table
-from lakehouse_assets.commit.deletes import live_rows
-from lakehouse_assets.drive.liveness import told
-from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
+import click
+
+from lakehouse_assets.cli.home import ready
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.maintenance.health.findings import by_check, size_text
-from lakehouse_assets.maintenance.health.health import TableHealth
-from lakehouse_assets.maintenance.health.look import look, summary_cache
-from lakehouse_assets.maintenance.levels import LEVELS
-from lakehouse_assets.run.progress import listening
-from lakehouse_assets.run.resource import Lakehouse
-
-HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added", "seconds")
 
 
-def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], began: float) -> str:
-    """Returns a text table of assets: (name, number of partitions or None, seconds).
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--domain", help="Its name; not needed where there is only one.")
+@click.option(
+    "--partitions", metavar="KEY[...KEY]", help="Only this partition or range, such as 2026-01-01...2026-01-31."
+)
+def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> int:
+    """Materialize the assets of a domain, in topological order.
 
-    An asset that is no Iceberg table has neither rows, files nor snapshots. began: seconds since 1970.
+    With a TABLE, such as shop.orders, only these of its assets. After a failure, the rest is not run.
     """
-    catalog, lines = with_retries(lambda: load_lake(settings)), []
-    for name, partitions, seconds in assets:
-        totals = ["", "", "", ""]
-        if "." in name and (table := find_table(catalog, name)):
-            snapshot = table.current_snapshot()
-            found = snapshot.summary if snapshot and snapshot.summary else {}
-            rows = live_rows(table.metadata, snapshot, table.io) if snapshot else 0
-            totals = ["" if rows is None else str(rows)]
-            totals += [f"{int(found.get(f'total-{what}', 0)):,}" for what in ("data-files", "files-size")]
-            totals.append(str(sum(one.timestamp_ms >= began * 1000 for one in table.metadata.snapshots)))
-        lines.append((name, "" if partitions is None else str(partitions), *totals, f"{seconds:.1f}"))
-    return text_table(HEADER, lines)
+    settings = ready()
+    from lakehouse_assets.cli.instance import opened, set_worker_limit
+    from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
+    from lakehouse_assets.cli.summary import health_line, summary
+    from lakehouse_assets.cli.terminal import Line, duration, output_to
+    from lakehouse_assets.drive.liveness import told
+    from lakehouse_assets.run.progress import listening
 
-
-def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """Returns the tables' health in one line; reports errors instead of raising, as the tables are filled."""
-    try:
-        lakehouse = Lakehouse(settings)
-        catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()
-        for identifier in identifiers:
-            if table := find_table(catalog, identifier):
-                found.append(look(table, cache))
-    except Exception as error:
-        return f"health of the lake: unknown, {type(error).__name__}: {error}"
-    if not found:
-        return "health of the lake: there are no tables yet"
-    actions = {
-        health.identifier: [one.action or "a person" for of in by_check(health, LEVELS).values() for one in of]
-        for health in found
-    }
-    files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
-    held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
-    care = "; ".join(f"{name} needs {', '.join(dict.fromkeys(of))}" for name, of in actions.items() if of)
-    return f"health of the lake: {held}; {care or 'nothing to mend'}"
-
-
-def run(settings: Settings, domain: str | None = None, names: Sequence[str] = (), partitions: str | None = None) -> int:
-    """Materializes a domain's assets. Returns 0, or 1 after the first failure: the rest is not run.
-
-    domain: None if there is only one. names: only these assets, such as ``nyc.flights``. partitions: a key or
-    ``first...last``. Expects that home.prepare was called. Raises LakehouseError for an unknown domain, asset or
-    partition, KeyboardInterrupt if a signal ended a run.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
         pipeline = Pipeline()
-        domain = domain or (names[0].partition(".")[0] if names else pipeline.only_domain())
+        domain = domain or (tables[0].partition(".")[0] if tables else pipeline.only_domain())
         for run_id in reaped:
             print(told(run_id), file=terminal)
         every = pipeline.selections(domain, instance)
-        selections = [one for one in every if not names or one.name in names]
-        if unknown := {*names} - {one.name for one in selections}:
+        selections = [one for one in every if not tables or one.name in tables]
+        if unknown := {*tables} - {one.name for one in selections}:
             known = ", ".join(sorted(one.name for one in every)) or "none"
             text = f"{domain} has nothing to run of {', '.join(sorted(unknown))}: no such assets, or no partitions yet"
             raise LakehouseError(f"{text}; there are {known}")
@@ -117,7 +73,7 @@ def run(settings: Settings, domain: str | None = None, names: Sequence[str] = ()
             done.append((selection.name, selection.count, time.time() - started))
             charts += shown_charts(result)
         succeeded = (
-            f"\n{summary(settings, done, began)}\n",
+            f"\n{summary(settings, done, began, terminal)}\n",
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in charts),
             f"the UI, with every run: {_ui(settings)}",

@@ -1,23 +1,36 @@
-"""Shows progress: on a terminal by a line that changes, elsewhere by a new line now and then."""
+"""Shows progress and tables on a terminal, or in lines where there is none."""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
-from lakehouse_assets.environment.output import Unfailing
+from rich.box import Box
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Column, Table
+from rich.text import Text
+
+from lakehouse_assets.environment.output import Unfailing, redacted
 from lakehouse_assets.run.progress import Progress
 
 NUMBER = re.compile(r"[\d.,]*")
-REFRESH_SECONDS = 0.5
+RULED = Box("    \n    \n ─  \n    \n    \n    \n    \n    \n")
+"""A rule below each column's header, and nothing else."""
+UNFOLDED = 32
+"""Up to this many characters, cells are not folded."""
+NARROWEST = 12
+"""For a column of longer ones; a terminal itself breaks the lines of a table that gets too wide."""
+WIDEST = 2**16
 QUIET_SECONDS = 3.0
 """The shortest time between two lines without a terminal."""
 ALIVE_SECONDS = 15.0
@@ -65,63 +78,71 @@ def _flush_or_drop(stream: TextIO) -> None:
 
 
 class Line:
-    """A table's progress, as a context manager; on exit, the line is final."""
+    """A table's progress, as a context manager: a bar on a terminal, elsewhere a new line now and then."""
 
     def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
         self._terminal = terminal
-        self._live = terminal.isatty()
         self._title = title
         self._partitioned = partitions is not None
         self._state = Progress(title, 0, partitions or 1, 0, time.time())
         self._shown = ""
         self._shown_at = 0.0
-        self._ended = threading.Event()
-        self._clock = threading.Thread(target=self._tick, daemon=True)
+        # Not the last columns: a terminal shows ^C there, and a line that it breaks can't be erased.
+        console = Console(file=terminal, force_terminal=terminal.isatty(), width=width_of(terminal) - 3)
+        whole = Column(no_wrap=True)  # the bar takes what is left
+        left = (TimeRemainingColumn(compact=True, table_column=whole), "left") if self._partitioned else ()
+        self._bar = Bar(
+            TextColumn(title, markup=False),
+            BarColumn(None),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(whole),
+            *left,
+            console=console,
+            transient=True,
+            speed_estimate_period=math.inf,  # workers take minutes
+            redirect_stdout=False,  # it goes to the log
+            redirect_stderr=False,
+            expand=True,
+            disable=not console.is_interactive,  # also with TERM=dumb
+        )
+        self._task = self._bar.add_task("", total=partitions)
 
     def __enter__(self) -> Line:
+        self._bar.start()
         self._show()
-        if self._live:
-            self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._live:
-            self._clock.join()
-            self._terminal.write("\r\x1b[K")
+        self._bar.stop()
 
     def update(self, state: Progress) -> None:
         """Shows the progress; without a terminal, as a new line, but not too often."""
         self._state = state
-        if not self._live:
-            self._show()
+        self._show()
 
     def end(self, word: str) -> None:
         """Prints the last line. word: how the run ended."""
-        self.__exit__()
-        self._terminal.write(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}\n")
-        self._terminal.flush()
-
-    def _tick(self) -> None:
-        while not self._ended.wait(REFRESH_SECONDS):
-            self._show()
+        self._bar.stop()
+        print(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}", file=self._terminal)
 
     def _show(self) -> None:
-        state, now = self._state, time.time()
-        parts = [self._title]
-        if self._partitioned:
-            parts.append(f"{state.done}/{state.total} partitions")
+        text, now = self._text(), time.time()
+        if not self._bar.disable:
+            short = text.replace(" partitions", "").replace(" running", "")
+            self._bar.update(self._task, description=short, completed=self._state.done)
+        elif now - self._shown_at >= (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
+            self._shown, self._shown_at = text, now
+            parts = filter(None, (self._title, text, duration(now - self._state.started_at)))
+            print(*parts, sep="  ", file=self._terminal)
+
+    def _text(self) -> str:
+        state = self._state
+        parts = [f"{state.done}/{state.total} partitions"] if self._partitioned else []
         if state.running:
             parts.append("1 worker running" if state.running == 1 else f"{state.running} workers running")
         if state.waiting:
             parts.append("waiting for a slot")
-        text = "  ".join(parts)
-        if not self._live and now - self._shown_at < (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
-            return
-        self._shown, self._shown_at = text, now
-        elapsed = duration(now - state.started_at)
-        self._terminal.write(f"\r\x1b[K{text}  {elapsed}" if self._live else f"{text}  {elapsed}\n")
-        self._terminal.flush()
+        return "  ".join(parts)
 
 
 def duration(seconds: float) -> str:
@@ -129,13 +150,27 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a text table; columns of numbers are right-aligned."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    columns = [column for _, *column in zip(header, *rows, strict=True)]
-    align = [str.rjust if all(map(NUMBER.fullmatch, column)) else str.ljust for column in columns]
-    lines = [header, ["─" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(to(cell, width) for to, cell, width in zip(align, line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def width_of(stream: TextIO) -> int:
+    """Returns a terminal's number of columns (80 if it does not tell); WIDEST for a file or a pipe."""
+    return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDEST
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], to: TextIO | None = None) -> str:
+    """Returns a text table; columns of numbers are right-aligned.
+
+    to: the stream to print it on, by default standard output. On a terminal, the cells fold to fit it.
+    """
+    grid = Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    needed = -2
+    for name, *cells in zip(header, *rows, strict=True):
+        justify: Literal["left", "right"] = "right" if all(map(NUMBER.fullmatch, cells)) else "left"
+        longest = max(map(len, (name, *cells)))
+        least = longest if longest <= UNFOLDED else NARROWEST
+        grid.add_column(Text(name), justify=justify, no_wrap=least == longest, overflow="fold", min_width=least)
+        needed += least + 2
+    for row in rows:
+        grid.add_row(*(Text(redacted(cell)) for cell in row))  # no secret is found once it is folded
+    console = Console(width=WIDEST, color_system=None)
+    with console.capture() as shown:
+        console.print(grid, width=max(width_of(to or sys.stdout), needed))
+    return "\n".join(line.rstrip() for line in shown.get().splitlines())

@@ -16,7 +16,9 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
 
-from lakehouse_assets.cli.home import prepare
+import click
+
+from lakehouse_assets.cli.home import ready
 from lakehouse_assets.cli.keeper import kept
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.process_locks import daemon_locks
@@ -71,13 +73,15 @@ ASK_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 
 
-def serve(settings: Settings, port: int) -> int:
-    """Runs `dagster dev` on loopback until it or this process ends. Returns the exit status.
+@click.command()
+@click.option("--port", type=int, default=3000, show_default=True, help=f"Of {HOST}.")
+def ui(port: int) -> int:
+    """Serve the Dagster UI and run the daemon.
 
-    Raises SetupError if the port is taken or this home already has a UI, and as home.prepare.
+    Ctrl-C ends both.
     """
     check_port(port)
-    prepare(settings)
+    settings = ready()
     lock = _lock(settings)
     # Dagster takes seconds to import, so problems are reported before.
     from lakehouse_assets.cli.instance import opened, set_worker_limit
@@ -85,7 +89,6 @@ def serve(settings: Settings, port: int) -> int:
 
     with opened(settings) as (instance, _):
         set_worker_limit(instance, settings)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends this process like Ctrl-C
         print(f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …", flush=True)
         keeper = kept([sys.executable, "-m", "dagster", "dev", "-h", HOST, "-p", str(port)], lock.fileno())
         lock.truncate(0)

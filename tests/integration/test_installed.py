@@ -24,7 +24,7 @@ pytestmark = [
 ]
 UV = str(ROOT / "scripts" / "uv")
 START = ROOT / "docs" / "start.md"
-COMPACT = ("--levels", "fragments")
+COMPACT = ("--level", "fragments")
 # Small files, as a stranger's writer leaves them.
 APPEND = """
 import sys
@@ -102,7 +102,7 @@ def test_a_new_project_fills_its_table(installed: Path, tmp_path: Path) -> None:
     run(installed / "python", "-c", APPEND, project / ".lakehouse", cwd=tmp_path)
     for _ in range(2):  # the second pass, and the run behind it, read the mark of its owner that the first has left
         run(installed / "lakehouse", "maintain", "--apply", "--force", *COMPACT, cwd=project)
-        run(installed / "lakehouse", "maintain", "--apply", "--levels", "expire", "collect", cwd=project)
+        run(installed / "lakehouse", "maintain", "--apply", "--level=expire", "--level=collect", cwd=project)
     assert list(project.glob(".lakehouse/warehouse/**/lakehouse-owner.json"))
     assert filled(run(installed / "lakehouse", "run", cwd=project), "web_shop.orders") == ["7", "70"]
     traced = run(installed / "lakehouse", "trace", "web_shop.orders", cwd=project)

@@ -64,7 +64,7 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     assert "  0 of 12  " in row
     assert "--force" in hint
 
-    forced = maintain("--force", "--levels", "expire")
+    forced = maintain("--force", "--level", "expire")
     assert "nothing to mend" in forced.stdout, "all snapshots are young"
     assert "13 of 1,001 snapshots" in forced.stdout
 

@@ -19,7 +19,7 @@ import pytest
 from botocore.model import OperationModel
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, decode_param
 
-from lakehouse_assets.cli.doctor import doctor
+from lakehouse_assets.cli.doctor import diagnose
 from lakehouse_assets.environment.aws import bucket_and_key
 from lakehouse_assets.environment.env_reader import SENSITIVE, is_secret
 from lakehouse_assets.environment.settings import Settings, read_settings
@@ -276,7 +276,7 @@ def test_a_password_that_is_not_percent_encoded_is_told_neither_whole_nor_in_par
     settings = read_settings()
 
     result = Lake(settings, instance).run(numbers(), "2024-01-01")
-    assert doctor(settings, ["demo.numbers"]) == 1
+    assert diagnose(settings, ["demo.numbers"]) == 1
 
     assert not result.success
     watch.seen["doctor"] = "\n".join(capsys.readouterr())

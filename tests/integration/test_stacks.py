@@ -19,7 +19,7 @@ import pytest
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 
 from lakehouse_assets import code_location
-from lakehouse_assets.cli.doctor import doctor
+from lakehouse_assets.cli.doctor import diagnose
 from lakehouse_assets.declare.options import Level
 from lakehouse_assets.domains.nyc import tables
 from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
@@ -207,11 +207,11 @@ def test_the_doctor_finds_all_that_a_run_needs_and_names_what_another_role_lacks
 ) -> None:
     del tasks_of["DAGSTER_POSTGRES_HOST"]  # the emulator starts no database
     with acting(made, "run", tasks_of, tmp_path) as lakehouse, unheard(made):
-        status, told = doctor(lakehouse.settings, [FLIGHTS.identifier]), capsys.readouterr().out
+        status, told = diagnose(lakehouse.settings, [FLIGHTS.identifier]), capsys.readouterr().out
         assert (status, [line for line in told.splitlines()[2:] if not line.endswith("  ok")]) == (0, [])
         assert "start tasks of lakehouse-worker" in told
     with acting(made, "worker", tasks_of, tmp_path) as lakehouse, unheard(made):
-        status, told = doctor(lakehouse.settings, [FLIGHTS.identifier]), capsys.readouterr().out
+        status, told = diagnose(lakehouse.settings, [FLIGHTS.identifier]), capsys.readouterr().out
     assert status == 1
     (staging,) = [line for line in told.splitlines() if "/staging" in line]
     assert "s3:PutObject, GetObject and DeleteObject" in staging

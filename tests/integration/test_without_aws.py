@@ -54,7 +54,7 @@ def test_local_needs_no_extra_no_credentials_and_no_region(tmp_path: Path) -> No
     def lakehouse(*command: str) -> str:
         return done("lakehouse_assets.cli", *command)
 
-    lakehouse("run", "--tables", "nyc.landing", "nyc.airlines")  # which also keeps the runs, for the trace
+    lakehouse("run", "nyc.landing", "nyc.airlines")  # which also keeps the runs, for the trace
     catalog = load_lake(read_settings({"LAKEHOUSE_HOME": str(tmp_path / "home")}))
     table = catalog.load_table("nyc.airlines")
     assert table.scan().to_arrow().num_rows == 16
@@ -62,8 +62,8 @@ def test_local_needs_no_extra_no_credentials_and_no_region(tmp_path: Path) -> No
     for n in range(3):
         table.append(pa.Table.from_pylist([{"carrier": f"A{n}", "name": "A"}], schema=table.schema().as_arrow()))
     for _ in range(2):  # each pass after the first reads the mark of its owner in the table's folder
-        lakehouse("maintain", "--apply", "--force", "--levels", "fragments", "expire", "collect")
+        lakehouse("maintain", "--apply", "--force", "--level=fragments", "--level=expire", "--level=collect")
     assert len(catalog.load_table("nyc.airlines").inspect.files()) == 1
     assert (tmp_path / "home" / "warehouse" / "nyc" / "airlines" / "metadata" / "lakehouse-owner.json").exists()
-    assert "on the lake as it is declared" in lakehouse("plan", "--tables", "nyc.airlines")
+    assert "on the lake as it is declared" in lakehouse("plan", "nyc.airlines")
     assert lakehouse("trace", "nyc.airlines").startswith("nyc.airlines: snapshot ")

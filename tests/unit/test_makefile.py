@@ -60,11 +60,11 @@ def test_make_run_runs_the_flights_or_the_domain_that_is_named(chosen: list[str]
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ([], "--levels --tables"),
-        (["APPLY=0"], "--levels --tables"),
-        (["APPLY=1", "LEVELS=collect expire", "TABLES=a.b"], "--apply --levels collect expire --tables a.b"),
-        (["ALLOW_LARGE=1"], "--allow-large --levels --tables"),
-        (["FORCE=1", "LEVELS=deletes"], "--force --levels deletes --tables"),
+        ([], ""),
+        (["APPLY=0"], ""),
+        (["APPLY=1", "LEVELS=collect expire", "TABLES=a.b"], "--apply --level=collect --level=expire a.b"),
+        (["ALLOW_LARGE=1"], "--allow-large"),
+        (["FORCE=1", "LEVELS=deletes"], "--force --level=deletes"),
     ],
 )
 def test_make_maintain_changes_something_only_if_it_is_told_so_on_the_command_line(

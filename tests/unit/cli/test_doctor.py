@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from lakehouse_assets.cli.__main__ import main
-from lakehouse_assets.cli.doctor import Probe, doctor, outcome
+from lakehouse_assets.cli.doctor import Probe, diagnose, outcome
 from lakehouse_assets.environment.settings import Settings
 from tests.support.servers import free_ports
 
@@ -48,7 +48,7 @@ def test_what_is_not_reached_says_so_with_what_to_look_at() -> None:
 
 @pytest.mark.parametrize("tables", [["nyc.flights"], []])
 def test_a_laptop_lacks_nothing(tables: list[str], settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor(settings, tables) == 0
+    assert diagnose(settings, tables) == 0
     tried = capsys.readouterr().out
     for what in ("Java 17", "Spark's jars", "free disk", "staging", tables[0] if tables else "its namespaces"):
         assert what in tried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lakehouse_assets.cli.run import health_line
+from lakehouse_assets.cli.summary import health_line
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from tests.support.manifests import Crafted, Listed

@@ -1,12 +1,18 @@
-"""What a person sees of a run where there is no terminal: few lines, each with something new."""
+"""What a person sees of a run: a bar on a terminal, elsewhere few lines, each with something new; and tables."""
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,13 +47,80 @@ def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-def test_waiting_for_a_slot_is_told() -> None:
+def test_waiting_for_a_slot_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", 0)
     out = io.StringIO()
-    out.isatty = lambda: True  # type: ignore[method-assign]
-    line = Line(out, "nyc.planes", None)
-    line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
-    line._show()
-    assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00")
+    with Line(out, "nyc.planes", None) as line:
+        line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
+    assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00\n")
+
+
+SHOWN = """
+import sys, time
+from lakehouse_assets.cli.terminal import Line, table
+from lakehouse_assets.run.progress import Progress
+with Line(sys.stdout, "[1/2] nyc.flights", 365) as line:
+    for done in (0, 100, 200):
+        time.sleep(0.1)
+        line.update(Progress("nyc.flights", done, 365, 2, time.time()))
+    line.end("done")
+cells = ("nyc.route_delays_monthly", "10 columns, partitioned by month, sorted by carrier")
+print(table(("table", "declared"), [cells]))
+print(table("abc", [("a" * 30, "b" * 30, "1")]))
+"""
+FOLDED = """\
+table                     declared
+───────────────────────── ──────────────────────────────────────
+nyc.route_delays_monthly  10 columns, partitioned by month,
+                          sorted by carrier
+a                               b                               c
+─────────────────────────────── ─────────────────────────────── ─
+aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  bbbbbbbbbbbbbbbbbbbbbbbbbbbbbb  1
+"""
+
+
+def on_a_terminal(**environment: str) -> str:
+    """What a terminal of 64 columns gets of SHOWN."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 64, 0, 0))
+    variables = os.environ | {"TERM": "xterm", "NO_COLOR": "1"} | environment
+    with subprocess.Popen([sys.executable, "-c", SHOWN], env=variables, stdin=reader, stdout=writer) as process:
+        os.close(writer)
+        shown = b""
+        with suppress(OSError):  # Linux says so when the other side is closed
+            while chunk := os.read(reader, 4096):
+                shown += chunk
+    os.close(reader)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_sees_a_bar_with_an_estimate_and_folded_cells() -> None:
+    shown = on_a_terminal()
+    states = shown.split("\x1b[2K")
+    bar = r"\[1/2\] nyc\.flights [━╸╺]+ +200/365  2 workers 0:00:0\d 00:0\d left"
+    (line,) = re.findall(bar, states[-2])
+    assert len(line) < 64, "the terminal would show ^C in the next line, and the bar would stay"
+    assert states[-1] == f"[1/2] nyc.flights  done in 0:00\n{FOLDED}"
+    assert shown.index("\x1b[?25l") < shown.index("\x1b[?25h"), "the cursor is hidden, then shown again"
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    lines = "[1/2] nyc.flights  0/365 partitions  0:00\n[1/2] nyc.flights  done in 0:00\n"
+    assert on_a_terminal(TERM="dumb") == lines + FOLDED
+
+
+def test_a_pipe_gets_lines_and_whole_cells_even_if_colours_are_asked_for() -> None:
+    environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40"}
+    done = subprocess.run([sys.executable, "-c", SHOWN], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "[1/2] nyc.flights  0/365 partitions  0:00",
+        "[1/2] nyc.flights  done in 0:00",
+        "table                     declared",
+        "───────────────────────── ───────────────────────────────────────────────────",
+        "nyc.route_delays_monthly  10 columns, partitioned by month, sorted by carrier",
+        *FOLDED.splitlines()[-3:],
+    ]
 
 
 INTO_A_FULL_LOG = """
@@ -108,14 +181,14 @@ def test_no_report_arrives_after_the_context() -> None:
 def test_numbers_line_up_to_the_right() -> None:
     assert table(("table", "rows"), [("nyc.flights", "336,776"), ("x", "1")]).splitlines() == [
         "table           rows",
-        "───────────  ───────",
+        "──────────── ───────",
         "nyc.flights  336,776",
         "x                  1",
     ]
 
 
 def test_a_table_may_have_no_rows() -> None:
-    assert table(("table", "rows"), []).splitlines() == ["table  rows", "─────  ────"]
+    assert table(("table", "rows"), []).splitlines() == ["table  rows", "────── ────"]
 
 
 def test_durations_are_minutes_and_seconds() -> None:

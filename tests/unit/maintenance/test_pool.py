@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakehouse_assets.cli.commands import full_pool
 from lakehouse_assets.cli.instance import set_worker_limit, tidy
+from lakehouse_assets.cli.maintain import full_pool
 from lakehouse_assets.drive.slots import POOL as WORKERS
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.maintenance.job import POOL, bound_pool

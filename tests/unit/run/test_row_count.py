@@ -3,11 +3,12 @@ Spark. How they are counted is commit/test_live_rows.py's."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
 
-from lakehouse_assets.cli.run import summary
+from lakehouse_assets.cli.summary import summary
 from lakehouse_assets.commit import deletes as counting
 from lakehouse_assets.declare.modes import Append, FullRefresh, WriteMode
 from tests.conftest import Lake
@@ -25,7 +26,8 @@ def test_all_rows_of_the_table_are_told_and_no_deleted_ones(
     table = lake.table(demo.table)
     path = live(table)[0].data_file.file_path
     commit_deletes(table, position_deletes(table, {path: [0]}))
-    assert summary(lake.settings, [("demo.whole", None, 1.0)], time.time()).splitlines()[-1].split()[1] == "2"
+    shown = summary(lake.settings, [("demo.whole", None, 1.0)], time.time(), sys.stdout)
+    assert shown.splitlines()[-1].split()[1] == "2"
     assert demo.run()["dagster/row_count"] == 3
     if isinstance(mode, Append):
         monkeypatch.setattr(counting, "MOST_DELETE_FILES", 0)

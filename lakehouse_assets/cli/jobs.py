@@ -1,0 +1,54 @@
+"""Runs a job of the code location for a command, and reads what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from lakehouse_assets.cli.instance import opened
+from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, was_interrupted
+from lakehouse_assets.cli.terminal import output_to, table
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.errors import LakehouseError
+
+WIDEST = 10
+"""Columns side by side, at most."""
+Reported = Mapping[str, dg.MetadataValue[Any]]
+
+
+def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -> Reported:
+    """Runs a job; returns the metadata of its op by name.
+
+    log: for this process's output, below the home. Raises LakehouseError if the job failed, after it has printed the
+    tables that the failure reports, and KeyboardInterrupt if a signal ended the run.
+    """
+    with opened(settings) as (instance, _), output_to(settings.home / log):
+        result = Pipeline().execute_job(instance, job, config)
+    if was_interrupted(result):
+        raise KeyboardInterrupt
+    outputs = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+    failures = [event.step_failure_data.user_failure_data for event in result.all_events if event.is_step_failure]
+    outputs += [failure.metadata for failure in failures if failure]
+    reported = {name: value for metadata in outputs for name, value in metadata.items()}
+    if result.success:
+        return reported
+    if texts := tables_in(reported):
+        print(*texts, sep="\n\n")
+    raise LakehouseError(failure_reason(result))
+
+
+def tables_in(reported: Reported) -> list[str]:
+    """Returns the tables with rows, as text."""
+    return [_text(one) for one in reported.values() if isinstance(one, dg.TableMetadataValue) and one.records]
+
+
+def _text(shown: dg.TableMetadataValue) -> str:
+    names = [column.name for column in shown.schema.columns]
+    rows = [[str(record.data[name]) for name in names] for record in shown.records]
+    if len(names) <= WIDEST:
+        return table(names, rows)
+    width = max(map(len, names))
+    blocks = ((f"{name:<{width}}  {cell}" for name, cell in zip(names, row, strict=True) if cell) for row in rows)
+    return "\n\n".join("\n".join(block) for block in blocks)

@@ -1,0 +1,75 @@
+"""`lakehouse maintain`: what the tables need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakehouse_assets.cli.home import ready
+from lakehouse_assets.environment.machine import command
+from lakehouse_assets.errors import LakehouseError
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--apply", is_flag=True, help="Do it as well.")
+@click.option("--force", is_flag=True, help="Also below the limits from which on it is worth it.")
+@click.option("--level", "levels", multiple=True, help="A kind of work, such as expire; repeatable.")
+@click.option("--allow-large", is_flag=True, help="Let the trash take over 20 % of a table's bytes.")
+def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, force: bool, allow_large: bool) -> None:
+    """Show which maintenance the tables need.
+
+    Without a TABLE, such as shop.orders, it looks at all declared tables; without a level, at those that need not be
+    asked for.
+    """
+    settings = ready()
+    from lakehouse_assets.cli.instance import opened
+    from lakehouse_assets.cli.jobs import run_job
+    from lakehouse_assets.run.in_flight import MAINTENANCE
+
+    config = {"dry_run": not apply, "allow_large": allow_large, "force": force, "tables": [*tables]}
+    config |= {"patient": False}  # who runs it by hand does not mean later
+    config |= {"levels": [*levels]} if levels else {}
+    with opened(settings) as (instance, _):
+        if problem := full_pool(instance):
+            raise LakehouseError(problem)
+    found = run_job(settings, MAINTENANCE, config, "maintain.log")
+    print(*_told(found, config), sep="\n\n")
+
+
+def full_pool(instance: dg.DagsterInstance) -> str:
+    """Returns why this run would wait, and a remedy; empty if a slot is free.
+
+    It would wait silently and keep a processor busy: Dagster's in-process executor polls the pool.
+    """
+    from lakehouse_assets.maintenance.job import POOL
+
+    info = instance.event_log_storage.get_concurrency_info(POOL)
+    if not info.slot_count:
+        return f"the pool {POOL} has no slots: give it one in the UI (Deployment, Concurrency)"
+    holders = info.active_run_ids | info.assigned_run_ids
+    if len(holders) < info.slot_count:  # a maintenance run has one op, and so one slot
+        return ""
+    return f"the run {', '.join(sorted(holders))} maintains tables: wait for its end, or terminate it in the UI"
+
+
+def _told(found: Mapping[str, dg.MetadataValue[Any]], config: Mapping[str, Any]) -> Iterator[str]:
+    from lakehouse_assets.cli.jobs import tables_in
+    from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT, MEASURED, PLAN
+
+    has_plan, measured = (bool(getattr(found.get(name), "records", ())) for name in (PLAN, MEASURED))
+    if not has_plan:
+        count = found[LOOKED_AT].value
+        looked_at = f"{count} table{'' if count == 1 else 's'} looked at" if count else "no table exists yet"
+        numbers = ". Of each number, the limit from which on there is:" if measured else ""
+        yield f"{looked_at}; nothing to mend{numbers}"
+    yield from tables_in(found)
+    if has_plan and config["dry_run"]:
+        yield f"nothing was changed; `{command('maintain --apply')}` does it"
+    elif measured and not config["force"]:
+        yield f"`{command('maintain --force')}` shows what could be done below the limits (--level, TABLE)"

@@ -1,0 +1,82 @@
+"""`lakehouse trace`: what a partition was made from."""
+
+from __future__ import annotations
+
+import gc
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING
+
+import click
+
+from lakehouse_assets.cli.home import ready
+from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.errors import LakehouseError
+
+if TYPE_CHECKING:
+    import dagster as dg
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse_assets.run.outdated import Metadata
+
+
+@click.command()
+@click.argument("asset")
+@click.argument("partition", required=False)
+@click.option("--at", help="A time in ISO 8601, UTC where it names no zone: what was there then.")
+def trace(asset: str, partition: str | None, at: str | None) -> int:
+    """Show what a partition was made from, version by version.
+
+    ASSET is such as shop.orders; without PARTITION, it shows the latest that was materialized. Exits with 1 if nothing
+    was materialized then.
+    """
+    settings = ready()
+    gc.disable()  # a quarter of this short life would go into collecting the garbage of imports
+    import dagster as dg
+
+    from lakehouse_assets.cli.instance import opened
+    from lakehouse_assets.cli.pipeline import Pipeline
+    from lakehouse_assets.cli.terminal import output_to
+    from lakehouse_assets.inputs.trace import Trace, tree_lines
+
+    when, key = _time(at), dg.AssetKey(asset.replace("/", ".").split("."))
+    with output_to(settings.home / "trace.log"), opened(settings) as (instance, _):
+        graph = Pipeline().graph
+        if key not in graph.get_all_asset_keys():
+            known = (".".join(one.path) for one in graph.materializable_asset_keys)
+            raise LakehouseError(f"there is no asset {asset}; known are {', '.join(sorted(known))}")
+        definition = graph.get(key).partitions_def
+        keys = definition.get_partition_keys(dynamic_partitions_store=instance) if definition else ()
+        if partition is not None and partition not in keys:
+            raise LakehouseError(f"{asset} has no partition {partition}" if keys else f"{asset} has no partitions")
+        problems: list[str] = []
+        made = Trace(instance, graph, _metadata(settings, problems)).of(key, partition, when)
+    print(*tree_lines(made), *problems[:1], sep="\n")
+    return 0 if any(one.at for one in made) else 1
+
+
+def _metadata(settings: Settings, problems: list[str]) -> Metadata:
+    from lakehouse_assets.run.what_if import metadata_of
+
+    @cache
+    def lake() -> Metadata:
+        return metadata_of(load_lake(settings))
+
+    def found(key: dg.AssetKey) -> TableMetadata | None:
+        try:
+            return None if problems else lake()(key)
+        except Exception as error:  # each catalog has its own
+            problems.append(f"The catalog can't be asked what was rolled back, so this is Dagster's log alone: {error}")
+            return None
+
+    return found
+
+
+def _time(at: str | None) -> datetime | None:
+    from lakehouse_assets.inputs.trace import parse_time
+
+    try:
+        return parse_time(at) if at else None
+    except (ValueError, OverflowError) as error:
+        raise LakehouseError(f"--at {at} is no time such as 2026-01-31T08:00: {error}") from None
