@@ -29,7 +29,6 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.environment.catalog import load_lake, with_retries
 from lakehouse_assets.environment.launchers.local import LocalLauncher
 from lakehouse_assets.environment.settings import Settings, read_settings
@@ -38,7 +37,8 @@ from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.run import table_run
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.run.table_run import Staged, Staging, TableRun
+from lakehouse_assets.run.run import Staged
+from lakehouse_assets.run.table_run import TableRun
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.code import worker_code
 from lakehouse_assets.wire.work import Assignment
@@ -323,7 +323,7 @@ def test_an_input_that_can_only_be_read_as_it_is_is_pinned_again_where_it_moved(
     head = catalog.load_table(source).current_snapshot().snapshot_id
     assert str(head) in lake.table(table).current_snapshot().summary["lakehouse.inputs"]
     said = [entry.user_message for entry in instance.all_logs(result.run_id)]
-    assert any("pinned again" in text for text in said)
+    assert any("Everything is staged again" in text for text in said)
 
 
 @server
@@ -481,10 +481,10 @@ def test_vended_keys_that_run_out_while_workers_stage(
 
     with oauth(weed.catalog_uri, vended=first) as authority:
 
-        def later(self: TableRun, staging: Staging, results: Results) -> Staged:
+        def later(self: TableRun) -> Staged:
             authority.vended = second
             weed.revoke("first", first)
-            return read(self, staging, results)
+            return read(self)
 
         monkeypatch.setattr(TableRun, "_staged", later)
         configured(without_keys(weed, authority), monkeypatch)

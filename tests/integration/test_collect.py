@@ -1,5 +1,5 @@
 """Passes of the collector over real tables: what it finds, when it moves it, what stops it, and that everything comes
-back. Generated tables and orphans are in test_collect_scenarios.py, the rules one by one in tests/unit/maintenance/collect."""
+back. Generated tables and orphans are in test_collect_scenarios.py, the rules in tests/unit/maintenance/collect."""
 
 from __future__ import annotations
 

@@ -13,6 +13,10 @@ from lakehouse_assets.wire.work import HookWork
 from lakehouse_assets.worker.hook import StageHook
 
 
+def step(spark: Any, window: Any) -> Any:
+    return spark.createDataFrame([(window.offers["greeting"](),)], "greeting string")
+
+
 class Greeting(RunHook):
     name = "greeting"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.rooms import FLOOR_OF, Checkout, circle, drawing
+from scripts.rooms import CORE, FLOOR_OF, Checkout, circle, drawing, room_of
 
 ROOT = Path(__file__).parents[2]
 SLOW_OR_FOREIGN = (
@@ -57,6 +57,14 @@ def test_imports_between_rooms_lead_downwards() -> None:
     checkout = Checkout(ROOT)
     assert set(checkout.rooms) <= set(FLOOR_OF), "a room without a floor (scripts/rooms.py)"
     assert not checkout.not_downwards(), drawing(checkout)
+
+
+def test_the_core_knows_no_feature() -> None:
+    """Its rooms import each other only, so a new feature is one folder that plugs in."""
+    found = [one for one in Checkout(ROOT).imports if room_of(one.source) in CORE]
+    assert not [one.place for one in found if room_of(one.target) not in CORE]
+    assert CORE >= {"run", "drive", "commit", "worker", "wire", "declare", "environment"}
+    assert not {room for room in CORE if room.startswith(("extensions", "inputs", "maintenance"))}
 
 
 def test_files_do_not_import_each_other_in_circles() -> None:
@@ -117,6 +125,8 @@ def test_what_must_not_be_loaded_exists(name: str) -> None:
         ("lakehouse_assets/domains/nyc/report.py", "import polars as pl", None),
         ("lakehouse_assets/worker/stage.py", "import dagster as dg", None),
         ("lakehouse_assets/domains/nyc/steps.py", "from dagster import asset", "lakehouse_assets/worker/ruff.toml"),
+        ("lakehouse_assets/inputs/worker.py", "import dagster as dg", "lakehouse_assets/worker/ruff.toml"),
+        ("lakehouse_assets/extensions/sources/hook.py", "from pyspark.sql import functions", None),
     ],
 )
 def test_lint_refuses_what_crosses_the_border(path: str, code: str, config: str | None) -> None:
@@ -135,6 +145,7 @@ def test_lint_refuses_what_crosses_the_border(path: str, code: str, config: str 
         ("lakehouse_assets/worker/stage.py", "from pyspark.sql import functions"),
         ("lakehouse_assets/domains/nyc/steps.py", "from pyspark.sql import functions"),
         ("lakehouse_assets/run/asset.py", "import dagster as dg"),
+        ("lakehouse_assets/extensions/sources/worker.py", "from pyspark.sql import functions"),
     ],
 )
 def test_lint_lets_each_room_have_its_own(path: str, code: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakehouse_assets.commit.audit import AuditFinding
 from lakehouse_assets.drive.chunks import Chunk, WorkerFailure
-from lakehouse_assets.run.report import bad_keys
+from lakehouse_assets.run.run import bad_keys
 
 ONE, MANY, WHOLE = Chunk(0, ("a",)), Chunk(1, ("b", "c")), Chunk(0, ())
 
