@@ -21,9 +21,9 @@ import dagster as dg
 from bench.context import Bench
 from bench.report import Section, Verdict
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.environment.launchers import ecs
 from lakehouse_assets.environment.machine import cores
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions.aws import ecs
 from lakehouse_assets.run.progress import listening
 from tests.conftest import failure_text
 from tests.support.deaths import DAYS, Stage, killed, resumed

@@ -13,7 +13,7 @@ from statistics import mean, median
 from bench.context import Bench
 from bench.month import FIRST, HOUR, Lake, Partition, Write, month, table_name
 from bench.report import Section, Spread, Verdict, at_most
-from lakehouse_assets.environment.launchers.prices import FARGATE
+from lakehouse_assets.extensions.aws.prices import FARGATE
 from lakehouse_assets.maintenance.level import Action, Engine
 from lakehouse_assets.maintenance.levels import LEVELS
 from lakehouse_assets.maintenance.policy import EACH_FILE, SPEED, START, VCPUS, Policy, candidates, plan

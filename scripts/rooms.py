@@ -21,7 +21,7 @@ FLOORS = (
     ("extensions.yaml",),
     ("build_location",),
     ("rollback", "extensions"),
-    ("extensions.queue", "extensions.sources", "extensions.hand_off"),
+    ("extensions.queue", "extensions.sources", "extensions.hand_off", "extensions.aws"),
     ("extensions.releases",),
     ("inputs",),
     ("maintenance",),

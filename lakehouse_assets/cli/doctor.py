@@ -20,11 +20,12 @@ from lakehouse_assets.cli.home import in_use, make_writable
 from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties, load_lake
-from lakehouse_assets.environment.computes import ComputeSettings, Ecs, Emr, EmrEks, EmrServerless
+from lakehouse_assets.environment.computes import ComputeSettings
 from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
 from lakehouse_assets.environment.output import redacted
 from lakehouse_assets.environment.settings import QueueSettings, Settings, read_settings
 from lakehouse_assets.environment.spark_setup import jars
+from lakehouse_assets.extensions.aws.computes import Ecs, Emr, EmrEks, EmrServerless
 from lakehouse_assets.maintenance.health.findings import size_text
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of

@@ -49,6 +49,8 @@ def public(settings: Mapping[str, str]) -> dict[str, str]:
 N = TypeVar("N", int, float)
 # What follows the scheme of a URL that names a bucket.
 BUCKET = r"://[^/\s]+(/.*)?"
+ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
+ROLE_EXAMPLE = "arn:aws:iam::123456789012:role/x"
 
 
 class SettingsError(ValueError):

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from lakehouse_assets.environment.computes import ROLE, ROLE_EXAMPLE, ComputeSettings, compute_variables, find_compute
-from lakehouse_assets.environment.env_reader import BUCKET, EnvReader, SettingsError, redacted
+from lakehouse_assets.environment.computes import ComputeSettings, compute_variables, find_compute
+from lakehouse_assets.environment.env_reader import BUCKET, ROLE, ROLE_EXAMPLE, EnvReader, SettingsError, redacted
 from lakehouse_assets.environment.local_paths import folder_of, location_of
 from lakehouse_assets.environment.machine import cores
 

@@ -12,9 +12,9 @@ import pytest
 
 from lakehouse_assets.drive import liveness, loop, slots, workers
 from lakehouse_assets.drive.chunks import Results
-from lakehouse_assets.environment.launchers import aws_launcher
-from lakehouse_assets.environment.launchers import aws_launcher as s3_pipes
 from lakehouse_assets.environment.launchers.base import Launcher
+from lakehouse_assets.extensions.aws import aws_launcher
+from lakehouse_assets.extensions.aws import aws_launcher as s3_pipes
 from lakehouse_assets.run.resource import Lakehouse
 from tests.support.driven import SITES, TINY, chosen, runs
 from tests.support.fakes.ecs import EcsSite

@@ -17,10 +17,10 @@ from lakehouse_assets.drive import chunks, workers
 from lakehouse_assets.drive import chunks as journal
 from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.environment.launchers import ecs
-from lakehouse_assets.environment.launchers.ecs import EcsLauncher
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.extensions.aws import ecs
+from lakehouse_assets.extensions.aws.ecs import EcsLauncher
 from tests.conftest import Lake, advice, failure_text
 from tests.support.driven import Death, Run, chosen, runs, soon, tiny_site
 from tests.support.fakes.agent import Process

@@ -17,9 +17,9 @@ from pyiceberg.table import Table
 
 from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.slots import POOL
-from lakehouse_assets.environment.launchers.job_runs import ship, zipped
 from lakehouse_assets.environment.machine import content_hash
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions.aws.job_runs import ship, zipped
 from lakehouse_assets.run.resource import WORKER, Lakehouse
 from tests.conftest import Lake, failure_text
 from tests.support.driven import SITES, Run, Site, chosen, runs, tiny_site

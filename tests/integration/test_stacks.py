@@ -26,8 +26,8 @@ from lakehouse_assets.domains.nyc.domain import DOMAIN as NYC
 from lakehouse_assets.domains.nyc.landing import deliver, into_bucket
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.env_reader import public
-from lakehouse_assets.environment.launchers.job_runs import ship
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions.aws.job_runs import ship
 from lakehouse_assets.extensions.queue.source import sqs_client
 from lakehouse_assets.maintenance.collect.trash import RETENTION
 from lakehouse_assets.run.resource import Lakehouse

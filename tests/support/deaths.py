@@ -14,8 +14,8 @@ from typing import Any
 from lakehouse_assets.drive.chunks import Journal
 from lakehouse_assets.drive.liveness import reap
 from lakehouse_assets.environment.aws import bucket_and_key
-from lakehouse_assets.environment.launchers.aws_launcher import PolledS3Reader
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions.aws.aws_launcher import PolledS3Reader
 from lakehouse_assets.run import table_run
 from lakehouse_assets.run.progress import listening
 from lakehouse_assets.run.resource import Lakehouse

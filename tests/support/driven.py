@@ -22,9 +22,9 @@ from lakehouse_assets.drive.loop import driving
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.catalog import catalog_properties
 from lakehouse_assets.environment.env_reader import public
-from lakehouse_assets.environment.launchers import aws_launcher, ecs
 from lakehouse_assets.environment.launchers.base import Attempt
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions.aws import aws_launcher, ecs
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.wire.work import Assignment

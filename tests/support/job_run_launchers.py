@@ -1,5 +1,5 @@
 """The launchers whose workers are job runs, over strict fakes on HTTP whose jobs are processes that sleep.
-No test here: what both do alike is tests/unit/environment/test_job_runs.py's, the rest is in a module for each."""
+No test here: what both do alike is tests/unit/extensions/aws/test_job_runs.py's, the rest is in a module for each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import aws_launcher, job_runs
 from lakehouse_assets.environment.launchers.base import Handle
 from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.extensions.aws import aws_launcher, job_runs
 from tests.support.fakes.emr_eks_service import VIRTUAL_CLUSTER, FakeEmrEks
 from tests.support.fakes.emr_serverless_service import APPLICATION, FakeEmrServerless
 from tests.support.fakes.job_runs import ROLE, Job
 from tests.support.fakes.logs import FakeLogs
 from tests.support.fakes.plain_node import PlainNode
 from tests.support.fakes.wire import Service, serving
-from tests.unit.environment.test_emr_launcher import CODE
+from tests.unit.extensions.aws.test_emr_launcher import CODE
 
 ENVIRONMENT = {
     "LAKEHOUSE_CODE": "s3://bucket/code",

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.environment.catalog import catalog_problems
-from lakehouse_assets.environment.computes import BUILT_IN, Emr
+from lakehouse_assets.environment.computes import BUILT_IN
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.extensions.aws.computes import Emr
 from tests.unit.environment.test_catalog import configure
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from lakehouse_assets.environment.computes import EmrEks
-from lakehouse_assets.environment.launchers.aws_launcher import s3_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
-from lakehouse_assets.environment.launchers.job_runs import (
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.aws.aws_launcher import s3_tail, tags
+from lakehouse_assets.extensions.aws.computes import EmrEks
+from lakehouse_assets.extensions.aws.job_runs import (
     OVERHEAD_MIB,
     JobRun,
     JobRunsLauncher,
@@ -21,8 +22,7 @@ from lakehouse_assets.environment.launchers.job_runs import (
     arguments,
     options,
 )
-from lakehouse_assets.environment.launchers.prices import EMR_EKS
-from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.aws.prices import EMR_EKS
 
 # https://docs.aws.amazon.com/emr-on-eks/latest/APIReference/API_StartJobRun.html
 NAME_CHARACTERS = 64

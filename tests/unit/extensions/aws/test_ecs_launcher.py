@@ -19,14 +19,14 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from lakehouse_assets.environment.launchers import aws_launcher
-from lakehouse_assets.environment.launchers import ecs as answers
-from lakehouse_assets.environment.launchers import ecs as module
-from lakehouse_assets.environment.launchers.aws_launcher import AttemptContextInjector, PolledS3Reader
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, NotStarted
-from lakehouse_assets.environment.launchers.ecs import EcsLauncher, run_task
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.extensions.aws import aws_launcher
+from lakehouse_assets.extensions.aws import ecs as answers
+from lakehouse_assets.extensions.aws import ecs as module
+from lakehouse_assets.extensions.aws.aws_launcher import AttemptContextInjector, PolledS3Reader
+from lakehouse_assets.extensions.aws.ecs import EcsLauncher, run_task
 from tests.conftest import ROOT
 from tests.support.fakes.ecs_rules import CLUSTER, FAMILY, IMAGE, PREFIX
 from tests.support.fakes.ecs_service import FakeEcs

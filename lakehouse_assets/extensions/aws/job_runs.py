@@ -21,11 +21,11 @@ from dagster_pipes import (
 )
 
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, is_transient
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted
 from lakehouse_assets.environment.machine import content_hash, sources
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.extensions.aws.aws_launcher import AwsLauncher
 
 # A zip with the content of the wheel, without the metadata that only pip reads: PySpark passes .zip, .egg and .jar to
 # the executors' Python, but no .whl (PACKAGE_EXTENSIONS in pyspark/core/context.py).

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import ecs as answers
-from lakehouse_assets.environment.launchers.prices import FARGATE, FARGATE_SPOT
+from lakehouse_assets.extensions.aws import ecs as answers
+from lakehouse_assets.extensions.aws.prices import FARGATE, FARGATE_SPOT
 from tests.support.fakes.ecs_rules import ACCOUNT, CLUSTER, CONTAINER, IMAGE, PREFIX
 
 STARTED = datetime(2024, 1, 1, tzinfo=UTC)

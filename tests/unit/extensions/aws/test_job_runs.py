@@ -13,7 +13,7 @@ from lakehouse_assets.environment.aws import client
 from lakehouse_assets.environment.launchers.base import Handle, NotStarted
 from tests.support.fakes.wire import Fault
 from tests.support.job_run_launchers import Site, sleeping_site
-from tests.unit.environment.test_emr_launcher import LOST_ANSWER, PIPES, THROTTLED, attempt
+from tests.unit.extensions.aws.test_emr_launcher import LOST_ANSWER, PIPES, THROTTLED, attempt
 
 DESCRIBED = {"emr_serverless": "GetJobRun", "emr_eks": "DescribeJobRun"}
 # Lists of EMR Serverless take no name.

@@ -14,11 +14,11 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakehouse_assets.environment.aws import batches, client, find_in_time, is_transient
-from lakehouse_assets.environment.computes import Ecs
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, cloudwatch_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from lakehouse_assets.environment.launchers.prices import FARGATE_MINIMUM_SECONDS, FARGATE_PRICES
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.aws.aws_launcher import AwsLauncher, cloudwatch_tail, tags
+from lakehouse_assets.extensions.aws.computes import Ecs
+from lakehouse_assets.extensions.aws.prices import FARGATE_MINIMUM_SECONDS, FARGATE_PRICES
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import job_runs
-from lakehouse_assets.environment.launchers.emr_serverless import used
 from lakehouse_assets.environment.sizes import SERVERLESS, Size
+from lakehouse_assets.extensions.aws import job_runs
+from lakehouse_assets.extensions.aws.emr_serverless import used
 from tests.support.fakes.emr_serverless_service import APPLICATION
 from tests.support.fakes.wire import Fault
 from tests.support.job_run_launchers import Site, sleeping_site
-from tests.unit.environment.test_emr_launcher import CODE, PIPES, attempt
+from tests.unit.extensions.aws.test_emr_launcher import CODE, PIPES, attempt
 
 
 @pytest.fixture

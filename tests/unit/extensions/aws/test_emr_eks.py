@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse_assets.environment.launchers import job_runs
 from lakehouse_assets.environment.launchers.base import NotStarted
-from lakehouse_assets.environment.launchers.emr_eks import PYTHON_OVERHEAD, name_of, used
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.extensions.aws import job_runs
+from lakehouse_assets.extensions.aws.emr_eks import PYTHON_OVERHEAD, name_of, used
 from tests.support.fakes.emr_eks_service import NAME, SEE_LOGS, VIRTUAL_CLUSTER
 from tests.support.fakes.job_runs import ROLE
 from tests.support.job_run_launchers import Site, sleeping_site
-from tests.unit.environment.test_emr_launcher import CODE, PIPES, attempt
+from tests.unit.extensions.aws.test_emr_launcher import CODE, PIPES, attempt
 
 NO_NODE = (
     "JobRun timed out before spark driver pod started running due to lack of cluster resources. Last event from "

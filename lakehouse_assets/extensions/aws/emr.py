@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakehouse_assets.environment.aws import batches, client, find_in_time, is_transient
-from lakehouse_assets.environment.computes import Emr
-from lakehouse_assets.environment.launchers.aws_launcher import AwsLauncher, s3_tail
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
-from lakehouse_assets.environment.launchers.job_runs import Shipped, arguments, options, ship
-from lakehouse_assets.environment.launchers.prices import AS_OF, REGION, emr_machine
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.aws.aws_launcher import AwsLauncher, s3_tail
+from lakehouse_assets.extensions.aws.computes import Emr
+from lakehouse_assets.extensions.aws.job_runs import Shipped, arguments, options, ship
+from lakehouse_assets.extensions.aws.prices import AS_OF, REGION, emr_machine
 
 T = TypeVar("T")
 # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-overview.html#emr-overview-cluster-lifecycle

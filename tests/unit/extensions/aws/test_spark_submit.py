@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse_assets.environment.launchers.job_runs import entry_point, zipped
 from lakehouse_assets.environment.machine import content_hash, sources
+from lakehouse_assets.extensions.aws.job_runs import entry_point, zipped
 
 WHERE = """
 from lakehouse_assets.wire import work

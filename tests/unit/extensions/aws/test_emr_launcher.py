@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.environment.catalog_in_spark import spark_catalogs
-from lakehouse_assets.environment.launchers import aws_launcher, emr
 from lakehouse_assets.environment.launchers.base import Attempt, Handle, NotStarted
-from lakehouse_assets.environment.launchers.emr import EmrLauncher
-from lakehouse_assets.environment.launchers.job_runs import Shipped
-from lakehouse_assets.environment.launchers.prices import emr_machine
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.sizes import Size
+from lakehouse_assets.extensions.aws import aws_launcher, emr
+from lakehouse_assets.extensions.aws.emr import EmrLauncher
+from lakehouse_assets.extensions.aws.job_runs import Shipped
+from lakehouse_assets.extensions.aws.prices import emr_machine
 from tests.support.fakes.emr_service import Cluster, FakeEmr, Step
 from tests.support.fakes.plain_node import PlainNode
 from tests.support.fakes.wire import Fault, Service, serving

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lakehouse_assets.environment.computes import EmrServerless
-from lakehouse_assets.environment.launchers.aws_launcher import cloudwatch_tail, s3_tail, tags
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Usage
-from lakehouse_assets.environment.launchers.job_runs import JobRun, JobRunsLauncher, Shipped, arguments, options
-from lakehouse_assets.environment.launchers.prices import EMR_SERVERLESS
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.aws.aws_launcher import cloudwatch_tail, s3_tail, tags
+from lakehouse_assets.extensions.aws.computes import EmrServerless
+from lakehouse_assets.extensions.aws.job_runs import JobRun, JobRunsLauncher, Shipped, arguments, options
+from lakehouse_assets.extensions.aws.prices import EMR_SERVERLESS
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_StartJobRun.html
 NAME_CHARACTERS = 256

@@ -1,0 +1,235 @@
+"""The settings of the computes on AWS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_assets.environment.computes import ComputeSettings, made
+from lakehouse_assets.environment.env_reader import BUCKET, ROLE, ROLE_EXAMPLE, EnvReader, is_secret
+from lakehouse_assets.environment.sizes import LEAST_MEMORY_GIB, Size, emr_problem, fargate_problem, serverless_problem
+
+if TYPE_CHECKING:
+    from lakehouse_assets.environment.launchers.base import Launcher
+
+# The label of EMR on EC2 has no suffix: https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-releases.html
+EKS_RELEASE = r"emr-[\w.-]+-(latest|\d{8})"
+PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
+FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
+RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
+# https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html
+MOST_WEIGHT = 1000
+
+
+class _OnAws(ComputeSettings):
+    def problems(self) -> list[str]:
+        """Returns why boto3 finds no region."""
+        from lakehouse_assets.environment.aws import region_problems
+
+        return region_problems()
+
+
+@dataclass(frozen=True)
+class Ecs(_OnAws):
+    """Tasks on ECS."""
+
+    cluster: str
+    task_definition: str
+    container: str
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+    public_ip: bool
+    capacity: Mapping[str, int]
+    """Weights by capacity provider."""
+    size: Size
+    """The default; tables may override it."""
+
+    def sized(self, own: Size) -> tuple[Size, str | None]:
+        """Completes a table's size; also says why no task can have it."""
+        size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
+        fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
+        return size, fargate_problem(size) if fargate else None
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Ecs:
+        """Reads the LAKEHOUSE_ECS_* variables."""
+        capacity = _capacity(reader)
+        fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
+        ecs = cls(
+            cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
+            task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
+            container=reader.text("LAKEHOUSE_ECS_CONTAINER", default="worker"),
+            subnets=reader.items("LAKEHOUSE_ECS_SUBNETS", r"subnet-[0-9a-f]+", "subnet-0a1b2c,subnet-3d4e5f"),
+            security_groups=reader.items("LAKEHOUSE_ECS_SECURITY_GROUPS", r"sg-[0-9a-f]+", "sg-0a1b2c", required=False),
+            public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower()
+            == "true",
+            capacity=capacity,
+            size=_size(reader, fargate),
+        )
+        # RunTask's error: «Assign public IP is not supported for this launch type».
+        if ecs.public_ip and not fargate:
+            reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
+        if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
+            reader.problems.append(
+                f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least"
+            )
+        return ecs
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher."""
+        return made(f"{__package__}.ecs:EcsLauncher", settings, self, ("python", "-m", worker))
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why no task can have the completed size."""
+        problem = self.sized(size)[1]
+        return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
+
+
+@dataclass(frozen=True)
+class Emr(_OnAws):
+    """Steps of a cluster of EMR on EC2."""
+
+    brings_spark = True
+
+    by: str
+    """``id``, ``name``, ``tag`` (``key=value``), or ``transient``: a file with RunJobFlow's parameters for each run's
+    cluster."""
+    cluster: str
+    code: str
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> Emr:
+        """Reads LAKEHOUSE_EMR_CLUSTER (an id, ``name:…``, …) and LAKEHOUSE_CODE."""
+        value = reader.text(
+            "LAKEHOUSE_EMR_CLUSTER",
+            r"j-\w+|name:.+|tag:[^=]+=.*|transient:.+",
+            "j-2AXXXXXXGAPLF, name:lakehouse, tag:team=data or transient:cluster.json",
+        )
+        by, _, cluster = value.partition(":") if ":" in value else ("id", "", value)
+        return cls(by, cluster, _read_code(reader))
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher."""
+        return made(f"{__package__}.emr:EmrLauncher", settings, self, worker)
+
+    def problems(self) -> list[str]:
+        """Returns also why a transient cluster's file is unusable."""
+        if self.by != "transient":
+            return super().problems()
+        from lakehouse_assets.environment.launchers.base import NotStarted
+
+        try:
+            resolve_name(f"{__package__}.emr:transient_cluster")(Path(self.cluster), "")
+        except NotStarted as error:
+            return [*super().problems(), str(error)]
+        return super().problems()
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why drivers and executors can't have the size."""
+        return emr_problem(size)
+
+
+@dataclass(frozen=True)
+class EmrServerless(_OnAws):
+    """Job runs of an EMR Serverless application."""
+
+    brings_spark = True
+
+    application: str
+    role: str
+    code: str
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> EmrServerless:
+        """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE."""
+        return cls(
+            application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
+            role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, ROLE_EXAMPLE),
+            code=_read_code(reader),
+        )
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher."""
+        return made(f"{__package__}.emr_serverless:EmrServerlessLauncher", settings, self, worker)
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why EMR Serverless offers no such worker."""
+        return serverless_problem(size, conf)
+
+
+@dataclass(frozen=True)
+class EmrEks(_OnAws):
+    """Job runs (Kubernetes pods) on a virtual cluster of EMR on EKS."""
+
+    brings_spark = True
+
+    virtual_cluster: str
+    role: str
+    """The job execution role's ARN."""
+    release: str
+    """Such as ``emr-7.9.0-latest``."""
+    code: str
+
+    @classmethod
+    def read(cls, reader: EnvReader) -> EmrEks:
+        """Reads the LAKEHOUSE_EMR_EKS_* variables and LAKEHOUSE_CODE."""
+        return cls(
+            virtual_cluster=reader.text("LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER", r"[0-9a-z]+", "9wvd1yhms5tk1k8chrn525z34"),
+            role=reader.text("LAKEHOUSE_EMR_EKS_ROLE", ROLE, ROLE_EXAMPLE),
+            release=reader.text("LAKEHOUSE_EMR_EKS_RELEASE", EKS_RELEASE, "emr-7.9.0-latest"),
+            code=_read_code(reader),
+        )
+
+    def launcher(self, settings: Any, worker: str) -> Launcher:
+        """Makes the launcher."""
+        return made(f"{__package__}.emr_eks:EmrEksLauncher", settings, self, worker)
+
+    def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
+        """Returns why pods can't have the size on any node."""
+        return emr_problem(size, "EMR on EKS")
+
+
+def _capacity(reader: EnvReader) -> dict[str, int]:
+    variable = "LAKEHOUSE_ECS_CAPACITY"
+    items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
+    given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
+    weights = {provider: int(weight or 1) for provider, _, weight in given}
+    impossible = [p for p in weights if RESERVED.match(p) and p not in FARGATE_PROVIDERS]
+    capacity = {provider: weight for provider, weight in weights.items() if provider not in impossible}
+    conditions = {
+        f"{', '.join(impossible)} is not a capacity provider; Fargate's are {' and '.join(FARGATE_PROVIDERS)}, in "
+        "capitals": impossible,
+        "a provider is given twice": len(weights) < len(given),
+        f"a weight is more than {MOST_WEIGHT}": any(weight > MOST_WEIGHT for weight in weights.values()),
+        "with all weights 0 no task is placed": weights and not any(weights.values()),
+        "ECS takes either Fargate's providers or EC2's, not both": len({p in FARGATE_PROVIDERS for p in capacity}) > 1,
+    }
+    reader.problems += [f"{variable}: {problem}" for problem, holds in conditions.items() if holds]
+    return capacity or {"FARGATE": 1}
+
+
+def _size(reader: EnvReader, fargate: bool) -> Size:
+    problems_before = len(reader.problems)
+    vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
+    both_valid = len(reader.problems) == problems_before
+    size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
+    # If one is not a number, whether they fit together is unknown.
+    judged = size if both_valid else replace(size, vcpus=None, memory_gib=None)
+    if fargate and (problem := fargate_problem(judged)):
+        variables = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]
+        reader.problems.append(f"{', '.join(variables)}: {problem}")
+    return size
+
+
+def _read_code(reader: EnvReader) -> str:
+    code = reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
+    if is_secret("", code):
+        reader.problems.append(
+            "LAKEHOUSE_CODE has a secret in it, which files and logs would show; set it by other settings"
+        )
+    return code
