@@ -18,10 +18,8 @@ from tests.unit.test_private_api import GUARDS
 
 PACKAGE = ROOT / "lakehouse_assets"
 MAIN_FLOW = "run/table_run.py"
-OPTIONAL = ("domains", "extensions", "queue", "inbox", "hot", "sources", "releases", "hand_off")
-"""The folders that are no part of the core: what a user edits, and what becomes an extension."""
-OPTIONAL_FILES = ("extensions/yaml/component.py", "definitions.py")
-LAUNCHERS = ("aws_launcher", "ecs", "emr", "emr_eks", "emr_serverless", "job_runs", "prices")
+OPTIONAL = ("domains", "extensions", "definitions.py")
+"""What is no part of the core: what a user edits, and extensions."""
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
 }
@@ -95,9 +93,7 @@ class File:
 
     @property
     def is_optional(self) -> bool:
-        inside = self.path.relative_to(PACKAGE)
-        of_aws = inside.parent.name == "launchers" and inside.stem in LAUNCHERS
-        return inside.parts[0] in (*OPTIONAL, *OPTIONAL_FILES) or of_aws
+        return self.path.relative_to(PACKAGE).parts[0] in OPTIONAL
 
     @cached_property
     def text(self) -> str:

@@ -30,6 +30,8 @@ from lakehouse_assets.declare.field_docs import field_docs
 from lakehouse_assets.declare.modes import Append, FullRefresh, Merge, Overwrite
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres import PostgresTable
 from lakehouse_assets.run.domain import Domain, location_settings
 from lakehouse_assets.run.updated import when_updated
 
@@ -247,6 +249,7 @@ OF_TABLE: Mapping[str, Any] = {
         | attributes_of(Merge, "merge"),
         BY_TYPE,
     ],
+    "source": _attribute(KafkaTopic | PostgresTable | None),
     "deps": Sequence[Key | Dependency],
     "kinds": Sequence[str],
     "automation": Automation,
