@@ -114,5 +114,9 @@ def test_another_locations_source_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["boto3|botocore", "ReceiptHandle|MessageId|SentTimestamp"])
 def test_only_one_file_knows_amazons_library_and_its_messages(words: str) -> None:
-    found = [path.name for path in (ROOT / "lakehouse_assets/queue").glob("*.py") if re.search(words, path.read_text())]
+    found = [
+        path.name
+        for path in (ROOT / "lakehouse_assets/extensions/queue").glob("*.py")
+        if re.search(words, path.read_text())
+    ]
     assert found == ["source.py"]
