@@ -37,7 +37,7 @@ def code_location(
         >>> sorted(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys())
         ['shop/orders']
     """
-    settings = location_settings(domains)
+    settings = location_settings(domains, extensions)
     parts = [domain.definitions(settings, extensions) for domain in domains]
     defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources, extensions))
     if problems := dependency_problems(defs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Sequence
 from types import ModuleType
 
@@ -36,7 +36,7 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each repeated identifier or purged source, and each dep that is no asset.
+    """Returns a sentence for each repeated identifier, and each dep that is no asset.
 
     known: the keys of all assets; None skips deps. Dagster takes unknown keys for assets of other locations: order and
     automation would be silently wrong.
@@ -45,16 +45,6 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
         f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
         for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
-    ]
-    readers: dict[str, list[str]] = defaultdict(list)
-    for table in tables:
-        if table.source is not None and table.source.purges_moved:
-            readers[table.source.name].append(table.identifier)
-    problems += [
-        f"tables {', '.join(names)}: several have the source {source}, of which each purges what the others have not "
-        "moved; let one of them have it, and the others read that one"
-        for source, names in readers.items()
-        if len(names) > 1
     ]
     if known is None:
         return problems

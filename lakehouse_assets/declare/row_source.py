@@ -188,8 +188,6 @@ class RowSource(ABC):
 
     marks_deleted: ClassVar[bool] = False
     """Whether it has a column ``deleted``."""
-    purges_moved: ClassVar[bool] = False
-    """Whether rows that one table has moved are purged: no other table can have the source."""
 
     floor: int = 100_000
     """The number of rows that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""

@@ -17,7 +17,7 @@ class Inputs(Extension):
     """Versions of the tables that a run reads, and how far it has read their changes."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Pins the inputs after their versions in Dagster were read, so that the pins contain these."""
+        """Returns those of a table that reads others, and those of every table."""
         from lakehouse_assets.inputs import hook as inputs
 
         reads = [inputs.Upstream(), inputs.Inputs()] if run.table.dep_names or run.table.reads else []

@@ -80,14 +80,17 @@ class Domain:
         )
 
 
-def location_settings(domains: Sequence[Domain], *, has_others: bool = False) -> Settings:
+def location_settings(
+    domains: Sequence[Domain], extensions: Sequence[Extension], *, has_others: bool = False
+) -> Settings:
     """Reads the settings of a code location with these domains.
 
-    has_others: whether a dep may be an asset outside domains. Raises SettingsError for bad settings (with bad
-    declarations, if any), else DeclarationError for bad declarations.
+    extensions: check the declarations too. has_others: whether a dep may be an asset outside domains. Raises
+    SettingsError for bad settings (with bad declarations, if any), else DeclarationError for bad declarations.
     """
     tables = [table for domain in domains for table in domain.tables]
     problems = _problems(domains, tables, has_others)
+    problems += [problem for extension in extensions for problem in extension.problems(tables)]
     try:
         settings = read_settings(
             also=computes_of(tables),

@@ -104,6 +104,10 @@ class Extension:
         """Returns its hooks in one run, in the order in which they are called."""
         return ()
 
+    def problems(self, tables: Sequence[Table]) -> Iterable[str]:
+        """Returns a sentence for each declaration that can't work beside the others."""
+        return ()
+
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
         """Returns snapshots of a table that must not expire. Raises LakehouseError if they are unknown.
 

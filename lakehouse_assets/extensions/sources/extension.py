@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,21 @@ class Sources(Extension):
         from lakehouse_assets.extensions.sources.hook import MoveSource
 
         return [MoveSource()] if run.table.source is not None else []
+
+    def problems(self, tables: Sequence[Table]) -> Iterable[str]:
+        """Yields the PostgreSQL tables that several tables have as their source."""
+        from lakehouse_assets.extensions.sources.postgres import PostgresTable
+
+        readers = defaultdict[str, list[str]](list)
+        for table in tables:
+            if isinstance(table.source, PostgresTable):
+                readers[table.source.name].append(table.identifier)
+        for source, names in readers.items():
+            if len(names) > 1:
+                yield (
+                    f"tables {', '.join(names)}: several have the source {source}, of which each purges what the "
+                    "others have not moved; let one of them have it, and the others read that one"
+                )
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
         """Returns what moves and purges rows."""

@@ -87,7 +87,6 @@ class PostgresTable(RowSource):
     """
 
     marks_deleted = True
-    purges_moved = True
 
     table: str = field(kw_only=False)
     """Its name, with its schema if that is not on the search path. Its columns are named like the declared table's."""

@@ -340,7 +340,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         """
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
         domains = [component.declared_domain for component in together]
-        settings = location_settings(domains, has_others=True)
+        settings = location_settings(domains, EXTENSIONS, has_others=True)
         (own,) = (domain.definitions(settings, EXTENSIONS) for domain in domains if domain.name == self.domain)
         is_first = self.domain == domains[0].name
         return dg.Definitions.merge(own, shared_definitions(domains, settings)) if is_first else own

@@ -12,7 +12,6 @@ from lakehouse_assets.declare.location import declaration_problems, dependency_p
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.environment.sizes import Size
 from lakehouse_assets.errors import DeclarationError
-from tests.support.hot_tables import events_table, state_table
 from tests.support.tables import numbers, whole
 
 ON_EMR = {
@@ -204,13 +203,6 @@ def test_an_identifier_of_several_tables_is_a_problem() -> None:
         "table 'demo.numbers': declared 3 times",
         "table 'demo.whole': declared 2 times",
     ]
-
-
-def test_a_source_that_several_tables_would_purge_is_a_problem() -> None:
-    of_topic = [events_table(), events_table(identifier="demo.events_again")]
-    (problem,) = declaration_problems([state_table(), state_table(identifier="demo.other"), *of_topic], None)
-    assert "demo.state, demo.other" in problem
-    assert "postgres:state" in problem
 
 
 def test_an_error_lists_all_problems() -> None:

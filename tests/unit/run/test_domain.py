@@ -83,9 +83,9 @@ def test_the_problems_of_all_domains_are_reported_at_once(settings: Settings, mo
         """table 'shop.orders': deps has AssetKey(["trade/customer"])""",
     ]
     with pytest.raises(DeclarationError) as refused:
-        location_settings(domains)
+        location_settings(domains, EXTENSIONS)
     assert [part for part in expected if part not in str(refused.value)] == []
     monkeypatch.setenv("LAKEHOUSE_MAX_WORKERS", "many")
     with pytest.raises(SettingsError) as refused_with_settings:
-        location_settings(domains)
+        location_settings(domains, EXTENSIONS)
     assert [p for p in [*expected, "LAKEHOUSE_MAX_WORKERS"] if p not in str(refused_with_settings.value)] == []
