@@ -24,7 +24,7 @@ def sql(table: str, *, apply: bool) -> None:
     from lakehouse_assets.cli.instance import opened
     from lakehouse_assets.cli.pipeline import Pipeline
     from lakehouse_assets.cli.terminal import output_to
-    from lakehouse_assets.extensions.sources.definitions import SQL
+    from lakehouse_assets.extensions.sources.extension import SQL
     from lakehouse_assets.extensions.sources.postgres_session import READING, connected
 
     with output_to(settings.home / "source.log"), opened(settings):

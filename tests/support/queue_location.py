@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse_assets.declare.options import Arrivals, Pace
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.extensions.builtin import EXTENSIONS
-from lakehouse_assets.extensions.queue.definitions import queue_definitions
+from lakehouse_assets.extensions.queue.extension import Queue
 from lakehouse_assets.run.asset import table_asset
 from tests.support.faults import FaultyLakehouse, tiny
 
@@ -31,7 +31,7 @@ TABLES = [
 SETTINGS = read_settings()
 
 defs = dg.Definitions.merge(
-    queue_definitions(TABLES, SETTINGS),
+    Queue().definitions(TABLES, SETTINGS),
     dg.Definitions(
         [table_asset(table, EXTENSIONS) for table in TABLES],
         resources={"lakehouse": FaultyLakehouse(SETTINGS)},

@@ -6,14 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import dagster as dg
+
 from lakehouse_assets.run.extension import Extension, RunHook
 
 if TYPE_CHECKING:
-    import dagster as dg
-
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.settings import Settings
     from lakehouse_assets.run.run import Run
+
+SQL = "sql"
+"""Metadata of a source's asset: what to run in its database."""
 
 
 class Sources(Extension):
@@ -41,7 +44,43 @@ class Sources(Extension):
                 )
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-        """Returns what moves and purges rows."""
-        from lakehouse_assets.extensions.sources.definitions import source_definitions
+        """Returns what shows, moves and purges rows; nothing without a table that has a source."""
+        moved = [table for table in tables if table.source is not None]
+        if not moved:
+            return dg.Definitions()
+        from lakehouse_assets.declare.row_source import is_on_loopback
+        from lakehouse_assets.extensions.sources.postgres import PostgresTable
+        from lakehouse_assets.extensions.sources.purge import purge_job
+        from lakehouse_assets.extensions.sources.sensors import movers_sensor, purges_sensor, source_check, source_key
+        from lakehouse_assets.extensions.sources.warm import warm_job
 
-        return source_definitions(tables, settings)
+        by_hand = settings.by_hand and not is_on_loopback()  # nobody takes production's rows by accident
+        status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
+        purged = [table for table in moved if isinstance(table.source, PostgresTable)]
+        assets = {source_key(table): table for table in moved}
+        return dg.Definitions(
+            assets=[
+                dg.AssetSpec(
+                    key,
+                    group_name="sources",
+                    kinds={key.path[0]},
+                    metadata=_set_up(table),
+                    description=f"What is moved into {table.identifier}: how much of it there is, how long it waits.",
+                )
+                for key, table in assets.items()
+            ],
+            asset_checks=[source_check(table) for table in moved],
+            sensors=[movers_sensor(moved, status), *([purges_sensor(purged, status)] if purged else [])],
+            jobs=[purge_job(purged), warm_job(purged)] if purged else [],
+        )
+
+
+def _set_up(table: Table) -> dict[str, dg.MetadataValue]:
+    from lakehouse_assets.declare.columns import types_of
+    from lakehouse_assets.extensions.sources.postgres import PostgresTable
+    from lakehouse_assets.extensions.sources.postgres_ddl import ddl
+
+    if not isinstance(table.source, PostgresTable):
+        return {}
+    text = ddl(table.source, types_of(table.schema), table.write_mode.match_on)
+    return {SQL: dg.MetadataValue.md(f"```sql\n{text}```")}

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse_assets.commit.owner import TAKE_OVER
 from lakehouse_assets.environment.settings import QueueSettings, Settings
-from lakehouse_assets.extensions.queue.definitions import queue_definitions
+from lakehouse_assets.extensions.queue.extension import Queue
 from lakehouse_assets.run.asset import PLAN
 from lakehouse_assets.run.in_flight import DROP_MISSING, MAINTENANCE, REDRIVE, RESTORE
 from tests.support.tables import numbers
@@ -32,7 +32,7 @@ def test_a_job_shows_its_own_fields_with_their_meaning_and_values(name: str) -> 
 
 
 def test_so_does_the_queues(settings: Settings) -> None:
-    defs = queue_definitions([numbers()], replace(settings, queue=QUEUE))
+    defs = Queue().definitions([numbers()], replace(settings, queue=QUEUE))
     (job,) = [job for job in defs.jobs or () if isinstance(job, dg.JobDefinition) and job.name == REDRIVE]
     assert all(field.description and field.default_provided for field in fields_of(job).values())
     assert set(fields_of(job)) == {"table", "keys", "parked", "dead_letters", "dry_run"}

@@ -10,7 +10,7 @@ import dagster as dg
 from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.environment.settings import QueueSettings, Settings
 from lakehouse_assets.extensions.queue.decide import Decision, Waiting
-from lakehouse_assets.extensions.queue.definitions import queue_definitions
+from lakehouse_assets.extensions.queue.extension import Queue
 from lakehouse_assets.extensions.queue.sensor import numbers, sentence
 from lakehouse_assets.extensions.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.extensions.queue.tick import TickResult
@@ -46,7 +46,7 @@ def test_a_table_that_always_fails_is_told_with_its_last_run() -> None:
 
 def test_only_tables_that_declare_arrivals_have_the_check(settings: Settings) -> None:
     with_arrivals = numbers_table(arrivals=Arrivals("{day}.csv"))
-    defs = queue_definitions(
+    defs = Queue().definitions(
         [with_arrivals, whole()], replace(settings, queue=QueueSettings("http://x/1/q", "http://x/1/d"))
     )
     found = [key for check in defs.asset_checks or () for key in check.check_keys]  # type: ignore[union-attr]
