@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import SourceLost, SourceUnreachable
+from lakehouse_assets.extensions.sources.purge import purgeable
 from tests.support import hot_deaths as parts
 from tests.support.hot_deaths import POINTS, TABLE, THERE, Point
 from tests.support.hot_tables import UPSERT, make_source
@@ -114,8 +116,8 @@ class Campaign:
     def kill(self, number: int) -> None:
         """Lets the next part die, has it done again, and reads."""
         point, catalog, run = POINTS[number % len(POINTS)], load_lake(self.settings), f"run-{number}"
-        if point.part != "move":  # else there might be nothing to be purged
-            parts.move(catalog, f"{run}-before")
+        if point.part != "move":
+            self._move_something(catalog, run)
         said = self._died(point, run)
         self.figures[str(point)] += 1
         if point.part == "move":
@@ -130,6 +132,15 @@ class Campaign:
         if number % EXPIRED_EACH == 0:
             policy = ExpiryPolicy(minimum=2)
             expire(catalog, TABLE.identifier, lambda metadata: plan_expiry("t", metadata, policy, FAR).expiry)
+
+    @staticmethod
+    def _move_something(catalog: Catalog, run: str) -> None:
+        """Moves until there is something to purge: on a busy machine the clients may have committed nothing since."""
+        for number in range(600):
+            parts.move(catalog, f"{run}-before-{number}")
+            if purgeable(catalog, TABLE, time.time() + 60):
+                return
+            time.sleep(0.1)
 
     def _died(self, point: Point, run: str) -> str:
         """Returns what the process has said of its plan, if anything."""
