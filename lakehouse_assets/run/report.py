@@ -244,7 +244,7 @@ def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
         f"{table.identifier}: {len(plan.keys) or 'no'} partitions, chunks of work: {len(plan.chunks)}, "
         f"{len(left)} to stage, run token {run.token.text}"
     )
-    if run.is_planned and left:
+    if run.is_resumed and left:
         for text in staged_again(run.journal.receipts(chunk.ordinal for chunk in left), run.staging.attempts):
             log.info(f"{table.identifier}: {text}")
 

@@ -64,8 +64,8 @@ class Run:
     started: float = field(default_factory=time.time)
     """In seconds since the epoch."""
     plan: RunPlan = field(init=False)
-    is_planned: bool = False
-    """Whether another run or process made the plan."""
+    is_resumed: bool = False
+    """Whether another process made the plan."""
     staging: Staging = field(init=False)
     staged: Staged = field(init=False)
     published: Published = field(init=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import dagster as dg
@@ -20,7 +21,6 @@ from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.drive.chunks import Results
 from lakehouse_assets.drive.loop import Drive, driving
 from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.errors import StageAgain
@@ -89,10 +89,12 @@ class TableRun(Run):
         self.region  # noqa: B018  before the table is created: it may refuse keys
         evolution = self._evolution()
         found = self.plans.find(self.token.text)
-        self.is_planned = found is not None
+        self.is_resumed = found is not None
         self.plan = found or self._planned(evolution.found.metadata)
         self.plan.refuse_other(self.table.identifier, self.keys, evolution.found.metadata.table_uuid)
-        with driving(self.context, self.launcher, self.journal, self._progress, self.results) as drive:
+        with driving(
+            self.context, self.launcher, self.journal, partial(report.report_progress, self), self.results
+        ) as drive:
             yield from self._land(drive, evolution)
             earlier = [chunk for chunk in self.plan.chunks if chunk.ordinal in self.staging.earlier]
             keys = [key for chunk in (*self.staged.chunks, *earlier) for key in chunk.keys]
@@ -108,7 +110,7 @@ class TableRun(Run):
 
     def _planned(self, now: TableMetadata) -> RunPlan:
         refuse_unplanned_parts(self.table.identifier, now, self.token.text)
-        made_at = datetime.now(UTC)
+        made_at = datetime.now(UTC)  # before what hooks read
         parts = ((hook.name, hook.plan(self, now)) for hook in self.hooks)
         plan = RunPlan(
             token=self.token.text,
@@ -163,7 +165,7 @@ class TableRun(Run):
             self._warn_of_another_owner(now)
         for hook in self.hooks:
             hook.begin(self, now, number)
-        may_go_on = self.is_planned and number == 1 and self.strategy.merge
+        may_go_on = self.is_resumed and number == 1 and self.strategy.merge
         staged_on = self.journal.staged_on(chunk.ordinal for chunk in plan.chunks) if may_go_on else None
         base = self.strategy.fork(evolution.target, plan.token, plan.made_ms, staged_on)
         work = {hook.name: told for hook in self.hooks if (told := hook.work(self))}
@@ -179,7 +181,7 @@ class TableRun(Run):
         table, chunks, results, staging = self.table, self.plan.chunks, self.results, self.staging
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         report.log_beginning(self, left)
-        if self.is_planned and left:
+        if self.is_resumed and left:
             for hook in self.hooks:
                 hook.resume(self)
         drive.run(left, staging.attempts, keep_on=table.publish_others)
@@ -188,9 +190,6 @@ class TableRun(Run):
         if results.failures and not (table.publish_others and (staging.earlier or results.receipts)):
             advice = report.advice_after(results.failures, added=False)
             raise report.staging_failure(table.identifier, "Nothing was published", advice, results)
-
-    def _progress(self, results: Results) -> None:
-        report.report_progress(self, results)
 
     def _staged(self) -> Staged:
         """Raises as read_all()."""

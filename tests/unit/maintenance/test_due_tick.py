@@ -103,7 +103,7 @@ def test_it_asks_for_one_run_of_all_tables_that_need_one(ticks: Ticks) -> None:
     assert request.run_key == "after none"
 
 
-def test_a_table_that_is_declared_otherwise_is_planned_again_though_nobody_wrote_it(ticks: Ticks) -> None:
+def test_a_table_that_is_declared_otherwise_is_resumed_again_though_nobody_wrote_it(ticks: Ticks) -> None:
     ticks.tables = [replace(TABLES[0], maintenance=Maintenance(without=list(Level)))]
     ticks.crafted(TABLES[0], files=12)
     assert not ticks.tick()
@@ -217,7 +217,7 @@ def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:
     assert tables(only(ticks.tick(900))) == ["demo.a"]
 
 
-def test_what_waits_is_planned_together_with_what_is_due(ticks: Ticks) -> None:
+def test_what_waits_is_resumed_together_with_what_is_due(ticks: Ticks) -> None:
     """The first table is old enough by then, and not due before a quarter of an hour after its look."""
     ticks.crafted(TABLES[0], files=12)
     ticks.now = time.time()
