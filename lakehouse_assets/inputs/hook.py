@@ -185,7 +185,7 @@ def ui_metadata(
     )
     more = f"\n\nand {len(pins) - SHOWN} more" if len(pins) > SHOWN else ""
     text = markdown_table(("table", "snapshot", "committed", "by run", "read"), rows) + more
-    of_others = {pin.name: str(pin.snapshot_id) for pin in pins if pin.table not in table.dep_names}
+    of_others = {pin.name: str(pin.snapshot_id) for pin in pins if pin.name not in table.dep_names}
     of_deps = {pin.name: str(pin.snapshot_id) for pin in pins if pin.name in table.dep_names}
     by_kind = {READS: of_others, PINNED: of_deps}
     return {"inputs": dg.MetadataValue.md(text)} | {kind: found for kind, found in by_kind.items() if found}

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import audit, own_commits
 from lakehouse_assets.commit.evolution import Evolution
+from lakehouse_assets.commit.expire import oldest_first
 from lakehouse_assets.commit.owner import other_owner, read_mark
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
@@ -213,7 +214,7 @@ class TableRun(Run):
     def _publish(self, lock: TableLock) -> Published:
         staged = self.staged
         if not staged.chunks:
-            return report.log_published(self, Published(max(self.staging.earlier.items())[1], repeated=True))
+            return report.log_published(self, Published(self._newest_published(), repeated=True))
         parts = [self.staging.evolution, *(part for hook in self.hooks for part in hook.parts(self, staged))]
         if self.strategy.merge or any(part.reads_table for part in parts):
             lock.wait_for_others()
@@ -225,6 +226,11 @@ class TableRun(Run):
             parts,
         )
         return report.log_published(self, published)
+
+    def _newest_published(self) -> int:
+        """Parts of the run may have been published one after another, in any order."""
+        order = [snapshot.snapshot_id for snapshot in oldest_first(self.staged.table.metadata)]
+        return max(self.staging.earlier.values(), key=lambda one: order.index(one) if one in order else -1)
 
     def _shown(self) -> Shown:
         """Raises nothing: the rows are published, and a run that failed now would be requested again forever."""

@@ -99,6 +99,27 @@ def test_a_run_that_is_resumed_after_its_commit_still_says_which_columns_it_chan
     assert event.materialization.metadata["schema_change"].value == "- column text: none → string"
 
 
+def test_a_run_that_was_published_in_parts_names_the_newest_of_them(
+    lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise RuntimeError("it dies before it has reported")
+
+    table = tiny(publish_others=True, partitions_per_worker=1)
+    (lake.settings.home / "fail").write_text(FIRST)
+    first = lake.run(table, FIRST, SECOND)
+    assert not first.success
+    (lake.settings.home / "fail").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "add_metadata", dies)
+        died = lake.run(table, FIRST, SECOND, tags=from_failure(first.run_id))
+    assert not died.success
+    resumed = lake.run(table, FIRST, SECOND, tags=from_failure(died.run_id))
+    head = lake.table(table).current_snapshot().snapshot_id
+    told = {e.materialization.metadata["snapshot_id"].value for e in resumed.get_asset_materialization_events()}
+    assert told == {str(head)}
+
+
 def test_what_failed_at_first_and_was_staged_then_has_succeeded(
     lake: FaultyLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
