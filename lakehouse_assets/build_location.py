@@ -22,12 +22,12 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 def code_location(
-    *domains: Domain, resources: Mapping[str, Any] | None = None, extensions: Sequence[Extension] = EXTENSIONS
+    *domains: Domain, resources: Mapping[str, Any] | None = None, extensions: Sequence[Extension] = ()
 ) -> dg.Definitions:
     """Builds the definitions of a code location for this environment.
 
     resources: Dagster resources for the domains' own assets, by key; ``lakehouse`` and ``pyspark`` replace the default
-    ones. extensions: features that take part in runs and add definitions; to add one, pass ``[*EXTENSIONS, yours]``.
+    ones. extensions: features of yours that take part in runs and add definitions, after this library's own.
     Raises SettingsError for an invalid environment, DeclarationError for invalid declarations.
 
     Examples:
@@ -37,6 +37,7 @@ def code_location(
         >>> sorted(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys())
         ['shop/orders']
     """
+    extensions = [*EXTENSIONS, *extensions]
     settings = location_settings(domains, extensions)
     parts = [domain.definitions(settings, extensions) for domain in domains]
     defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources, extensions))

@@ -22,7 +22,14 @@ class BadRunTag(LakehouseError, ValueError):
 
 
 class StageAgain(PublishRefused):
-    """Others changed what the staged rows depend on: they must be staged again, on the current table."""
+    """Others changed what the staged rows depend on: they must be staged again, on the current table.
+
+    inputs_moved: whether the step's inputs changed.
+    """
+
+    def __init__(self, message: str, *, inputs_moved: bool = False) -> None:
+        super().__init__(message)
+        self.inputs_moved = inputs_moved
 
 
 class RolledBack(PublishRefused):

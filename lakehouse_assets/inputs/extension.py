@@ -20,7 +20,7 @@ class Inputs(Extension):
         """Returns those of a table that reads others, and those of every table."""
         from lakehouse_assets.inputs import hook as inputs
 
-        reads = [inputs.Upstream(), inputs.Inputs()] if run.table.dep_names or run.table.reads else []
+        reads = [inputs.Upstream(), inputs.PinnedInputs()] if run.table.dep_names or run.table.reads else []
         return [*reads, inputs.Positions(), inputs.DropZoneFiles()]
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:

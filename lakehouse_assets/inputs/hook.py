@@ -21,7 +21,7 @@ from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import OwnReads
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import with_retries
-from lakehouse_assets.errors import PublishRefused
+from lakehouse_assets.errors import PublishRefused, StageAgain
 from lakehouse_assets.inputs.pins import INPUTS, gone, pin_inputs, set_tags
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.run.extension import RunHook, Shown
@@ -36,7 +36,6 @@ from lakehouse_assets.wire.work import (
     Pin,
     Position,
     ReadOn,
-    decode,
     encode,
     table_and_ref,
 )
@@ -68,13 +67,12 @@ class Upstream(RunHook):
         tags = _build_data_version_tags(dg.DataVersion(""), "", provenance, False)
         return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
 
-    def tags(self, run: Run) -> Mapping[str, str]:
+    def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns the tags of the plan."""
-        found: Mapping[str, str] = run.plan.extensions.get(self.name, {})
-        return found
+        return Shown(tags=run.plan.part(self.name, dict[str, str]) or {})
 
 
-class Inputs(RunHook):
+class PinnedInputs(RunHook):
     """The versions of the tables that a run reads, and what its step has read of their changes."""
 
     name: ClassVar[str] = "inputs"
@@ -82,6 +80,8 @@ class Inputs(RunHook):
     def __init__(self) -> None:
         self.pins: Pins = ()
         self.read_on: ReadOn | None = None
+        self.depends_on_pins = False
+        """Whether the last staging would not count with the same pins: it read the table itself, or changes."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Pins the inputs. Raises as pin_inputs()."""
@@ -99,9 +99,12 @@ class Inputs(RunHook):
                 f"inputs as they were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
             )
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
-        """Takes the pins of the plan; pins the inputs again if all is staged again."""
-        self.pins = decode(Pins, run.plan.extensions.get(self.name, [])) if number == 1 else self._pinned(run)
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
+        """Takes the pins of the plan. Pins again only if the staging would not count with these."""
+        if again is None:
+            self.pins = run.plan.part(self.name, Pins) or ()
+        elif again.inputs_moved or self.depends_on_pins:
+            self.pins = self._pinned(run)
         self.read_on = read_on_of(run.table, now.metadata, run.context.run.tags)
 
     def work(self, run: Run) -> HookWork | None:
@@ -111,8 +114,10 @@ class Inputs(RunHook):
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Names the inputs in the summary. Checks the table itself if the step has read it."""
+        own = next((pin for pin in self.pins if pin.name == run.table.identifier), None)
+        self.depends_on_pins = own is not None or bool(read_to(fork.receipt for fork in staged.forks))
         yield entry_of(self.pins)
-        if own := next((pin for pin in self.pins if pin.name == run.table.identifier), None):
+        if own:
             yield OwnReads(own.snapshot_id, run.region_of(staged.chunks), staged.forks[0].schema)
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
@@ -129,9 +134,9 @@ class Positions(RunHook):
     """None if nothing is published: an earlier process did it."""
     since: ReadOn
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Reads the positions at staging."""
-        self.since = read_on(now.metadata)
+        self.to, self.since = None, read_on(now.metadata)
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns the update of the positions."""

@@ -31,8 +31,9 @@ def first_attempts(
     """Returns the first attempt at each chunk, by ordinal."""
     table, settings = run.table, run.lakehouse.settings
     merge, run_id = run.strategy.merge, run.context.run.run_id
-    code, landing = worker_code(table.step, table.checks.values()), run.lakehouse.landing(table.domain)
-    packages = code_packages(table.step, table.checks.values())
+    hooks, checks, landing = [work.hook for work in extensions.values()], table.checks.values(), run.lakehouse.landing
+    code = worker_code(table.step, checks, hooks=hooks)
+    packages = code_packages(table.step, checks, hooks)
     # Without secrets: the worker's environment has them.
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -43,7 +44,7 @@ def first_attempts(
             step=table.step,
             token=run.plan.token,
             chunk=chunk.ordinal,
-            window=window_of(table, chunk, landing),
+            window=window_of(table, chunk, landing(table.domain)),
             fork_base=fork_base.location,
             base_snapshot_id=fork_base.snapshot_id,
             receipt=run.journal.receipt_location(chunk.ordinal),

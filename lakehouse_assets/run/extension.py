@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.commit.staged import StagedChunk
     from lakehouse_assets.declare.table import Table
     from lakehouse_assets.environment.settings import Settings
+    from lakehouse_assets.errors import StageAgain
     from lakehouse_assets.run.run import Run, Staged
     from lakehouse_assets.wire.work import HookWork
 
@@ -29,35 +30,37 @@ class Shown:
     """Metadata of each of them."""
     of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Metadata by partition key; WHOLE for a table without partitions."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of each of them."""
 
     def add(self, other: Shown) -> None:
         """Adds what another hook shows."""
         self.of_run |= other.of_run
+        self.tags |= other.tags
         for key, metadata in other.of_key.items():
             self.of_key[key] = {**self.of_key.get(key, {}), **metadata}
 
 
 class RunHook:
-    """A feature's part in one run of one table. Each method does nothing by default.
+    """A feature's part in one run of one table, in one process. Each method does nothing by default.
 
-    A run calls plan() once, then begin(), work() and parts() for each staging, then published() and shown().
+    A run calls plan() first, unless it resumes another, which has planned it. For each staging it calls begin() and
+    work(), resume() if a resumed run has chunks left, and parts() if there is something to publish; at the end
+    published() and shown(). If it fails, at any time, it calls failed(). begin(), work(), parts() and the parts may
+    raise StageAgain: then all chunks are staged again.
     """
 
     name: ClassVar[str]
-    """Names its part of the plan and of the assignments."""
+    """Names its part of the plan and of the assignments, in words that people read: "its <name> changed"."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
-        """Returns a JSON value that the plan keeps for all attempts of the run, or None. Raises PublishRefused."""
-
-    def tags(self, run: Run) -> Mapping[str, str]:
-        """Returns tags of the materializations."""
-        return {}
+        """Returns a JSON value that RunPlan.part() has in all attempts of the run, or None. Raises PublishRefused."""
 
     def resume(self, run: Run) -> None:
         """Raises PublishRefused if the run, which another one planned, can't stage its remaining chunks."""
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
-        """Looks at the table before a staging; number counts from 1. Raises PublishRefused."""
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
+        """Looks at the table before a staging. again: why the last one did not count. Raises PublishRefused."""
 
     def work(self, run: Run) -> HookWork | None:
         """Returns what the workers get. Chunks that were staged with anything else are staged again."""
@@ -67,10 +70,10 @@ class RunHook:
         return ()
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
-        """Gets the published partition keys. What it raises is logged: the rows are in the table."""
+        """Gets the published partition keys, those of earlier attempts too. What it raises is logged."""
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Gets the reason why the run fails. What it raises is logged."""
+        """Gets the reason why the run fails, perhaps before it has a plan. What it raises is logged."""
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns metadata of the published chunks. What it raises is logged."""

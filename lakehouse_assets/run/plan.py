@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from hashlib import sha256
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 import dagster as dg
@@ -23,10 +23,7 @@ from lakehouse_assets.errors import ForeignVersion, PublishRefused
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import read_json
-from lakehouse_assets.wire.work import Durable
-
-if TYPE_CHECKING:
-    pass
+from lakehouse_assets.wire.work import Durable, decode
 
 ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
 
@@ -57,6 +54,21 @@ class RunPlan(Durable):
     def keys(self) -> tuple[str, ...]:
         """All partition keys, in order; empty for a table without partitions."""
         return tuple(key for chunk in self.chunks for key in chunk.keys)
+
+    def part(self, name: str, kind: Any) -> Any:
+        """Returns what a hook planned, as a value of this type; None if it planned nothing.
+
+        Raises ForeignVersion for a part that this code can't read.
+        """
+        if (found := self.extensions.get(name)) is None:
+            return None
+        try:
+            return decode(kind, found)
+        except ValueError as error:
+            raise ForeignVersion(
+                f"the plan of the run {self.token} has for {name} what this code can't read: {error}. Nothing was "
+                f"staged or published. {ANEW}; or resume the run with the code that planned it"
+            ) from None
 
     @property
     def made_ms(self) -> int:

@@ -265,8 +265,8 @@ def log_published(run: Run, published: Published) -> Published:
     return published
 
 
-def materialized(run: Run, shown: Shown, tags: Mapping[str, str]) -> Iterator[dg.MaterializeResult[None]]:
-    """Yields the materialization of a published run, with these tags.
+def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]:
+    """Yields the materialization of a published run.
 
     Raises Failure if some chunks failed, after it has logged the materializations of the others.
     """
@@ -274,7 +274,7 @@ def materialized(run: Run, shown: Shown, tags: Mapping[str, str]) -> Iterator[dg
     version = dg.DataVersion(str(run.published.snapshot_id))  # tells downstream assets that rows changed
     if table.partitions is None:
         metadata = {**shown.of_key.get(WHOLE, {}), **shown.of_run}
-        yield dg.MaterializeResult(asset_key=table.key, metadata=metadata, data_version=version, tags=tags)
+        yield dg.MaterializeResult(asset_key=table.key, metadata=metadata, data_version=version, tags=shown.tags)
         return
     failed = {key for failure in results.failures for key in failure.chunk.keys}
     # Both by key, in this order: the UI would show a result's metadata before a key's.
@@ -282,14 +282,14 @@ def materialized(run: Run, shown: Shown, tags: Mapping[str, str]) -> Iterator[dg
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
         # The tags that Dagster gives to results.
-        made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **tags}
+        made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **shown.tags}
         for key, metadata in by_key.items():
             context.log_event(dg.AssetMaterialization(table.key, partition=key, metadata=metadata, tags=made_by))
         published_text = f"The other {len(by_key)} partitions are published"
         advice = advice_after(results.failures, added=table.write_mode.adds_again)
         raise staging_failure(table.identifier, published_text, advice, results)
     add_metadata(context, table.key, by_key)
-    yield dg.MaterializeResult(asset_key=table.key, data_version=version, tags=tags)
+    yield dg.MaterializeResult(asset_key=table.key, data_version=version, tags=shown.tags)
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
@@ -337,7 +337,7 @@ def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:
         parts = Assignment.from_json(attempts[receipt.chunk].payload).parts
-        changed = (name for name, part in parts.items() if receipt.parts.get(name) != part)
+        changed = (name for name in {**parts, **receipt.parts} if receipt.parts.get(name) != parts.get(name))
         if first := next(changed, None):  # none if its worker wrote the receipt only now
             chunks[first].append(receipt.chunk)
     for changed_part, ordinals in chunks.items():

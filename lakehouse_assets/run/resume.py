@@ -21,7 +21,7 @@ from lakehouse_assets.commit import tokens
 from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.tokens import KEEP, RESUMABLE, RunToken
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import PublishRefused, RolledBack
+from lakehouse_assets.errors import PublishRefused, RolledBack, StageAgain
 from lakehouse_assets.run.extension import RunHook
 from lakehouse_assets.run.in_flight import Keys, keys_of_run, meet
 from lakehouse_assets.run.plan import Plans, published_chunks
@@ -80,7 +80,7 @@ class AppendOnce(RunHook, CommitPart):
     def __init__(self, run: Run) -> None:
         self.run = run
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Raises as refuse()."""
         self.refuse(now)
 

@@ -29,8 +29,6 @@ from lakehouse_assets.run.resource import Lakehouse
 class Staging:
     """The table at the start of a staging, and what follows from it."""
 
-    number: int
-    """From 1."""
     evolution: Evolution
     earlier: Mapping[int, int]
     """Chunks already published with this token → snapshot."""

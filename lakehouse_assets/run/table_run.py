@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
@@ -39,6 +40,7 @@ from lakehouse_assets.run.plan import (
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.run.resume import AppendOnce, refuse_forgotten, run_token
 from lakehouse_assets.run.run import Run, Staged, Staging
+from lakehouse_assets.run.run_tags import RunTags
 from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause
 
@@ -57,10 +59,13 @@ def materialize(
     Before the plan is read or written, only a missing table is created. Raises Failure if a person must act,
     UnknownPartitions for keys that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
     """
+    RunTags.of(context.run.tags)  # refuses unknown values
     token = run_token(table.identifier, context.instance, context.run)
     run = TableRun(context, table, lakehouse, token, asked_keys(context, table))
     of_core = [report.RunFacts(), *([AppendOnce(run)] if table.write_mode.adds_again else [])]
     run.hooks = [*of_core, *(hook for extension in extensions for hook in extension.hooks(run))]
+    if len({hook.name for hook in run.hooks}) < len(run.hooks):
+        raise ValueError(f"two extensions have hooks of one name, of {', '.join(hook.name for hook in run.hooks)}")
     try:
         yield from run.events()
     except Exception as error:
@@ -102,8 +107,7 @@ class TableRun(Run):
             self.tell("published", lambda hook: hook.published(self, keys))
             if self.launcher.durable:
                 drive.settle()  # a worker's bill is known only at its end
-            tags = {name: tag for hook in self.hooks for name, tag in hook.tags(self).items()}
-            yield from report.materialized(self, self._shown(), tags)
+            yield from report.materialized(self, self._shown())
 
     def _evolution(self) -> Evolution:
         """Opens or creates the table, and decides which changes the run makes besides its rows."""
@@ -111,19 +115,18 @@ class TableRun(Run):
 
     def _planned(self, now: TableMetadata) -> RunPlan:
         refuse_unplanned_parts(self.table.identifier, now, self.token.text)
-        made_at = datetime.now(UTC)  # before what hooks read
-        parts = ((hook.name, hook.plan(self, now)) for hook in self.hooks)
+        parts = {hook.name: part for hook in self.hooks if (part := hook.plan(self, now)) is not None}
         plan = RunPlan(
             token=self.token.text,
             run_id=self.context.run.run_id,
-            made_at=made_at,
+            made_at=datetime.now(UTC),
             table_uuid=now.table_uuid,
             snapshot_id=now.current_snapshot_id,
             columns=tuple(now.schema().column_names),
             write_mode=repr(self.table.write_mode),
             code_version=self.table.code_version,
             chunks=tuple(plan_chunks(self.table, self.keys)),
-            extensions={name: part for name, part in parts if part is not None},
+            extensions=json.loads(json.dumps(parts)),  # as a resumed run reads them
         )
         self.plans.write(plan)
         return plan
@@ -131,18 +134,21 @@ class TableRun(Run):
     def _land(self, drive: Drive, evolution: Evolution) -> Generator[dg.AssetCheckResult, None, None]:
         """Stages, audits and publishes; again if others changed meanwhile what the rows depend on."""
         with closing(TableLock(self.context, self.table.identifier)) as lock:
+            again: StageAgain | None = None
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
                     lock.take()
+                if again:
+                    evolution = self._evolution()  # after the wait: others have committed meanwhile
                 try:
-                    self.staging = self._begin(evolution, number)
+                    self.staging = self._begin(evolution, again)
                     self._stage(drive)
                     self.staged = self._staged()
                     check = self._audit()
                     if self.findings:
                         yield check
                         raise report.audit_failure(self.table, self.keys, self.findings)
-                    self.published = self._publish(lock)
+                    yield from self._publish_audited(check, lock, is_last=number == STAGINGS)
                 except StageAgain as why:
                     if number == STAGINGS:
                         raise StageAgain(
@@ -151,26 +157,40 @@ class TableRun(Run):
                         ) from why
                     self.context.log.info(f"{why}. Everything is staged again, on the tables as they are now")
                     self.results.forget_chunks()
-                    evolution = self._evolution()
-                    continue
-                yield check  # only now: Dagster accepts one result of a check
-                return
+                    again = why
+                else:
+                    return
 
-    def _begin(self, evolution: Evolution, number: int) -> Staging:
-        """Raises PublishRefused if the run may not write, and as RunHook.begin()."""
+    def _publish_audited(
+        self, check: dg.AssetCheckResult, lock: TableLock, *, is_last: bool
+    ) -> Iterator[dg.AssetCheckResult]:
+        """Yields the audit's result once: Dagster accepts one result of a check, and this may be staged again."""
+        try:
+            self.published = self._publish(lock)
+        except Exception as error:
+            if is_last or not isinstance(error, StageAgain):
+                yield check
+            raise
+        yield check
+
+    def _begin(self, evolution: Evolution, again: StageAgain | None) -> Staging:
+        """Begins a staging. again: why the last one did not count.
+
+        Raises PublishRefused if the run may not write, and as RunHook.begin().
+        """
         table, plan, now = self.table, self.plan, evolution.found
         evolution.refuse_to_drop_others(plan.columns)
         refuse_forgotten(table.identifier, now.metadata, self.token, self.context.run)
         earlier = published_chunks(table.identifier, now.metadata, plan)
-        if number == 1:
+        if again is None:
             self._warn_of_another_owner(now)
         for hook in self.hooks:
-            hook.begin(self, now, number)
-        may_go_on = self.is_resumed and number == 1 and self.strategy.merge
+            hook.begin(self, now, again)
+        may_go_on = self.is_resumed and again is None and self.strategy.merge
         staged_on = self.journal.staged_on(chunk.ordinal for chunk in plan.chunks) if may_go_on else None
         base = self.strategy.fork(evolution.target, plan.token, plan.made_ms, staged_on)
         work = {hook.name: told for hook in self.hooks if (told := hook.work(self))}
-        return Staging(number, evolution, earlier, first_attempts(self, base, evolution, work))
+        return Staging(evolution, earlier, first_attempts(self, base, evolution, work))
 
     def _warn_of_another_owner(self, now: IcebergTable) -> None:
         with suppress(OSError):  # some storages deny requests for missing files
@@ -187,7 +207,8 @@ class TableRun(Run):
                 hook.resume(self)
         drive.run(left, staging.attempts, keep_on=table.publish_others)
         if moved := [failure.message for failure in results.failures if failure.cause is Cause.MOVED]:
-            raise StageAgain(f"table {table.identifier}: {moved[0]}, where its workers read inputs as they are")
+            text = f"table {table.identifier}: {moved[0]}, where its workers read inputs as they are"
+            raise StageAgain(text, inputs_moved=True)
         if results.failures and not (table.publish_others and (staging.earlier or results.receipts)):
             advice = report.advice_after(results.failures, added=False)
             raise report.staging_failure(table.identifier, "Nothing was published", advice, results)
@@ -215,7 +236,9 @@ class TableRun(Run):
         staged = self.staged
         if not staged.chunks:
             return report.log_published(self, Published(self._newest_published(), repeated=True))
-        parts = [self.staging.evolution, *(part for hook in self.hooks for part in hook.parts(self, staged))]
+        # The hook that looked first judges last: by then the others have refused.
+        of_hooks = (part for hook in reversed(self.hooks) for part in hook.parts(self, staged))
+        parts = [self.staging.evolution, *of_hooks]
         if self.strategy.merge or any(part.reads_table for part in parts):
             lock.wait_for_others()
         published = publish(
@@ -237,7 +260,10 @@ class TableRun(Run):
         forks = [*self.staged.forks, *self._forks_published_earlier()]
         all_shown = Shown({"snapshot_id": str(self.published.snapshot_id)})
         for hook, found in self.tell("what it shows", lambda hook: hook.shown(self, forks)):
-            all_shown.add(Shown({"not_shown": f"{hook.name}: {found!r}"}) if isinstance(found, Exception) else found)
+            if isinstance(found, Exception):
+                before = all_shown.of_run.get("not_shown", "")
+                found = Shown({"not_shown": f"{before}; {hook.name}: {found!r}".removeprefix("; ")})
+            all_shown.add(found)
         return all_shown
 
     def _forks_published_earlier(self) -> list[StagedChunk]:

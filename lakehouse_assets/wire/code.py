@@ -33,7 +33,7 @@ PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
 
 
 def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
-    """Returns the source of all that the function ``module:function`` reaches in this project, in a fixed order.
+    """Returns the source of all that a function, ``module:function``, or a ``module`` reaches in this project.
 
     Of its own module: the function, what it names, what that names in turn, and what may have an effect at import
     (calls, compound statements, classes, decorated functions, unused imports). Of project modules that these import:
@@ -76,13 +76,15 @@ class _Reach:
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()
-        self.pending: list[tuple[str, str]] = [(self.root, self.function)]  # names to follow; "*" for all of a module
+        self.pending: list[tuple[str, str]] = [
+            (self.root, self.function or "*")
+        ]  # names to follow; "*" for all of a module
 
     def text(self) -> str:
         if not self.load(self.root):
             raise ImportError(f"there is no module {self.root} with a source")
         functions = {name for statement in self.modules[self.root] if statement.is_function for name in statement.binds}
-        if self.function not in functions:
+        if self.function and self.function not in functions:
             raise ImportError(f"{self.root} has no function {self.function!r}; it has {sorted(functions)}")
         while self.pending:
             self._follow(*self.pending.pop())
@@ -377,18 +379,29 @@ def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str
     return _digest(*texts)
 
 
-def code_packages(step: str, checks: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the top-level packages that a table's worker needs, sorted."""
-    return tuple(sorted(set[str]().union(*(declared.packages() for declared in _steps(step, checks)))))
+def code_packages(step: str, checks: Iterable[str] = (), hooks: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the top-level packages that a table's worker needs besides this library, sorted.
+
+    hooks: of extensions, ``module:class``.
+    """
+    of_step = (declared.packages() for declared in _steps(step, checks))
+    of_hooks = (reached_packages(hook.partition(":")[0]) for hook in hooks)
+    return tuple(sorted(set[str]().union(*of_step, *of_hooks)))
 
 
 def _steps(step: str, checks: Iterable[str]) -> list[Step]:
     return [step_of(step), *(PythonStep(check) for check in sorted(checks) if FUNCTION.fullmatch(check))]
 
 
-def worker_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:
-    """Returns a hash of declared_code() and of the worker's code around it: both decide what is staged."""
-    return _digest(declared_code(step, checks, imported), reached_code(WORKER, imported))
+def worker_code(
+    step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None, hooks: Iterable[str] = ()
+) -> str:
+    """Returns a hash of declared_code() and of the worker's code around it: both decide what is staged.
+
+    hooks: of extensions, ``module:class``; the worker imports them by name.
+    """
+    of_hooks = (reached_code(hook.partition(":")[0], imported) for hook in sorted(hooks))
+    return _digest(declared_code(step, checks, imported), reached_code(WORKER, imported), *of_hooks)
 
 
 def _digest(*texts: str) -> str:

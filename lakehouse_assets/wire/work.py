@@ -331,6 +331,8 @@ class HookWork:
 class Assignment(Work):
     """All that a worker needs to stage one chunk. It is stored, so it holds no secrets."""
 
+    FORMAT: ClassVar[int] = 2
+
     table: str
     step: str
     """``module:function``."""
@@ -387,6 +389,11 @@ class Assignment(Work):
         return super().from_json(fields)
 
     @property
+    def hooks(self) -> list[str]:
+        """The hooks of extensions, as ``module:class``."""
+        return [work.hook for work in self.extensions.values()]
+
+    @property
     def parts(self) -> dict[str, str]:
         """Hashes of all that decides the rows, 16 hex digits each, by the part's name for people.
 
@@ -401,8 +408,10 @@ class Assignment(Work):
             "Spark settings": sorted(self.spark_conf.items()),
             "partitions or drop zone": (window.keys, bounds, sorted(window.dimensions.items()), window.landing),
             "table": (self.table, self.fork_base, self.base_snapshot_id),
-            **{name: json.dumps(work.told, sort_keys=True) for name, work in self.extensions.items()},
         }
+        if taken := parts.keys() & self.extensions.keys():
+            raise ValueError(f"extensions can't have the names {', '.join(sorted(taken))}: call their hooks otherwise")
+        parts |= {name: (work.hook, json.dumps(work.told, sort_keys=True)) for name, work in self.extensions.items()}
         return {name: _digest(part) for name, part in parts.items()}
 
     @property

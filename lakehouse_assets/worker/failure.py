@@ -37,7 +37,7 @@ def check_code(assignment: Assignment) -> None:
     Checked before the import of the step and at the end: so a process for one chunk has imported the run's code.
     """
     try:
-        found = worker_code(assignment.step, assignment.checks.values())
+        found = worker_code(assignment.step, assignment.checks.values(), hooks=assignment.hooks)
     except (ImportError, ValueError) as error:
         found = f"none: {error}"
     _compare(assignment, found)
@@ -47,7 +47,8 @@ def check_code(assignment: Assignment) -> None:
 def check_imported(assignment: Assignment) -> None:
     """Raises OtherCode if a shared process has imported other code than the run's. Call it right after an import."""
     if assignment.compute == SHARED_PROCESS:
-        _compare(assignment, worker_code(assignment.step, assignment.checks.values(), IMPORTED))
+        found = worker_code(assignment.step, assignment.checks.values(), IMPORTED, assignment.hooks)
+        _compare(assignment, found)
 
 
 def _compare(assignment: Assignment, found: str) -> None:
@@ -74,6 +75,8 @@ MACHINERY = (
     "site-packages/py4j/",
     "lakehouse_assets/worker/",
     "lakehouse_assets/files/",
+    "lakehouse_assets/inputs/",
+    "lakehouse_assets/extensions/",
     "lakehouse_assets/environment/launchers/",
     "importlib",
 )

@@ -37,7 +37,7 @@ class StageHook:
         self.chunk, self.told = chunk, told
 
     def offers(self) -> Mapping[str, Callable[..., DataFrame]]:
-        """Returns methods of the step's window, by name."""
+        """Returns what the step finds in ``window.offers``, by name: changes() and source_rows() call two of these."""
         return {}
 
     def reading(self) -> AbstractContextManager[None]:

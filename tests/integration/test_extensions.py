@@ -45,6 +45,6 @@ def test_a_feature_in_one_file_plans_tells_workers_commits_shows_and_keeps(lake:
     head = lake.table(TABLE).current_snapshot()
     assert {one.snapshot_id for one in lake.table(TABLE).snapshots()} == {greeted.snapshot_id, head.snapshot_id}
 
-    names = {sensor.name for sensor in code_location(Domain("demo", [TABLE]), extensions=extensions).sensors or ()}
+    names = {sensor.name for sensor in code_location(Domain("demo", [TABLE]), extensions=[Toy()]).sensors or ()}
     assert "toy" in names
     assert len(Path(toy_extension.__file__).read_text().splitlines()) < 60

@@ -74,8 +74,8 @@ def not_copied(patch: Patch) -> None:
 
 def kept_pins(patch: Patch) -> None:
     """A run that begins again, since another has read on, reads up to where it wanted to at first."""
-    pinned, kept = of_run.Inputs._pinned, dict[str, Any]()
-    patch.setattr(of_run.Inputs, "_pinned", lambda self, run: kept.setdefault(run.token.text, pinned(self, run)))
+    pinned, kept = of_run.PinnedInputs._pinned, dict[str, Any]()
+    patch.setattr(of_run.PinnedInputs, "_pinned", lambda self, run: kept.setdefault(run.token.text, pinned(self, run)))
 
 
 def appends_only(patch: Patch) -> None:

@@ -24,10 +24,10 @@ class Greeting(RunHook):
         return f"hello {run.table.identifier}"
 
     def work(self, run: Any) -> HookWork:
-        return HookWork("tests.support.toy_extension:Greeted", run.plan.extensions[self.name])
+        return HookWork("tests.support.toy_extension:Greeted", run.plan.part(self.name, str))
 
     def parts(self, run: Any, staged: Any) -> Iterable[CommitPart]:
-        return [SummaryEntries({"toy.greeting": run.plan.extensions[self.name]})]
+        return [SummaryEntries({"toy.greeting": run.plan.part(self.name, str)})]
 
     def shown(self, run: Any, forks: Sequence[Any]) -> Shown:
         return Shown({"greeted": " and ".join(fork.receipt.extensions[self.name]["greeted"] for fork in forks)})

@@ -15,7 +15,7 @@ from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.tokens import runs_since
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.errors import ForeignVersion
+from lakehouse_assets.errors import ForeignVersion, StageAgain
 from lakehouse_assets.extensions.queue.inbox import (
     Failed,
     Inbox,
@@ -30,7 +30,7 @@ from lakehouse_assets.run.extension import RunHook, Shown
 from lakehouse_assets.run.plan import Plans, RunPlan
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import read_json
-from lakehouse_assets.wire.work import decode, encode
+from lakehouse_assets.wire.work import encode
 
 if TYPE_CHECKING:
     from lakehouse_assets.run.run import Run, Staged
@@ -58,10 +58,10 @@ class QueueRecords:
         """Returns what a run covers; None without a readable plan. Raises OSError."""
         try:
             plan = self.plans.find(token)
+            return covered(plan, self.plans.table) if plan else None
         except ForeignVersion as error:
             logger.warning("%s", error)
             return None
-        return covered(plan, self.plans.table) if plan else None
 
     def keys_of(self, token: str) -> Collection[str] | None:
         """Returns a run's partitions, as covers()."""
@@ -82,7 +82,7 @@ class QueueRecords:
 
 def covered(plan: RunPlan, table: str) -> RunMessages:
     """Returns the part of the inbox that a plan covers."""
-    found = decode(Covered, plan.extensions.get(RunQueue.name, {}))
+    found = plan.part(RunQueue.name, Covered) or {}
     return RunMessages(table, plan.token, tuple(parts_of(plan.keys)), found, plan.snapshot_id, plan.made_ms)
 
 
@@ -90,6 +90,7 @@ class RunQueue(RunHook):
     """One run's part in the inbox."""
 
     name: ClassVar[str] = "covers"
+    """As plans of version 1 have it."""
 
     def __init__(self, run: Run) -> None:
         self._inbox, self._records = inbox_of(run.lakehouse), QueueRecords(run.plans)
@@ -104,9 +105,9 @@ class RunQueue(RunHook):
             return None
         return encode(Covered, waiting_for(self._inbox, run.table.identifier, parts_of(run.keys)))
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Takes what the run covers from its plan."""
-        if number > 1:
+        if again:
             return
         covers = covered(run.plan, run.table.identifier)
         self._run = RunInbox(self._inbox, covers, self._records.keys_of)

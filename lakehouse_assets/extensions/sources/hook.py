@@ -11,7 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.declare.table import Table
-from lakehouse_assets.errors import PublishRefused, SourceLost
+from lakehouse_assets.errors import PublishRefused, SourceLost, StageAgain
 from lakehouse_assets.extensions.sources.kafka import KafkaTopic
 from lakehouse_assets.extensions.sources.postgres import PostgresTable
 from lakehouse_assets.extensions.sources.source_range import SourceRange, offsets
@@ -19,7 +19,7 @@ from lakehouse_assets.inputs.hook import read_on_of, read_to
 from lakehouse_assets.run.extension import RunHook, Shown
 from lakehouse_assets.run.run_tags import ACCEPT_LOSS, READ_ALL, RunTags
 from lakehouse_assets.step.window import MOVE
-from lakehouse_assets.wire.work import HookWork, ReadOn, decode, encode
+from lakehouse_assets.wire.work import HookWork, ReadOn, encode
 
 if TYPE_CHECKING:
     from lakehouse_assets.run.run import Run
@@ -51,13 +51,13 @@ class MoveSource(RunHook):
         """Decides which rows are moved. Raises as source_range()."""
         return encode(SourceRange | None, source_range(run.table, now, run.context.run.tags))
 
-    def begin(self, run: Run, now: IcebergTable, number: int) -> None:
+    def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Takes the range of the plan; decides again if all is staged again."""
         self.known = read_on_of(run.table, now.metadata, run.context.run.tags)
-        if number > 1:
+        if again:
             self.range = source_range(run.table, now.metadata, run.context.run.tags)
-        elif planned := run.plan.extensions.get(self.name):
-            self.range = decode(SourceRange, planned)
+        else:
+            self.range = run.plan.part(self.name, SourceRange)
 
     def work(self, run: Run) -> HookWork | None:
         """Returns the range, and the position before it."""

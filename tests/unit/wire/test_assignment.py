@@ -95,9 +95,9 @@ def test_a_field_that_this_code_does_not_know_is_refused() -> None:
         Assignment.from_json(ASSIGNMENT.to_fields() | {"uniq": ["id"]})
 
 
-@pytest.mark.parametrize("version", [{"version": 2}, {"version": None}])
+@pytest.mark.parametrize("version", [{"version": 1}, {"version": None}])
 def test_an_assignment_of_another_version_is_refused(version: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="this code reads version 1: deploy the code location and the workers"):
+    with pytest.raises(ValueError, match="this code reads version 2: deploy the code location and the workers"):
         Assignment.from_json(ASSIGNMENT.to_fields() | version)
 
 

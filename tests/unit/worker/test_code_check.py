@@ -78,3 +78,20 @@ def test_what_workers_do_not_import_is_no_part_of_their_code() -> None:
 )
 def test_what_workers_run_is_part_of_their_code(module: str) -> None:
     assert worker_code(STEP, imported={f"lakehouse_assets.{module}": RAISES + MAIN}) != worker_code(STEP)
+
+
+@pytest.mark.parametrize(
+    ("hook", "module"),
+    [
+        ("inputs.worker:ReadInputs", "inputs.worker"),
+        ("extensions.sources.worker:SourceRows", "extensions.sources.worker"),
+        ("extensions.sources.worker:SourceRows", "extensions.sources.values"),
+        ("extensions.sources.worker:SourceRows", "extensions.sources.postgres"),
+        ("extensions.sources.worker:SourceRows", "declare.row_source"),
+    ],
+)
+def test_so_is_what_the_hooks_of_extensions_run(hook: str, module: str) -> None:
+    """The worker imports them by name."""
+    hooks, edited = [f"lakehouse_assets.{hook}"], {f"lakehouse_assets.{module}": RAISES + MAIN}
+    assert worker_code(STEP, imported=edited, hooks=hooks) != worker_code(STEP, hooks=hooks)
+    assert worker_code(STEP, imported=edited) == worker_code(STEP)
