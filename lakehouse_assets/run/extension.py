@@ -1,4 +1,4 @@
-"""What a feature may add to a code location and to a table's run. The core calls it and knows no feature by name."""
+"""What a feature may add to a code location and to a table's run; the core knows no feature by name."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Shown:
     """What Dagster's UI shows of a run's materializations."""
 
     of_run: dict[str, Any] = field(default_factory=dict)
-    """Metadata of each of them."""
     of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Metadata by partition key; WHOLE for a table without partitions."""
+    """By partition key; WHOLE for a table without partitions."""
 
     def add(self, other: Shown) -> None:
         """Adds what another hook shows."""
@@ -44,33 +43,33 @@ class RunHook:
     """
 
     name: ClassVar[str]
-    """Names its part of the plan and of the assignments."""
+    """Its key in the plan and in assignments."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
-        """Returns a JSON value that the plan keeps for all attempts of the run, or None. Raises PublishRefused."""
+        """Returns a JSON value that the plan keeps for all attempts, or None. Raises PublishRefused."""
 
     def tags(self, run: Run) -> Mapping[str, str]:
         """Returns tags of the materializations."""
         return {}
 
     def resume(self, run: Run) -> None:
-        """Raises PublishRefused if the run, which another one planned, can't stage its remaining chunks."""
+        """Raises PublishRefused if a resumed run can't stage its remaining chunks."""
 
     def begin(self, run: Run, now: IcebergTable, number: int) -> None:
-        """Looks at the table before a staging; number counts from 1. Raises PublishRefused."""
+        """Called before a staging; number counts from 1. Raises PublishRefused."""
 
     def work(self, run: Run) -> HookWork | None:
-        """Returns what the workers get. Chunks that were staged with anything else are staged again."""
+        """Returns what the workers get. Chunks staged with anything else are staged again."""
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns what the commit carries."""
         return ()
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
-        """Gets the published partition keys. What it raises is logged: the rows are in the table."""
+        """Gets the published keys. What it raises is logged: the rows are in the table."""
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Gets the reason why the run fails. What it raises is logged."""
+        """Gets the error of a failed run. What it raises is logged."""
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns metadata of the published chunks. What it raises is logged."""
@@ -101,17 +100,17 @@ class Extension:
     """A feature that plugs into tables and code locations. Each method does nothing by default."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns its hooks in one run, in the order in which they are called."""
+        """Returns its hooks in one run, in calling order."""
         return ()
 
     def problems(self, tables: Sequence[Table]) -> Iterable[str]:
-        """Returns a sentence for each declaration that can't work beside the others."""
+        """Returns a sentence for each declaration that can't work with the others."""
         return ()
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
-        """Returns snapshots of a table that must not expire. Raises LakehouseError if they are unknown.
+        """Returns the snapshots that must not expire. Raises LakehouseError if they are unknown.
 
-        Snapshots that a tag or branch names are kept anyway.
+        Tags and branches keep theirs anyway.
         """
         return ()
 

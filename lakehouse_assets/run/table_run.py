@@ -42,7 +42,7 @@ from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
-"""The most stagings of a run that others disturb; and how many without the table's lock."""
+"""The most stagings of a disturbed run; and how many without the table's lock."""
 
 Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 T = TypeVar("T")
@@ -53,8 +53,8 @@ def materialize(
 ) -> Events:
     """Runs a table's asset: yields the audit's result, then the materialization.
 
-    Before the plan is read or written, only a missing table is created. Raises Failure if a person must act,
-    UnknownPartitions for keys that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
+    Before the plan, it only creates a missing table. Raises Failure if a person must act, UnknownPartitions for keys
+    that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
     """
     token = run_token(table.identifier, context.instance, context.run)
     run = TableRun(context, table, lakehouse, token, asked_keys(context, table))
@@ -69,12 +69,12 @@ def materialize(
 
 
 class TableRun(Run):
-    """One run of a table's asset, step by step."""
+    """The steps of a run."""
 
     hooks: Sequence[RunHook] = ()
 
     def tell(self, what: str, call: Callable[[RunHook], T]) -> list[tuple[RunHook, T | Exception]]:
-        """Calls each hook. Logs what it raises: nothing here may fail the run."""
+        """Calls each hook, and logs what it raises: nothing here may fail the run."""
         found: list[tuple[RunHook, T | Exception]] = []
         for hook in self.hooks:
             try:
@@ -103,7 +103,6 @@ class TableRun(Run):
             yield from report.materialized(self, self._shown(), tags)
 
     def _evolution(self) -> Evolution:
-        """Opens or creates the table, and decides which changes the run makes besides its rows."""
         return Evolution.of(self.table, with_retries(lambda: open_target(self.lakehouse.catalog(), self.table)))
 
     def _planned(self, now: TableMetadata) -> RunPlan:
@@ -126,7 +125,7 @@ class TableRun(Run):
         return plan
 
     def _land(self, drive: Drive, evolution: Evolution) -> Generator[dg.AssetCheckResult, None, None]:
-        """Stages, audits and publishes; again if others changed meanwhile what the rows depend on."""
+        """Stages again if others changed what the rows depend on."""
         with closing(TableLock(self.context, self.table.identifier)) as lock:
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
@@ -154,7 +153,6 @@ class TableRun(Run):
                 return
 
     def _begin(self, evolution: Evolution, number: int) -> Staging:
-        """Raises PublishRefused if the run may not write, and as RunHook.begin()."""
         table, plan, now = self.table, self.plan, evolution.found
         evolution.refuse_to_drop_others(plan.columns)
         refuse_forgotten(table.identifier, now.metadata, self.token, self.context.run)
@@ -175,7 +173,7 @@ class TableRun(Run):
                 self.context.log.warning(found)
 
     def _stage(self, drive: Drive) -> None:
-        """Raises Failure if any chunk failed and the others may not go on."""
+        """Raises Failure if a chunk failed and the others may not go on."""
         table, chunks, results, staging = self.table, self.plan.chunks, self.results, self.staging
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         report.log_beginning(self, left)
@@ -193,7 +191,6 @@ class TableRun(Run):
         report.report_progress(self, results)
 
     def _staged(self) -> Staged:
-        """Raises as read_all()."""
         now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
         ready = self.results.receipts.keys() - self.staging.earlier.keys()
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
@@ -228,7 +225,7 @@ class TableRun(Run):
         return report.log_published(self, published)
 
     def _shown(self) -> Shown:
-        """Raises nothing: the rows are published, and a run that failed now would be requested again forever."""
+        """Raises nothing: the rows are published, and Dagster would request a failed run again forever."""
         forks = [*self.staged.forks, *self._forks_published_earlier()]
         all_shown = Shown({"snapshot_id": str(self.published.snapshot_id)})
         for hook, found in self.tell("what it shows", lambda hook: hook.shown(self, forks)):
