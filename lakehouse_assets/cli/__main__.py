@@ -29,26 +29,22 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "lakehouse_assets.cli.doctor",
     "ui": "lakehouse_assets.cli.ui",
 }
-"""Command → the module that has it under its name.
-
-``--help`` and shell completion import them: what is slow, such as Dagster and PyArrow, is imported inside of commands,
-after all checks.
-"""
+"""Command → the module that has it under its name. As ``--help`` and shell completion import all, commands import slow
+modules, such as Dagster and PyArrow, inside, after all checks."""
 INTERRUPTED = 130
 REPORTS = ("columns", "doctor", "plan", "source", "trace")
-"""Commands whose purpose is their output."""
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 
 class Commands(click.Group):
-    """Imports a command when it is asked for, and turns its errors into a message and an exit status."""
+    """Imports a command on demand, and turns its errors into a message and an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As COMMANDS orders them."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns None for an unknown name."""
+        """Returns a command, if known."""
         module = COMMANDS.get(cmd_name)
         return getattr(import_module(module), cmd_name) if module else None
 
@@ -89,7 +85,7 @@ def lakehouse() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns its exit status, 2 for wrong arguments.
 
-    Unwritable output interrupts nothing; it is an error only of a command in REPORTS.
+    Unwritable output is an error only of a command in REPORTS.
     """
     use_unfailing_streams()
     given = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]

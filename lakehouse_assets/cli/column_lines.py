@@ -1,4 +1,4 @@
-"""Writes the ``column(…)`` lines and the reader's call for a file, or the lines for a table."""
+"""Writes the ``column(…)`` lines and reader's call for a file, or a table's lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakehouse_assets.type_text import type_text
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
 KEY_IN_NAME = re.compile(r"\d{4}-\d{2}(-\d{2}([-T]\d{2}:?\d{2})?)?")
-"""The partition key in a file's path: a month, a day or an hour."""
+"""The partition key in a path: a month, a day or an hour."""
 LINE_LENGTH = 100
 
 
@@ -38,15 +38,14 @@ class Found:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ from the reader's defaults, except ``files``."""
     remarks: Sequence[str] = ()
-    """Sentences on what the file does not tell."""
+    """Sentences on what the file hides."""
     folder: str = ""
-    """The folder's name below the drop zone."""
     files: str = ""
-    """The pattern of file names, unless it is the default."""
+    """The file names' pattern, unless the default."""
     required: Sequence[str] = ()
     """The columns that the file declares non-null."""
     name: str = ""
-    """The name to request, without a key in the file's name."""
+    """The name to request, without a key."""
 
     @property
     def text(self) -> str:
@@ -82,7 +81,7 @@ class Found:
 def look_at(path: Path) -> Found:
     """Returns the columns of a CSV, JSON or Parquet file, plain or compressed, and how to read it.
 
-    Raises LakehouseError for a file that is unreadable or has an unsupported type, and OSError.
+    Raises LakehouseError for an unreadable file or unsupported type, and OSError.
     """
     path = path.absolute()
     with path.open("rb") as file:
@@ -113,7 +112,7 @@ def look_at(path: Path) -> Found:
 
 
 def lines_for_table(identifier: str, settings: Settings) -> str:
-    """Returns the lines for a table of the catalog ``lake``. Raises LakehouseError if there is none."""
+    """Returns the lines for a table of ``lake``. Raises LakehouseError if there is none."""
     try:
         columns = load_lake(settings).load_table(identifier).schema().fields
     except (NoSuchTableError, NoSuchNamespaceError, ValueError) as error:

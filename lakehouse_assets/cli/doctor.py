@@ -45,7 +45,7 @@ LEAST_FREE = 2**30
 
 @dataclass(frozen=True)
 class Probe:
-    """One thing that a run needs."""
+    """Something that runs need."""
 
     what: str
     """Such as ``read s3://lake/landing``."""
@@ -71,7 +71,7 @@ def doctor(tables: tuple[str, ...]) -> int:
 def diagnose(settings: Settings, tables: Sequence[str]) -> int:
     """Prints all outcomes. Returns 0 if nothing is missing, else 1.
 
-    tables: to look up in the catalog; they need not exist. Without any, it lists namespaces.
+    tables: to look up; they need not exist. Without any, it lists namespaces.
     """
     from lakehouse_assets.cli.terminal import table
 
@@ -84,7 +84,7 @@ def diagnose(settings: Settings, tables: Sequence[str]) -> int:
 
 
 def outcome(probe: Probe) -> str:
-    """Returns ``ok``, or a sentence on what is missing."""
+    """Returns ``ok``, or what is missing."""
     try:
         probe.attempt()
     except Exception as error:
@@ -104,7 +104,7 @@ def outcome(probe: Probe) -> str:
 
 
 def probes(settings: Settings, tables: Sequence[str]) -> Iterator[Probe]:
-    """Yields what runs need with these settings."""
+    """Yields what runs need."""
     if not all(compute.remote for compute in settings.computes.values()):
         yield from _of_machine(settings)
     for identifier in tables:
@@ -219,7 +219,6 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 
 
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
-    """Yields what the job lakehouse_redrive needs."""
     sqs = client("sqs", attempts=2)
     receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
     name = queue.dead_letters.rpartition("/")[2]

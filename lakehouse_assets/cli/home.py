@@ -1,6 +1,6 @@
 """Checks and prepares a writable home, Java and Spark's jars.
 
-Imports no Dagster, which takes seconds, so that problems are reported at once.
+Imports no Dagster, which takes seconds: problems are reported at once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def setup() -> None:
 
 
 def in_use(settings: Settings) -> Settings:
-    """Returns the settings of the running command, by which its errors are explained."""
+    """Returns the running command's settings, which explain its errors."""
     click.get_current_context().find_root().obj = settings
     return settings
 
 
 def ready() -> Settings:
-    """Enters the project and prepares its home; from here on SIGTERM ends the command as Ctrl-C does.
+    """Enters the project and prepares its home; then SIGTERM ends the command as Ctrl-C does.
 
     Raises as enter_project(), read_settings() and prepare().
     """
@@ -58,7 +58,7 @@ def ready() -> Settings:
 def prepare(settings: Settings) -> None:
     """Prepares the home, and points this process's environment to it.
 
-    Raises SettingsError if the home or a database in it is not writable, SetupError without Java or Spark's jars.
+    Raises SettingsError if the home or its database is not writable, SetupError without Java or Spark's jars.
     """
     make_writable(settings.home, settings)
     check_databases(settings.home)

@@ -1,4 +1,4 @@
-"""Opens the Dagster instance, limits its pools and cleans up after dead runs."""
+"""Opens the Dagster instance, limits its pools and reaps dead runs."""
 
 from __future__ import annotations
 

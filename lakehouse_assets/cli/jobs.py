@@ -1,4 +1,4 @@
-"""Runs a job of the code location for a command, and reads what it reports."""
+"""Runs a job for a command, and reads what it reports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 
 WIDEST = 10
-"""Columns side by side, at most."""
 Reported = Mapping[str, dg.MetadataValue[Any]]
 
 
 def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -> Reported:
-    """Runs a job; returns the metadata of its op by name.
+    """Runs a job; returns its op's metadata by name.
 
     log: for this process's output, below the home. Raises LakehouseError if the job failed, after it has printed the
-    tables that the failure reports, and KeyboardInterrupt if a signal ended the run.
+    tables in the failure, and KeyboardInterrupt if a signal ended the run.
     """
     with opened(settings) as (instance, _), output_to(settings.home / log):
         result = Pipeline().execute_job(instance, job, config)
@@ -40,7 +39,7 @@ def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -
 
 
 def tables_in(reported: Reported) -> list[str]:
-    """Returns the tables with rows, as text."""
+    """Returns non-empty tables as text."""
     return [_text(one) for one in reported.values() if isinstance(one, dg.TableMetadataValue) and one.records]
 
 

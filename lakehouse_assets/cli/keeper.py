@@ -22,8 +22,8 @@ LOOK_SECONDS = 0.2
 def kept(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     """Starts a keeper with the command in a new session.
 
-    Once its standard input closes, because the caller closes it or dies, it ends the command and exits with its status.
-    Both inherit lock, a locked file's descriptor: it stays locked while one of them runs.
+    Once its standard input closes, as when the caller dies, it ends the command and exits with its status. Both inherit
+    lock, a locked file's descriptor, which stays locked while one of them runs.
     """
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(lock), *command],

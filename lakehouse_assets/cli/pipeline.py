@@ -1,4 +1,4 @@
-"""Runs a code location's assets in this process so that the UI shows normal runs.
+"""Runs a code location's assets in this process; the UI shows normal runs.
 
 The only file of `lakehouse run` that uses Dagster's private API.
 """
@@ -38,7 +38,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """The assets' keys with dots, such as ``nyc.flights``, joined by commas."""
+        """The assets' keys with dots, joined by commas."""
         return ", ".join(".".join(key.path) for key in self.assets)
 
     @property
@@ -47,7 +47,7 @@ class Selection:
         return None if self.partitions is None else len(self.partitions)
 
     def within(self, span: str) -> Selection:
-        """Returns the part of the selection in a span of partitions; all of it without partitions.
+        """Returns the part of the selection in a span; all of it without partitions.
 
         span: a key or ``first...last``, as for `dg launch`. Raises LakehouseError for an unknown key.
         """
@@ -65,7 +65,7 @@ class Selection:
 
 
 class Pipeline:
-    """The current project's code location."""
+    """The project's code location."""
 
     def __init__(self) -> None:
         locations = PyProjectFileTarget(FILE).create_origins()
@@ -88,7 +88,7 @@ class Pipeline:
     def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
         """Returns a domain's selections in topological order, without those that have no partition yet.
 
-        Raises LakehouseError for an unknown domain, naming the others.
+        Raises LakehouseError for an unknown domain, naming others.
         """
         keys = self._keys_of(domain)
         seen: set[dg.AssetKey] = set()
@@ -115,13 +115,13 @@ class Pipeline:
         return domains[0]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
-        """Returns other domains' assets that this domain depends on."""
+        """Returns other domains' assets upstream."""
         keys = self._keys_of(domain)
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
 
     def execute(self, instance: dg.DagsterInstance, selection: Selection) -> dg.JobExecutionResult:
-        """Materializes a selection in one run. Does not raise if the run fails."""
+        """Materializes a selection in one run. A failed run raises nothing."""
         tags = {}
         if selection.partitions:
             tags[FIRST] = selection.partitions[0]
@@ -136,7 +136,7 @@ class Pipeline:
         tags: Mapping[str, str] | None = None,
         assets: frozenset[dg.AssetKey] | None = None,
     ) -> dg.JobExecutionResult:
-        """Runs a job. assets: a selection. Does not raise if the run fails."""
+        """Runs a job. A failed run raises nothing."""
         job = self._repository.get_reconstructable_job(name)
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         origin = RemoteRepositoryOrigin(self._location, self._name)
@@ -162,7 +162,6 @@ class Pipeline:
 
 
 def _cause(error: BaseException, module: str) -> str:
-    """Returns the first error and its place in the project."""
     inner: BaseException | None = error
     while inner:
         error = inner
@@ -177,13 +176,13 @@ def _cause(error: BaseException, module: str) -> str:
 
 
 def was_interrupted(result: dg.JobExecutionResult) -> bool:
-    """Whether a signal to this process ended the run: Dagster reports a failed step instead of raising."""
+    """Whether a signal to this process ended the run: Dagster reports a failed step instead."""
     errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     return any(error and error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
 def failure_reason(result: dg.JobExecutionResult) -> str:
-    """Returns the asset's error message, without Dagster's wrappers."""
+    """Returns the error without Dagster's wrappers."""
     steps = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     if steps and steps[0].user_failure_data and steps[0].user_failure_data.description:
         return steps[0].user_failure_data.description

@@ -33,8 +33,7 @@ def new(name: str) -> None:
 def enter_project() -> None:
     """Makes the project's folder the working directory, and importable.
 
-    Dagster finds the code location there, and LAKEHOUSE_HOME is there by default. Raises LakehouseError outside of
-    projects.
+    Dagster finds the code location there, and LAKEHOUSE_HOME by default. Raises LakehouseError outside of projects.
     """
     here = Path.cwd()
     folder = project_of(here)
@@ -49,12 +48,11 @@ def enter_project() -> None:
 
 
 def project_of(place: Path) -> Path | None:
-    """Returns the project of a folder: itself or one above it. Raises as enter_project() does."""
+    """Returns the project at or above a folder. Raises as enter_project()."""
     return next((folder for folder in (place, *place.parents) if _is_project(folder)), None)
 
 
 def _is_project(folder: Path) -> bool:
-    """Whether the folder's pyproject.toml names a code location for Dagster."""
     if not (folder / FILE).is_file():
         return False
     try:
@@ -100,8 +98,8 @@ defs = code_location(Domain("{package}", tables=tables_of(tables)))
 def make_project(name: str, parent: Path) -> str:
     """Writes a new project's folder, and returns what to type next.
 
-    The Python package, the domain and the Iceberg namespace have the same name, with ``_`` for ``-``. Raises
-    LakehouseError for an invalid or taken name, or inside a project; OSError.
+    The Python package, the domain and the Iceberg namespace have its name, with ``_`` for ``-``. Raises LakehouseError
+    for an invalid or taken name, or inside a project; OSError.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise LakehouseError(

@@ -1,4 +1,4 @@
-"""What `lakehouse run` says at its end of the tables that it filled."""
+"""The final summary of `lakehouse run`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added
 def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], began: float, to: TextIO) -> str:
     """Returns a text table of assets: (name, number of partitions or None, seconds), for a stream.
 
-    An asset that is no Iceberg table has neither rows, files nor snapshots. began: seconds since 1970.
+    An asset that is no Iceberg table has no rows, files or snapshots. began: epoch seconds.
     """
     catalog, lines = with_retries(lambda: load_lake(settings)), []
     for name, partitions, seconds in assets:
@@ -38,7 +38,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 
 
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """Returns the tables' health in one line; reports errors instead of raising, as the tables are filled."""
+    """Returns the tables' health in one line; reports errors, as the tables are filled."""
     try:
         lakehouse = Lakehouse(settings)
         catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()

@@ -1,4 +1,4 @@
-"""Shows progress and tables on a terminal, or in lines where there is none."""
+"""Shows progress and tables on a terminal, else in lines."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from lakehouse_assets.run.progress import Progress
 
 NUMBER = re.compile(r"[\d.,]*")
 RULED = Box("    \n    \n ─  \n    \n    \n    \n    \n    \n")
-"""A rule below each column's header, and nothing else."""
+"""A rule below each header."""
 UNFOLDED = 32
-"""Up to this many characters, cells are not folded."""
+"""Cells of up to so many characters are not folded."""
 NARROWEST = 12
-"""For a column of longer ones; a terminal itself breaks the lines of a table that gets too wide."""
+"""For a column of longer ones; terminals break the lines of wider tables."""
 WIDEST = 2**16
 QUIET_SECONDS = 3.0
-"""The shortest time between two lines without a terminal."""
+"""The shortest silence without a terminal."""
 ALIVE_SECONDS = 15.0
-"""The longest time between two lines without a terminal, even if nothing changes."""
+"""The longest silence without a terminal."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def output_to(log: Path) -> Iterator[TextIO]:
 
 
 def _flush_or_drop(stream: TextIO) -> None:
-    """If the log's disk is full, drops what is buffered: it must not reach the terminal later."""
+    """If the log's disk is full, drops the buffer: it must not reach the terminal later."""
     try:
         stream.flush()
     except OSError:
@@ -78,7 +78,7 @@ def _flush_or_drop(stream: TextIO) -> None:
 
 
 class Line:
-    """A table's progress, as a context manager: a bar on a terminal, elsewhere a new line now and then."""
+    """A table's progress, as a context manager: a bar on a terminal, elsewhere occasional lines."""
 
     def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
         self._terminal = terminal
@@ -116,12 +116,12 @@ class Line:
         self._bar.stop()
 
     def update(self, state: Progress) -> None:
-        """Shows the progress; without a terminal, as a new line, but not too often."""
+        """Shows the progress; without a terminal, not too often."""
         self._state = state
         self._show()
 
     def end(self, word: str) -> None:
-        """Prints the last line. word: how the run ended."""
+        """Prints the last line. word: the run's end."""
         self._bar.stop()
         print(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}", file=self._terminal)
 
@@ -151,14 +151,14 @@ def duration(seconds: float) -> str:
 
 
 def width_of(stream: TextIO) -> int:
-    """Returns a terminal's number of columns (80 if it does not tell); WIDEST for a file or a pipe."""
+    """Returns a terminal's columns (80 if unknown); WIDEST for a file or a pipe."""
     return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDEST
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], to: TextIO | None = None) -> str:
     """Returns a text table; columns of numbers are right-aligned.
 
-    to: the stream to print it on, by default standard output. On a terminal, the cells fold to fit it.
+    to: the stream, by default standard output. On a terminal, the cells fold to fit.
     """
     grid = Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     needed = -2

@@ -29,7 +29,7 @@ LISTENING = "0A"
 
 
 def check_port(port: int) -> None:
-    """Raises SetupError if the loopback port can't be used, naming the process that listens there."""
+    """Raises SetupError if the loopback port is in use, naming the process."""
     with socket.socket() as probe:
         # As the server does: a port in TIME_WAIT can be used.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,7 +43,7 @@ def check_port(port: int) -> None:
 
 
 def listener(port: int) -> int | None:
-    """Returns the process that listens on the port; None if there is none, or another user's."""
+    """Returns the process that listens on the port; None for another user's, or none."""
     sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
     for folder in Path("/proc").iterdir() if sockets else ():
         if folder.name.isdecimal():
@@ -104,9 +104,9 @@ def ui(port: int) -> int:
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """Locks this home's UI: a second one would run a second daemon. Raises SetupError if there is one.
+    """A second UI would run a second daemon. Raises SetupError if locked.
 
-    All processes of the UI keep the lock; the daemon also has its own.
+    All processes of the UI keep the lock; the daemon also has another.
     """
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
@@ -123,7 +123,7 @@ def _lock(settings: Settings) -> IO[str]:
 
 
 def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
-    """Reaps dead runs until the UI ends by itself. Returns its exit status, never 0."""
+    """Reaps dead runs until the UI ends. Returns its exit status, never 0."""
     answered, next_reap = False, 0.0
     while keeper.poll() is None:
         if not answered and (answered := _answers(port, keeper.pid)):
@@ -138,7 +138,7 @@ def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
 
 
 def _answers(port: int, session: int) -> bool:
-    """Whether this session's webserver answers; another one may have taken the port.
+    """Whether this session's webserver answers; another may have taken the port.
 
     HTTPConnection ignores proxies in the environment.
     """

@@ -1,4 +1,4 @@
-"""The features that come with this library, in the order in which runs call their hooks."""
+"""The features of this library, in the order in which runs call their hooks."""
 
 from __future__ import annotations
 

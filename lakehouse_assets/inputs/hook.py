@@ -1,4 +1,4 @@
-"""The inputs of a run: which versions it reads, and how far."""
+"""The inputs of a run: the versions it reads, and how far."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PinnedInputs(RunHook):
         self.read_on = read_on_of(run.table, now.metadata, run.context.run.tags)
 
     def work(self, run: Run) -> HookWork | None:
-        """Returns the pins, and the positions from which changes are read."""
+        """Returns the pins, and the positions to read changes from."""
         told = {"pins": encode(Pins, self.pins), "read_on": encode(ReadOn | None, self.read_on)}
         return HookWork("lakehouse_assets.inputs.worker:ReadInputs", told) if self.pins else None
 
@@ -121,17 +121,17 @@ class PinnedInputs(RunHook):
             yield OwnReads(own.snapshot_id, run.region_of(staged.chunks), staged.forks[0].schema)
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns the pins, and what was read of them."""
+        """Returns the pins, and what was read."""
         as_changes = read_to(fork.receipt for fork in forks)
         return Shown(dict(ui_metadata(run.table, self.pins, as_changes, self.read_on)))
 
 
 class Positions(RunHook):
-    """How far the table has read its inputs and its source: a part of each commit."""
+    """The table's positions in its inputs and its source: a part of each commit."""
 
     name: ClassVar[str] = "positions"
     to: Mapping[str, str] | None = None
-    """None if nothing is published: an earlier process did it."""
+    """None if nothing is published, as an earlier process did it."""
     since: ReadOn
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
@@ -144,13 +144,13 @@ class Positions(RunHook):
         return [PositionUpdate(self.to, self.since)]
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
-        """Keeps what the table has not read yet from expiry."""
+        """Keeps unread changes from expiry."""
         if self.to is None or self.to:
             keep_unread(run.lakehouse, run.table.identifier)
 
 
 class DropZoneFiles(RunHook):
-    """The files of the drop zone that each partition was made from."""
+    """The drop zone files of each partition."""
 
     name: ClassVar[str] = "files"
 
@@ -161,7 +161,7 @@ class DropZoneFiles(RunHook):
 
 
 def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
-    """Returns the entry of a snapshot's summary that names the run's inputs.
+    """Returns the summary entry that names the run's inputs.
 
     It is ``{"nyc.flights": "<snapshot id>@<uuid>"}``, or beyond LONGEST only their number.
     """
@@ -175,7 +175,7 @@ def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
 def ui_metadata(
     table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None
 ) -> Mapping[str, Any]:
-    """Returns the metadata of a run's inputs. as_changes: inputs whose changes were read."""
+    """Returns the metadata of a run's inputs. as_changes: those whose changes were read."""
     if not pins:
         return {}
     rows = (
@@ -199,7 +199,7 @@ def ui_metadata(
 def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> Mapping[str, str]:
     """Returns the snapshots that a materialization's run read of its deps; ``None`` of an empty one.
 
-    Earlier versions of this library name them only in the commit: metadata is the materialized table's.
+    Earlier versions name them only in the commit: metadata is the materialized table's.
     """
     if PINNED in made.metadata:
         return cast("Mapping[str, str]", made.metadata[PINNED].value)
@@ -219,7 +219,7 @@ def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) 
 
 
 def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
-    """Returns the drop zone files that each partition was made from.
+    """Returns each partition's drop zone files.
 
     A file belongs to the partition whose key begins its name, else to all partitions of its chunk.
     """
@@ -247,7 +247,7 @@ def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -
 
 
 def read_to(receipts: Iterable[Receipt]) -> dict[str, str]:
-    """Returns how far a run's steps have read: input or source → position."""
+    """Returns the positions after a run, by input or source."""
     told = [work for receipt in receipts for work in receipt.extensions.values() if isinstance(work, Mapping)]
     return {name: position for one in told for name, position in one.get("read_to", {}).items()}
 

@@ -1,4 +1,4 @@
-"""The snapshots that runs have pinned, by the copies in their folders."""
+"""The snapshots that runs have pinned, by the metadata copies in their folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pinned_snapshots(
 ) -> set[int]:
     """Returns the snapshots of a table that alive or resumable runs have pinned.
 
-    leavings: of the tables that read this one.
+    leavings: of the tables that read it.
     """
     pins: dict[str, set[int]] = defaultdict(set)
     newest: dict[str, int] = {}

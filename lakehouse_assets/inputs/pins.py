@@ -22,7 +22,6 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 
 INPUTS = "lakehouse.inputs"
-"""The summary entry that names what the rows were made from."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 WRITABLE = 2
 """The latest format version whose metadata PyIceberg 0.12 writes."""
@@ -34,7 +33,7 @@ PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path",
 def pin_inputs(
     catalog: Catalog, reader: str, deps: Collection[str], reads: Collection[str], io: FileIO, folder: str
 ) -> tuple[Pin, ...]:
-    """Pins the tables that a run reads, and writes copies of their metadata.
+    """Pins the tables that a run reads, and copies their metadata.
 
     deps: names that are no table are left out. reads: maybe with ``.branch_<name>`` or ``.tag_<name>``. Raises
     PublishRefused if a table or ref of reads is missing, or a format version can't be pinned; also catalog and storage
@@ -99,7 +98,7 @@ def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: in
 
 
 def _unwritable(metadata: TableMetadata) -> TableMetadata:
-    """Nobody can write to its table. At a scheme that Hadoop does not know, Spark could not read."""
+    """Nobody can write at NOWHERE. At a scheme unknown to Hadoop, Spark could not read."""
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
         update={"location": NOWHERE, "properties": {**properties, **FORK_PROPERTIES}, "metadata_log": []}
@@ -107,7 +106,7 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
 
 
 def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
-    """Returns why pins can't be read any more."""
+    """Returns why pins are unreadable."""
     found = ((pin, find_table(catalog, pin.table)) for pin in pins)
     reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
     return [f"{pin.table} {why}" for pin, why in reasons if why]
@@ -117,7 +116,7 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
     """Sets and removes a table's tags, in at most one commit.
 
     wanted: returns the snapshot of each tag, None to remove it; its LakehouseError ends the attempts. Raises
-    PublishContended if they ran out, and catalog errors.
+    PublishContended if they run out, and catalog errors.
     """
 
     def attempt() -> bool:

@@ -1,4 +1,4 @@
-"""Traces what a partition was made from, down to the drop zone, without what was rolled back."""
+"""Traces what a partition was made from, down to the drop zone, without rolled-back versions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ from lakehouse_assets.run.outdated import (
 LEAVES = 10
 FRACTION = re.compile(r"[.,](\d+)")
 Partitions = tuple[str, ...]
-"""Empty for an asset without partitions."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """The result of one run for an asset."""
+    """A run's result for an asset."""
 
     asset: str
     """Its key, with dots."""
@@ -43,16 +42,13 @@ class Made:
     snapshot: str = ""
     """Empty for an asset that is no table."""
     run_id: str = ""
-    """Empty if nothing was materialized."""
     at: datetime | None = None
-    """When Dagster logged it."""
     code: str = ""
-    """Table.code_version."""
     leaves: tuple[str, ...] = ()
-    """Tables of others and drop zone files, a line each."""
+    """Others' tables and drop zone files, a line each."""
     inputs: tuple[Made, ...] = ()
     gone: str = ""
-    """A later version that was rolled back."""
+    """The rolled-back later version."""
 
     def __str__(self) -> str:
         named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
@@ -74,9 +70,9 @@ class Trace:
     _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
 
     def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
-        """Returns what an asset or a partition was made from: at a time (inclusive), or now.
+        """Returns what an asset or a partition was made from, at a time (inclusive) or now.
 
-        For a partitioned asset without a partition: the latest materialization of any.
+        For a partitioned asset without a partition, takes the latest materialization of any.
         """
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             there, partitions = self.metadata(key), (partition,) if partition is not None else ()
@@ -202,7 +198,7 @@ def shown_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Returns the last moment of a time in ISO 8601 (UTC if it names no zone), or from shown_time().
+    """Returns the last moment of a time in ISO 8601 (by default UTC), or from shown_time().
 
     A time to the second means the whole second. Raises ValueError for other text.
     """

@@ -1,4 +1,4 @@
-"""A step's inputs in a worker: as of the run's pins, and their changes since the table's positions."""
+"""A step's inputs in a worker: as pinned, and their changes since the table's positions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
 
 
 class ReadInputs(StageHook):
-    """Lets a step read its inputs as of the run's pins, and their changes since the table's positions."""
+    """A step's pinned inputs, and their changes."""
 
     def __init__(self, chunk: ChunkContext, told: Any) -> None:
         super().__init__(chunk, told)
@@ -57,11 +57,11 @@ class ReadInputs(StageHook):
             )
 
     def done(self) -> Mapping[str, Any]:
-        """Returns the positions of the inputs whose changes were read."""
+        """Returns the positions of inputs read as changes."""
         return {"read_to": self.read_to}
 
     def changes(self, name: str) -> DataFrame:
-        """Returns the changes of an input. Raises ChangesUnknown, CannotReadOn, and LookupError if it is no input."""
+        """Returns an input's changes. Raises ChangesUnknown, CannotReadOn, and LookupError if it is no input."""
         name = name.removeprefix(f"{LAKE}.")
         pin = next((pin for pin in self.pins if pin.name == name), None)
         if pin is None:
@@ -142,8 +142,8 @@ class ReadInputs(StageHook):
 def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
     """Provides the pinned tables as ``lake``. Raises InputMoved and InputDropped.
 
-    If the catalog vends credentials by table, ``lake`` is the catalog itself, as only it can give those for the files:
-    then it is compared with the pins before and after.
+    If the catalog vends credentials by table, only it can give those for the files: then ``lake`` is the catalog
+    itself, compared with the pins before and after.
     """
     if not credentials.vended:
         register_inputs(spark, {pin.table: pin.metadata for pin in pins})
@@ -156,7 +156,7 @@ def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredenti
 
 
 def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
-    """Raises InputDropped: a step that drops a table of its own catalog meant everybody's."""
+    """Raises InputDropped: a step that drops a table of its catalog meant everybody's."""
     for table in tables:
         try:
             spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs
@@ -190,7 +190,7 @@ def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[S
 
 
 def changed_columns(metadata: TableMetadata, since: int, schema_id: int) -> list[str]:
-    """Returns the columns whose field id has changed since: their older values read as null."""
+    """Returns the columns whose field id has changed: their older values read as null."""
     snapshot = metadata.snapshot_by_id(since)
     before = metadata.schema_by_id(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
     now = metadata.schema_by_id(schema_id)

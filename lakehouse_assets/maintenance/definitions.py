@@ -20,17 +20,13 @@ from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 WEEKLY = "0 3 * * 0"
-"""Sundays at 3:00 UTC: each week looks again at what the week before found."""
+"""Sundays at 3:00 UTC: each week confirms last week's findings."""
 
 
 def maintenance(
     tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()
 ) -> dg.Definitions:
-    """Returns the definitions of these tables.
-
-    extensions: name the snapshots that must not expire. domains: all, since one without tables may have a release of
-    others'.
-    """
+    """domains: all, since one without tables may release others' tables."""
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
@@ -51,7 +47,7 @@ def due_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: seconds since 1970."""
+    """clock: epoch seconds."""
 
     @dg.sensor(
         name=SENSOR,
@@ -69,7 +65,7 @@ def due_sensor(
 
 
 def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
-    """No sensor requests a collection, because it lists all of a table's storage."""
+    """No sensor requests a collection, which lists all of a table's storage."""
     return dg.ScheduleDefinition(
         name="lakehouse_collection",
         job=job,

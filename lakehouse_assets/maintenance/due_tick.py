@@ -1,4 +1,4 @@
-"""One tick of the sensor ``lakehouse_maintenance_due``: plans the tables that need work, and requests one run."""
+"""One tick of the sensor ``lakehouse_maintenance_due``: plans the tables that need work, and requests a run."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 
 WAIT_SECONDS = 900.0
-"""The default quiet period."""
 NOT_THERE = "none"
-"""The cursor's location of a table that doesn't exist yet."""
+"""Instead of a missing table's location in the cursor."""
 
 
 def ask(
     context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], now: float
 ) -> dg.SensorResult:
-    """Evaluates the sensor. now: seconds since 1970."""
+    """Evaluates the sensor. now: epoch seconds."""
     bound_pool(context.instance)
     reap(context.instance)  # a dead run must not count as one under way
     location = location_of_sensor(context)
@@ -74,20 +73,17 @@ class DueTick:
     history: RunHistory
     cursor: LookCursor
     events: Mapping[str, int]
-    """The storage id of each table's latest materialization."""
+    """Storage ids of latest materializations."""
     now: float
-    """Seconds since 1970."""
     deadline: float
     """On the monotonic clock."""
     location: str | None
-    """The code location."""
     waits: list[str] = field(default_factory=list)
-    """Why tables wait, a sentence each."""
 
     def request(self, due: Sequence[Table]) -> dg.RunRequest | None:
-        """Returns one run for all tables that need it, up to the deadline; None if none does.
+        """Returns one run for all tables that need it, up to the deadline, or None.
 
-        The budget is for one day and all tables: that of a manual run, times their number.
+        The budget is for one day: a manual run's, times the number of tables.
         """
         found: list[Candidate] = []
         for number, table in enumerate(due):

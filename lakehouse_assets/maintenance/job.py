@@ -18,7 +18,7 @@ from lakehouse_assets.run.jobs import NO_TAGS, chosen_tables, job_of
 from lakehouse_assets.run.resource import Lakehouse
 
 POOL = "lake_maintenance"
-"""The pool of maintenance: one run at a time, unless a person allows more."""
+"""The pool of maintenance: by default, one run at a time."""
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(level.name for level in LEVELS)
 
@@ -63,12 +63,10 @@ def maintenance_job(
     tags: Mapping[str, str] = NO_TAGS,
     domains: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """Returns the maintenance job of these tables.
+    """Returns the maintenance job. domains: beyond the tables'.
 
-    extensions: name the snapshots that must not expire. domains: further ones than the tables'.
-
-    One op does all levels, because they share one look, one ranking and one budget. As separate ops, each would wait
-    for a slot of the pool while the plan gets old.
+    One op does all levels, because they share one look, one ranking and one budget. Separate ops would each wait for
+    the pool while the plan gets old.
     """
 
     @dg.op(name="maintain", pool=POOL, out=dg.Out(dg.Nothing))
@@ -112,7 +110,7 @@ def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[M
 
 
 def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
-    """Sets a pool's limit unless a person has. Dagster gives all pools one default, which is too many here."""
+    """Sets a pool's limit unless a person has: Dagster's one default for all pools is too many here."""
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return

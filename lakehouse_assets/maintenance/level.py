@@ -1,4 +1,4 @@
-"""What a level of maintenance is, its work and its results."""
+"""A level of maintenance, its work and its results."""
 
 from __future__ import annotations
 
@@ -28,29 +28,26 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 OPEN_COST = 4 * MIB
-"""The bytes that a scan could read while it opens one file (Iceberg's read.split.open-file-cost)."""
+"""The bytes that a scan could read while opening a file (Iceberg's read.split.open-file-cost)."""
 
 
 class Engine(StrEnum):
     """What carries out an action."""
 
     PYTHON = "Python"
-    """The run's own process."""
     SPARK = "Spark"
-    """Workers."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How many fewer things there are after the work."""
+    """How many things the work removes."""
 
     files: int = 0
-    """Data files."""
     delete_files: int = 0
     manifests: int = 0
     snapshots: int = 0
     scan_work: int = 0
-    """Bytes that a full scan could read in the time saved; for snapshots, bytes that a load no longer reads."""
+    """Bytes that a full scan could read in the time saved; for snapshots, bytes that loads save."""
 
     def __add__(self, other: Gain) -> Gain:
         return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
@@ -68,14 +65,11 @@ class Candidate:
     table: str
     level: MaintenanceLevel
     reason: str
-    """Empty for a partition, since an action counts all its partitions."""
+    """Empty for one partition, as an action counts all its partitions."""
     gain: Gain = Gain()
     size: int = 0
-    """Bytes to rewrite."""
     files: int = 0
-    """Files or manifests to read."""
     partition: PartitionHealth | None = None
-    """None for the whole table."""
     why_spark: str = ""
     why_not: str = ""
 
@@ -105,12 +99,10 @@ class Result:
     """The result of an action."""
 
     gain: Gain = Gain()
-    """What this work alone removed."""
     size: int = 0
     """Bytes rewritten, including dropped ones."""
     summary: str = ""
     proof: str = ""
-    """What a rewrite compared."""
     dropped: tuple[str, ...] = ()
     """What did not land, and why."""
     faults: tuple[str, ...] = ()
@@ -122,20 +114,18 @@ class Result:
 
 @dataclass(frozen=True)
 class MaintenanceContext:
-    """What a run needs to carry out its actions."""
+    """What actions need."""
 
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     catalog: Catalog
     tables: Mapping[str, Table]
-    """All declared tables by identifier."""
     run: RunToken
     site: Site
     """Caches what it reads of other tables."""
     extensions: Sequence[Extension]
-    """Name the snapshots that must not expire."""
     allow_large: bool = False
-    """Whether more than a fifth of a table may go to the trash."""
+    """Whether more than a fifth of a table may go."""
     force: bool = False
     domains: Collection[str] = ()
     """Their namespaces may hold pointers of releases."""
@@ -143,11 +133,11 @@ class MaintenanceContext:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties of the snapshots that actions commit."""
+        """The commits' snapshot properties."""
         return {"lakehouse.run-id": self.run.text}
 
     def token(self, action: Action) -> RunToken:
-        """Returns the action's token, by which a run does it only once."""
+        """Returns the token by which a run does the action once."""
         from lakehouse_assets.commit.tokens import RunToken
 
         return RunToken(f"{self.run.text}.{action.level.name}.{action.engine}", self.run.created)
@@ -157,21 +147,19 @@ class MaintenanceLevel(ABC):
     """One kind of maintenance."""
 
     name: str
-    """Its name in jobs and declarations."""
     order: int = 1
     """Lower ones run first."""
     by_itself: bool = True
-    """Whether to do it without a request."""
     commits: bool = True
     """Only one format version allows commits."""
 
     @abstractmethod
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields a table's work. force: all that gains anything."""
+        """force: all that gains anything."""
 
     @abstractmethod
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Does the work. Raises LakehouseError if the table can't be maintained."""
+        """Raises LakehouseError if the table can't be maintained."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
         """Returns what is wrong."""

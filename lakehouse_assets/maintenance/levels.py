@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.maintenance.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
-"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg), so 10,000 by three seconds."""
+"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg)."""
 METADATA = Limit(8 * MIB, 80 * MIB)
 """Bytes of metadata.json, which each commit writes and each load reads. As many snapshots as SNAPSHOTS allows, at 1 KiB
 each, take an eighth of the limit."""
 
 
 class ExpireLevel(MaintenanceLevel):
-    """Expires snapshots, first of all levels: a shorter history makes later commits faster."""
+    """Expires snapshots, first of all: a shorter history makes commits faster."""
 
     name = Level.EXPIRE.value
     order = 0
@@ -59,12 +59,12 @@ class ExpireLevel(MaintenanceLevel):
             yield Finding(Check.STORAGE, severity, self.name, message)
 
     def measured(self, health: TableHealth) -> str:
-        """Returns the snapshots and the metadata's size."""
+        """Returns both numbers."""
         sizes = f"{size_text(health.metadata_size)} of {size_text(METADATA.warn)}"
         return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields the expiry, unless all snapshots must stay."""
+        """Yields an expiry unless all snapshots must stay."""
         if health.expirable == 0:
             return
         if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
@@ -74,7 +74,7 @@ class ExpireLevel(MaintenanceLevel):
             yield Candidate(health.identifier, self, reason, gain)
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Expires what nothing keeps, in one commit."""
+        """Expires snapshots in one commit."""
         from lakehouse_assets.commit.expire import ExpiryPolicy, expire, plan_expiry
 
         plans: list[ExpiryPlan] = []
@@ -99,10 +99,9 @@ class ExpireLevel(MaintenanceLevel):
 LIMIT = Limit(101, 1_000)
 """Iceberg merges from 100 manifests (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s."""
 ENTRIES = 1_000
-"""Files that a rewritten manifest lists."""
 SURPLUS, LEAST_SURPLUS = 4, 2
-"""How many times the needed manifests are fine: by default, and if a person forces a rewrite, which would find too
-little to merge below that."""
+"""How many times the needed manifests are fine: by default, and if a person forces a rewrite, which finds too little to
+merge below that."""
 
 
 class ManifestsLevel(MaintenanceLevel):
@@ -132,7 +131,7 @@ class ManifestsLevel(MaintenanceLevel):
             )
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Rewrites them, and proves that they list the same files."""
+        """Proves that the manifests list the same files."""
         from lakehouse_assets.maintenance.rewrite.manifests import rewrite_manifests
 
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
@@ -161,14 +160,14 @@ def _manifests_text(health: TableHealth) -> str:
 
 
 UNNEEDED = Limit(0.2, 0.8)
-"""The share of unneeded bytes. Beyond the warning, the collector moves files only if a person allows it."""
+"""The share of unneeded bytes. Beyond the warning, a person must allow the move."""
 NAMED = 5
 FOUND = ("table", "verdict", "why", "files", "size")
 DUE = ("table", "location", "size", "why")
 
 
 class CollectLevel(MaintenanceLevel):
-    """Collects unneeded files; a weekly schedule requests it, because it lists all of a table's storage."""
+    """Collects unneeded files; requested weekly, as it lists all of a table's storage."""
 
     name = Level.COLLECT.value
     order = 4
@@ -176,7 +175,7 @@ class CollectLevel(MaintenanceLevel):
     commits = False
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """Yields the collector's last findings. A problem keeps it from working, so it is an error."""
+        """A problem keeps the collector from working, so it is an error."""
         found = health.collected
         if found is None:
             return
@@ -194,11 +193,11 @@ class CollectLevel(MaintenanceLevel):
         yield Candidate(health.identifier, self, "its storage is looked through for files that nobody needs")
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Collects. A problem needs a person, so it is a fault."""
+        """A problem needs a person, so it is a fault."""
         return _collected(means, action, dry_run=False)
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:
-        """Looks through the storage, which alone shows unneeded files."""
+        """Looks through the storage."""
         return _collected(means, action, dry_run=True)
 
 
@@ -226,9 +225,9 @@ def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
 
 
 def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataValue]:
-    """Returns the tables that the UI shows of collector passes.
+    """Returns collector passes as tables for the UI.
 
-    ``collection``: all verdicts. ``due``: the first files that would go, if none went.
+    ``collection``: all verdicts. ``due``: the first files to go, if none went.
     """
     found = [(report.identifier, *row) for report in reports for row in _rows(report)]
     due = [

@@ -48,12 +48,12 @@ def plan_table(plan: Plan) -> dg.TableMetadataValue:
 
 
 def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
-    """Returns what was done, next to what was expected."""
+    """Compares results with estimates."""
     return shown_table(DONE_COLUMNS, map(_done_cells, done))
 
 
 def measured_table(healths: Sequence[TableHealth], levels: Iterable[MaintenanceLevel]) -> dg.TableMetadataValue:
-    """Returns tables' numbers and limits, for the levels that have limits."""
+    """Returns tables' numbers and limits, by level with limits."""
     shown = [level for level in levels if any(map(level.measured, healths))]
     rows = ((health.identifier, *(level.measured(health) for level in shown)) for health in healths)
     return shown_table(("table", *(level.name for level in shown)), rows if shown else ())
@@ -98,15 +98,14 @@ class MaintenanceRun:
     policy: Policy
     allow_large: bool
     domains: Collection[str] = ()
-    """As in maintenance_job()."""
     healths: dict[str, TableHealth] = field(default_factory=dict)
     done: list[Done] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
-    """Tables with an action that failed, or lost all its parts to a faster writer."""
+    """Tables with an action that failed or lost all to faster writers."""
 
     def run(self, budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
-        """Returns what the run shows, and its faults. budget: bytes to rewrite. dry_run: only plan."""
+        """Returns metadata, and faults. budget: bytes to rewrite."""
         forget_parent(self.context)
         self._look()
         writing, now = flights(self.context.instance, self.tables, location_of(self.context.run)), time.time()
@@ -149,7 +148,7 @@ class MaintenanceRun:
         )
 
     def _look(self) -> None:
-        """Unreadable health is a fault; the other tables are maintained."""
+        """Unreadable health is a fault; other tables are maintained."""
         for table in self.tables:
             try:
                 if loaded := self.reader.load(table):
@@ -171,7 +170,7 @@ class MaintenanceRun:
         self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        """Tags name the table at work beforehand, so that a killed run still tells."""
+        """Tags name the table beforehand, so that a killed run still tells."""
         rewritten = 0
         for action in actions:
             note_rewritten(self.context, rewritten + action.size)
@@ -181,7 +180,7 @@ class MaintenanceRun:
             note_table(self.context, action.table, FAILED if action.table in self.failed else DONE)
 
     def _done(self, action: Action) -> int:
-        """Returns the rewritten bytes, or the expected ones if it failed."""
+        """Returns the rewritten bytes, or the expected ones after a failure."""
         where, started = f"{action.table}, {action.level.name}", time.monotonic()
         try:
             result = action.level.carry_out(self.means, action)
@@ -198,7 +197,7 @@ class MaintenanceRun:
         return result.size
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Evaluates the checks, except of a table that a run under way will evaluate."""
+        """Leaves out tables that a current run will evaluate."""
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
             stored = LastEvaluations.of(instance, table.key, time.time())

@@ -18,9 +18,8 @@ from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason
 from lakehouse_assets.run.in_flight import Flight, meet
 
 S3_TABLES = "--table-s3"
-"""The suffix of S3 Tables' buckets."""
 SPEED = 16 * MIB
-"""Bytes rewritten and proved in a second: without a JVM, 22 MB in 200 files take about 1.5 s on a core of ours
+"""Bytes rewritten and proved in a second: without a JVM, 22 MB in 200 files take about 1.5 s on one core
 (docs/measured.md)."""
 START = {Engine.PYTHON: 0.2, Engine.SPARK: 75.0}
 """Seconds before the first byte; for Spark, those of a task, its image and a JVM."""
@@ -31,7 +30,7 @@ VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
 
 
 class LeftOut(StrEnum):
-    """Why a level never touches a table: neither time nor other work changes it."""
+    """Why a level never touches a table, whatever happens to it."""
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
@@ -45,7 +44,6 @@ class Policy:
     levels: Sequence[MaintenanceLevel]
     """A partition is rewritten for the first that asks."""
     tables: Mapping[str, Maintenance]
-    """The owners' choices by identifier."""
     force: bool = False
     patient: bool = True
     """Whether to leave recent writes for later."""
@@ -65,15 +63,14 @@ class NotTaken:
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions to take now, and the others."""
+    """Actions to take now, and others."""
 
     taken: tuple[Action, ...]
-    """In order of execution."""
     not_taken: tuple[NotTaken, ...]
 
 
 def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> list[Candidate]:
-    """Returns all work that a table asks for. writing: runs that write it, or will. now: seconds since 1970."""
+    """Returns all work that a table asks for. writing: current or future runs. now: epoch seconds."""
     found = list(_asked(health, policy, writing, now))
     # A partition is rewritten once: for the first level that asks and isn't left out, else for the first that asks.
     of_partition: dict[Partition, Candidate] = {}
@@ -121,8 +118,8 @@ def _too_soon(
 def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
     """Decides what to do now, and why not the rest. budget: in bytes.
 
-    Ranks by scan work saved for each vCPU-second, times the table's weight. A piece beyond the budget leaves room for
-    smaller ones.
+    Ranks by scan work saved for each vCPU-second, times the table's weight. Smaller pieces may follow one beyond the
+    budget.
     """
     found = list(found)
     alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)

@@ -1,4 +1,4 @@
-"""The levels ``deletes``, ``undersized``, ``fragments`` and ``sort``, which rewrite files of partitions."""
+"""The levels that rewrite files: ``deletes``, ``undersized``, ``fragments`` and ``sort``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, PartitionReport
 
 SMALL = 128 * MIB
-"""The most bytes of one table that a run rewrites without a JVM."""
+"""The most bytes of a table that a run rewrites without a JVM."""
 WORST = 10
 
 
 def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]:
-    """Returns the gain of a partition's rewrite, its bytes, and its files.
+    """Returns the gain of a partition's rewrite, its bytes and its files. target: in bytes.
 
-    Rewrites the small files, or all files if rows are deleted. target: in bytes.
+    Rewrites the small files, or all if rows are deleted.
     """
     if partition.has_deletes:
         files, size = partition.files, partition.size
@@ -102,7 +102,7 @@ class RewriteLevel(MaintenanceLevel):
 
 
 class LimitedLevel(RewriteLevel):
-    """A level with a limit for a number of each partition."""
+    """A level that limits a number of each partition."""
 
     limit: Limit
     forced: float = sys.float_info.min
@@ -121,7 +121,7 @@ class LimitedLevel(RewriteLevel):
         """Returns what the amount is of."""
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Whether a rewrite would gain anything."""
+        """Whether a rewrite gains anything."""
         return rewrite_of(partition, target)[0].files > 0
 
     def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
@@ -159,7 +159,7 @@ class LimitedLevel(RewriteLevel):
 
 
 class FragmentsLevel(LimitedLevel):
-    """Rewrites partitions with many very small files; Amoro's minor optimizing begins at 12."""
+    """Rewrites partitions with many fragments; Amoro's minor optimizing begins at 12."""
 
     name = Level.FRAGMENTS.value
     limit = Limit(12, 120)
@@ -198,7 +198,7 @@ class UndersizedLevel(LimitedLevel):
 
 
 class DeletesLevel(LimitedLevel):
-    """Rewrites partitions with deleted rows: a warning from Amoro's 0.1, an error once half may be deleted."""
+    """Rewrites partitions with deleted rows: a warning from Amoro's 0.1, an error from half."""
 
     name = Level.DELETES.value
     limit = Limit(0.1, 0.5)
@@ -222,13 +222,13 @@ class DeletesLevel(LimitedLevel):
         return partition.has_deletes
 
     def measured(self, health: TableHealth) -> str:
-        """Adds the number of delete files, since those that delete few rows stay."""
+        """Adds the number of delete files, as those that delete few rows stay."""
         deletes = health.total("delete_files")
         files = f" of the rows of a partition, {deletes:,} delete files" if deletes else ""
         return super().measured(health) + files
 
     def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
-        """Also removes delete files that no file needs after the rewrite, in a separate commit."""
+        """Also removes delete files no longer needed, in a separate commit."""
         from lakehouse_assets.maintenance.rewrite.manifests import remove_dangling_deletes
 
         result, token = super()._landed(means, action, report), means.token(action)
@@ -259,7 +259,7 @@ class SortLevel(RewriteLevel):
 
 
 def rewrite_reason(candidates: Iterable[Candidate]) -> str:
-    """Returns why, with numbers, and why by Spark."""
+    """Returns why, with numbers."""
     found = [(candidate.partition, candidate.why_spark) for candidate in candidates if candidate.partition]
     deletes = sum(partition.delete_files for partition, _ in found)
     files = sum(partition.small_files for partition, _ in found)
@@ -286,7 +286,7 @@ def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
 
 
 def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
-    """The report can't tell: other files may still need delete files that were applied."""
+    """The report can't tell: other files may still need applied delete files."""
     snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     summary = snapshot.summary if snapshot and snapshot.summary else {}
     removed, added, deletes = (
@@ -306,7 +306,6 @@ def _summary(report: CompactionReport) -> str:
 
 
 def _proof(report: CompactionReport) -> str:
-    """Returns the rows and digest of all that landed."""
     from lakehouse_assets.wire.work import Digest
 
     proofs = [p.proof for p in report.landed if p.proof]

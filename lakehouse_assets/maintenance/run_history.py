@@ -1,4 +1,4 @@
-"""Past maintenance, from tags that runs set as they work, so that a killed run tells too."""
+"""Past maintenance, from tags that runs set as they work, so that killed runs tell too."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import dagster as dg
 from lakehouse_assets.run.in_flight import MAINTENANCE, UNFINISHED, tags_of_location
 
 SENSOR = "lakehouse_maintenance_due"
-"""The sensor whose runs count."""
 TABLE_TAG = "lakehouse/maintained."
-"""The prefix of a table's tag."""
 DONE, FAILED, UNDER_WAY = "done", "failed", "under way"
-"""Values of that tag. An ended run with UNDER_WAY was killed at work on the table."""
+"""Values of TABLE_TAG. A run that ended with UNDER_WAY was killed at work on the table."""
 REWRITTEN_TAG = "lakehouse/rewritten-bytes"
-"""In bytes, including those expected of the action at work."""
+"""In bytes, with those expected of the current action."""
 HOUR, DAY = 3600.0, 86_400.0
 PAUSE = HOUR
-"""Seconds between two runs, to plan work in between together."""
+"""Seconds between two runs, to plan later work together."""
 AFTER_SUCCESS = 16 * HOUR
-"""Seconds until a table's next turn, as in OpenHouse. Bounds the cost of work that mends nothing, such as the expiry of
-tagged snapshots."""
+"""Seconds until a table's next turn, as in OpenHouse. Bounds the cost of futile work, such as the expiry of tagged
+snapshots."""
 FIRST_WAIT, LONGEST_WAIT = HOUR, 24 * HOUR
-"""Seconds after a failure, doubled with each further one up to the longest."""
+"""Seconds after a failure, doubled with each further one."""
 LATEST = 100
 """Over four days' runs, which cover all failures until the longest wait."""
 
 
 def forget_parent(context: dg.OpExecutionContext) -> None:
-    """Empties the notes in a new run's tags: Dagster gives a re-executed run its parent's."""
+    """Empties a new run's notes: Dagster gives a re-executed run its parent's."""
     notes = [name for name in context.run.tags if name.startswith((TABLE_TAG, REWRITTEN_TAG))]
     context.instance.add_run_tags(context.run_id, dict.fromkeys(notes, ""))
 
@@ -48,18 +46,18 @@ def note_rewritten(context: dg.OpExecutionContext, size: int) -> None:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The maintenance runs that the sensor requested, latest first. Times are seconds since 1970."""
+    """The runs that the sensor requested, latest first. Times are epoch seconds."""
 
     records: Sequence[dg.RunRecord]
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, location: str | None) -> RunHistory:
-        """Reads the history by one query. location: another one may have the same sensor."""
+        """Reads the history by one query. location: another may have the same sensor."""
         tags = {"dagster/sensor_name": SENSOR, **tags_of_location(location)}
         return cls(instance.get_run_records(dg.RunsFilter(job_name=MAINTENANCE, tags=tags), limit=LATEST))
 
     def wait(self, now: float) -> str:
-        """Returns why no run may be requested now; empty if one may."""
+        """Returns why no run may be requested now, if so."""
         if not self.records:
             return ""
         latest = self.records[0]
@@ -68,7 +66,7 @@ class RunHistory:
         return "the last run ended less than an hour ago" if now - _ended(latest) < PAUSE else ""
 
     def wait_of(self, table: str, now: float) -> str:
-        """Returns why a table must wait; empty if it needn't."""
+        """Returns why a table must wait, if it must."""
         failures, ended = 0, 0.0
         for record in self.records:
             if not (fared := _fared(record.dagster_run, table)):
@@ -85,13 +83,13 @@ class RunHistory:
         return f"it was maintained less than {pause / HOUR:g} hours ago"
 
     def rewritten(self, now: float) -> int:
-        """Returns the bytes rewritten in the last 24 hours."""
+        """Returns bytes of the last 24 hours."""
         runs = [record.dagster_run for record in self.records if now - record.create_timestamp.timestamp() < DAY]
         return sum(int(run.tags.get(REWRITTEN_TAG) or 0) for run in runs)
 
     @property
     def run_key(self) -> str:
-        """Names the previous run, because Dagster never starts two runs with one key, even if the first failed."""
+        """Names the previous run: Dagster never starts two runs with one key, even if the first failed."""
         return f"after {self.records[0].dagster_run.run_id if self.records else 'none'}"
 
 

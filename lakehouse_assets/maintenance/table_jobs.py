@@ -1,7 +1,7 @@
 """Jobs that a person starts for one table.
 
 ``lakehouse_restore`` brings files back from the trash. ``lakehouse_drop_missing`` drops files from the metadata that
-somebody else deleted from storage. ``lakehouse_take_over`` records that this catalog has a table that another one had.
+were deleted from storage. ``lakehouse_take_over`` records that this catalog has a table that another had.
 """
 
 # No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
@@ -72,7 +72,7 @@ class TakeOverConfig(dg.Config):
 
 
 def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job, in maintenance's pool because a collection at the same time would wait for it."""
+    """Returns the job, in maintenance's pool because a concurrent collection would wait for it."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
@@ -100,7 +100,7 @@ def drop_missing_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS)
 
 
 def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job, in maintenance's pool so that no collector pass is under way meanwhile."""
+    """Returns the job, in maintenance's pool so that no collection runs meanwhile."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="take_over", pool=POOL, out=dg.Out(dg.Nothing))
@@ -116,7 +116,7 @@ def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) ->
 
 @contextmanager
 def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str]) -> Iterator[None]:
-    """Refuses an undeclared table, and raises dg.Failure for errors that a person can act on."""
+    """Refuses an undeclared table; raises dg.Failure for errors that a person can act on."""
     if table not in known:
         what = f"unknown table {table}" if table else "no table was named"
         raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
@@ -175,7 +175,7 @@ def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, 
 def _shown(
     context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str
 ) -> dict[str, Any]:
-    """Raises dg.Failure if a requested file could not come back, or if nothing was found."""
+    """Raises dg.Failure if a requested file could not come back, or nothing was found."""
     restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
     lost = [kept for report in reports for kept in report.lost]
     text = f"{restored:,} files ({size_text(size)}) are back, {there:,} were there already"

@@ -28,7 +28,7 @@ warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_
 
 
 def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefinition:
-    """Makes the Dagster asset of a declared table. extensions: take part in its runs."""
+    """Makes the Dagster asset of a declared table."""
 
     @dg.asset(
         key=table.key,
@@ -79,7 +79,7 @@ def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefin
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command: bool) -> dg.Failure | None:
-    """Returns the failure that a person should read; None if the error itself says it best."""
+    """Returns None if the error itself says it best."""
     if isinstance(error, dg.Failure):
         return error
     if isinstance(error, (LakehouseError, SettingsError, SetupError)):
@@ -111,7 +111,7 @@ class PlanConfig(dg.Config):
 
 
 def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables."""
+    """Returns the job."""
 
     @dg.op(name="plan", out=dg.Out(dg.Nothing))
     def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:

@@ -1,4 +1,4 @@
-"""The first attempts at the chunks of a run, and at other work on a table."""
+"""First attempts at chunks of a run, and at other work on a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakehouse_assets.wire.work import Assignment, HookWork, RewriteAssignment
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
-    """Returns the step's window. landing: the domain's part of the drop zone."""
+    """landing: the domain's part of the drop zone."""
     start, end = table.alignment.window(chunk.keys) or (None, None)
     return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)
 
@@ -28,7 +28,7 @@ def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
 def first_attempts(
     run: Run, fork_base: ForkBase, evolution: Evolution, extensions: Mapping[str, HookWork]
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk, by ordinal."""
+    """Returns attempts by chunk ordinal."""
     table, settings = run.table, run.lakehouse.settings
     merge, run_id = run.strategy.merge, run.context.run.run_id
     hooks, checks, landing = [work.hook for work in extensions.values()], table.checks.values(), run.lakehouse.landing
@@ -66,7 +66,7 @@ def first_attempts(
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
-    """Returns the first attempt at work on a table. run_id, partitions: for the services' lists."""
+    """run_id, partitions: for the services' lists."""
     return Attempt(
         group=work.token,
         subject=table.identifier,

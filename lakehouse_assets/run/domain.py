@@ -55,10 +55,7 @@ class Domain:
         return [*(table.key for table in self.tables), *(key for asset in self.assets for key in asset.keys)]
 
     def definitions(self, settings: Settings, extensions: Sequence[Extension]) -> dg.Definitions:
-        """Returns its assets and schedules, and a sensor if an asset has an automation condition.
-
-        extensions: take part in its tables' runs.
-        """
+        """Returns its assets, its schedules, and a sensor if an asset has an automation condition."""
         by_hand = settings.by_hand
         status = dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING
         assets = [*(table_asset(table, extensions) for table in self.tables), *self.assets]
@@ -83,10 +80,10 @@ class Domain:
 def location_settings(
     domains: Sequence[Domain], extensions: Sequence[Extension], *, has_others: bool = False
 ) -> Settings:
-    """Reads the settings of a code location with these domains.
+    """Reads the settings of a code location, and checks its declarations.
 
-    extensions: check the declarations too. has_others: whether a dep may be an asset outside domains. Raises
-    SettingsError for bad settings (with bad declarations, if any), else DeclarationError for bad declarations.
+    has_others: whether a dep may be an asset outside domains. Raises SettingsError, which also names bad declarations,
+    else DeclarationError.
     """
     tables = [table for domain in domains for table in domain.tables]
     problems = _problems(domains, tables, has_others)

@@ -1,4 +1,4 @@
-"""The executor of all runs: Dagster's in-process executor, which also waits for PostgreSQL."""
+"""Dagster's in-process executor, which also waits for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 @dg.executor(name=dg.in_process_executor.name, config_schema=dg.in_process_executor.config_schema.as_field())
 def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    """Executes a run's steps in its own process, and waits while Dagster's database is away.
+    """Runs steps in the run's own process, and waits while Dagster's database is away.
 
-    Dagster makes executors only in run processes: webserver, daemon and code servers don't wait.
+    Webserver, daemon and code servers make no executor, so they don't wait.
     """
     wait_for_database(context.instance)
     create = dg.in_process_executor.executor_creation_fn
@@ -34,10 +34,10 @@ def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
 
 
 def wait_for_database(instance: dg.DagsterInstance) -> None:
-    """Makes this instance's PostgreSQL storages wait for a server that is away, but not for one that refuses.
+    """Makes PostgreSQL storages wait for a server that is away, but not for one that refuses.
 
     Dagster (1.13.27) opens a connection for each query and gives up after 6 s. Now connections wait up to
-    UNREACHABLE_SECONDS for one absence, then fail as before.
+    UNREACHABLE_SECONDS for each absence.
     """
     postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None:

@@ -1,4 +1,4 @@
-"""What a feature may add to a code location and to a table's run. The core calls it and knows no feature by name."""
+"""What a feature may add to a code location and to a table's run; the core knows no feature by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Shown:
     """What Dagster's UI shows of a run's materializations."""
 
     of_run: dict[str, Any] = field(default_factory=dict)
-    """Metadata of each of them."""
     of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Metadata by partition key; WHOLE for a table without partitions."""
     tags: dict[str, str] = field(default_factory=dict)
@@ -57,13 +56,13 @@ class RunHook:
         """Returns a JSON value that RunPlan.part() has in all attempts of the run, or None. Raises PublishRefused."""
 
     def resume(self, run: Run) -> None:
-        """Raises PublishRefused if the run, which another one planned, can't stage its remaining chunks."""
+        """Raises PublishRefused if a resumed run can't stage its remaining chunks."""
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Looks at the table before a staging. again: why the last one did not count. Raises PublishRefused."""
 
     def work(self, run: Run) -> HookWork | None:
-        """Returns what the workers get. Chunks that were staged with anything else are staged again."""
+        """Returns what the workers get. Chunks staged with anything else are staged again."""
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns what the commit carries."""
@@ -104,17 +103,17 @@ class Extension:
     """A feature that plugs into tables and code locations. Each method does nothing by default."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns its hooks in one run, in the order in which they are called."""
+        """Returns its hooks in one run, in calling order."""
         return ()
 
     def problems(self, tables: Sequence[Table]) -> Iterable[str]:
-        """Returns a sentence for each declaration that can't work beside the others."""
+        """Returns a sentence for each declaration that can't work with the others."""
         return ()
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
-        """Returns snapshots of a table that must not expire. Raises LakehouseError if they are unknown.
+        """Returns the snapshots that must not expire. Raises LakehouseError if they are unknown.
 
-        Snapshots that a tag or branch names are kept anyway.
+        Tags and branches keep theirs anyway.
         """
         return ()
 

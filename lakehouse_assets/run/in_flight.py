@@ -1,6 +1,6 @@
 """Finds the partitions that runs and backfills of this instance are about to write.
 
-This only saves work: commits check again.
+Only saves work: commits check again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DROP_MISSING = "lakehouse_drop_missing"
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REPOSITORY = ".dagster/repository"
-"""Selects a code location's runs in Dagster's storage."""
+"""The tag of a code location's runs."""
 Keys = Collection[str] | None
 """Partition keys; None means the whole table."""
 
@@ -37,14 +37,12 @@ class Flight:
     name: str
     """Such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
     run: dg.DagsterRun | None = None
-    """None for a backfill."""
 
 
 def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
-    """Finds what is about to write each table, by table identifier.
+    """Finds what is about to write each table, by identifier.
 
-    Runs of other code locations don't count: they must not hold up this one's tables. location: the caller's; None
-    counts all runs.
+    Other code locations' runs don't count: they must not hold up this one's tables. location: None counts all.
     """
     from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions don't need it
 
@@ -75,13 +73,13 @@ def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str
 
 
 def location_of(run: dg.DagsterRun) -> str | None:
-    """Returns the run's code location; None if Python code started it without one."""
+    """Returns None if Python code started the run without a code location."""
     origin = run.remote_job_origin
     return origin.repository_origin.code_location_origin.location_name if origin else None
 
 
 def tags_of_location(location: str | None) -> dict[str, str]:
-    """Returns the tags that select a code location's runs."""
+    """Returns the tags of its runs."""
     return {REPOSITORY: f"__repository__@{location}"} if location else {}
 
 
@@ -91,7 +89,7 @@ def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
 
 
 def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg.AssetKey]:
-    """Returns the assets that a run materializes: its selection, else all of its job; none for an op job."""
+    """Returns the run's selection, else all assets of its job; none for an op job."""
     if run.asset_selection is not None:
         return run.asset_selection
     plan = run.execution_plan_snapshot_id
@@ -99,7 +97,7 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """Returns the run's keys of this table; None unless its tags name only keys of the table."""
+    """Returns the run's keys of this table; None unless its tags name only those."""
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()
@@ -117,7 +115,7 @@ def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) 
 
 
 def meet(one: Keys, other: Keys) -> bool:
-    """Whether two sets of keys share a partition."""
+    """Whether keys overlap."""
     return one is None or other is None or not {*one}.isdisjoint(other)
 
 

@@ -18,8 +18,7 @@ PINNED = "pinned"
 OWN_ROWS = "partitions_own_rows"
 """Definition metadata: whether a run's rows lie in its own partitions."""
 FILES = "drop_zone_files"
-"""Metadata: the drop zone files of a partition. Earlier versions of this library wrote lists of path, bytes, epoch ms.
-"""
+"""Metadata: the drop zone files of a partition. Earlier versions wrote lists of path, bytes, epoch ms."""
 FILE_COLUMNS = ("file", "bytes", "modified")
 
 
@@ -37,7 +36,7 @@ class SensorCursor:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parses a cursor; text that a person set in the UI gives a new one."""
+        """Parses a cursor; text that a person set gives a new one."""
         try:
             found: Self = TypeAdapter(cls).validate_json(text or "{}")
         except ValueError:
@@ -72,12 +71,12 @@ def job_of(
 
 
 def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
-    """Returns a table as Dagster metadata."""
+    """Returns Dagster metadata."""
     records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
     return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(name) for name in names]))
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table as Markdown; cells may hold links."""
+    """Returns Markdown; cells may hold links."""
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *cells))

@@ -1,6 +1,6 @@
-"""What the resource ``pyspark`` gives to assets that are no tables: dagster-pyspark's session, on the catalog ``lake``.
+"""The resource ``pyspark`` for assets that are no tables: dagster-pyspark's session, on the catalog ``lake``.
 
-It imports pyspark: import it only when an asset takes it.
+Imports pyspark: import it only when an asset takes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LakePySpark(LazyPySparkResource):
 
     @classmethod
     def of(cls, lakehouse: Lakehouse, tables: Sequence[str]) -> Self:
-        """Returns one that reads these tables. Raises SetupError if Java or jars are missing."""
+        """Raises SetupError if Java or jars are missing."""
         os.environ.update(environment())
         conf = spark_conf(lakehouse.settings, {}, "inline")
         made = cls(spark_config=public(conf))
@@ -41,7 +41,7 @@ class LakePySpark(LazyPySparkResource):
 
     @property
     def spark_session(self) -> SparkSession:
-        """Starts the JVM, unless this process has one, and a session of its own. Raises SettingsError."""
+        """Starts a session, and the JVM unless this process has one. Raises SettingsError."""
         if self._session is None:
             # The settings are checked first; they are spark_config.
             self._session = self._open(lambda _: super(LakePySpark, self).spark_session)

@@ -1,4 +1,4 @@
-"""Finds the partitions whose input was materialized again, or rolled back, since it was read."""
+"""Finds partitions that read an input before it changed."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ from lakehouse_assets.run.jobs import PINNED
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
 BATCH = 1000
 Partition = str | None
-"""None for an asset without partitions."""
 Metadata = Callable[[dg.AssetKey], TableMetadata | None]
-"""Returns the metadata of an asset's table, if any."""
 
 
 def no_metadata(_: dg.AssetKey) -> None:
-    """Returns None, so that only the event log counts."""
+    """With it, only the event log counts."""
 
 
 @dataclass(frozen=True)
 class Outdated:
-    """The partitions of a table that read an input before it changed."""
+    """Partitions that read an input before it was materialized again or rolled back."""
 
     input: str
     """Its key, with dots."""
     partitions: tuple[Partition, ...]
     by: str
-    """The run that last materialized it; empty if it was rolled back."""
+    """A run id; empty after a rollback."""
     snapshot: str
     """What that run published, or what was rolled back."""
 
@@ -43,7 +41,7 @@ class Outdated:
 def latest_made(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey
 ) -> dict[Partition, dg.AssetMaterialization]:
-    """Returns the latest materialization of each partition."""
+    """Returns latest materializations by partition."""
     if graph.get(key).is_partitioned:
         ids = sorted(instance.get_latest_storage_id_by_partition(key, MADE).values())
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
@@ -65,7 +63,7 @@ def stale_inputs(
 ) -> Iterator[Outdated]:
     """Yields each input that was materialized again or rolled back, with the partitions that read it before.
 
-    Materializations of earlier versions of this library don't say what they read, and are left out.
+    Leaves out materializations of earlier versions, which don't say what they read.
     """
     with dg.partition_loading_context(dynamic_partitions_store=instance):
         for parent in sorted(parents):
@@ -123,7 +121,7 @@ def latest_records(
     before: datetime | None = None,
     upto: int | None = None,
 ) -> Iterator[dg.EventLogRecord]:
-    """Yields the latest materialization of each of these partitions that counts; without any, the asset's latest.
+    """Yields each partition's latest materialization that counts; without partitions, the asset's latest.
 
     before: exclusive. upto: an event id, inclusive.
     """
@@ -149,14 +147,14 @@ def latest_records(
 
 
 def snapshot_of(record: dg.EventLogRecord) -> int | None:
-    """Returns the snapshot that a materialization names, if any."""
+    """Returns a materialization's snapshot, if any."""
     made = record.asset_materialization
     found = made.metadata.get("snapshot_id") if made else None
     return int(str(found.value)) if found else None
 
 
 def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
-    """Whether a materialization was certainly rolled back."""
+    """Whether it was certainly rolled back."""
     snapshot = snapshot_of(record)
     return history is not None and snapshot is not None and history.lacks(snapshot)
 
@@ -164,7 +162,7 @@ def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
 def partitions_read(
     graph: BaseAssetGraph[Any], key: dg.AssetKey, partition: Partition, parent: dg.AssetKey
 ) -> Sequence[Partition]:
-    """Returns the parent's partitions that a partition is made from; ``[None]`` if the parent has none."""
+    """Returns the parent's partitions that a partition depends on; ``[None]`` if the parent has none."""
     if not graph.get(parent).is_partitioned:
         return [None]
     mapped = graph.get_parent_partition_keys_for_child(partition, parent, key)

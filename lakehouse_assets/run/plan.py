@@ -1,4 +1,4 @@
-"""The plan of a run, written once, and its first attempts."""
+"""The plan of a run, written once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANEW = "Materialize the partitions anew: a new run, not a re-execution from fail
 
 @dataclass(frozen=True)
 class RunPlan(Durable):
-    """The plan of a run. A resumed run follows it, even if the declaration has changed."""
+    """The plan of a run, which a resumed run follows even if the declaration has changed."""
 
     FORMAT: ClassVar[int] = 2
 
@@ -40,9 +40,8 @@ class RunPlan(Durable):
     made_at: datetime
     table_uuid: UUID
     snapshot_id: int | None
-    """The table's head at planning."""
     columns: tuple[str, ...]
-    """Nested ones with dots."""
+    """Includes nested ones, with dots."""
     write_mode: str
     code_version: str
     chunks: tuple[Chunk, ...]
@@ -72,14 +71,14 @@ class RunPlan(Durable):
 
     @property
     def made_ms(self) -> int:
-        """When it was made, in milliseconds since the epoch."""
+        """In epoch milliseconds."""
         return round(self.made_at.timestamp() * 1000)
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Reads a plan, or one of version 1, which had the extensions' parts as fields of its own.
+        """Reads a plan. Raises ValueError as Durable does.
 
-        Version 1 was written until December 2026; runs can be resumed for RESUMABLE. Raises ValueError as Durable does.
+        Version 1, written until December 2026, had the extensions' parts as fields; runs can be resumed for RESUMABLE.
         """
         found = json.loads(data) if isinstance(data, str) else data
         if isinstance(found, Mapping) and found.get("version") == 1:
@@ -90,7 +89,7 @@ class RunPlan(Durable):
         return super().from_json(found)
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
-        """Raises PublishRefused if these keys or this table uuid are not the planned ones."""
+        """Raises PublishRefused unless these keys and this table uuid are the planned ones."""
         if table_uuid != self.table_uuid:
             found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
         elif tuple(keys) != self.keys:
@@ -123,7 +122,7 @@ class Plans:
     def find(self, token: str) -> RunPlan | None:
         """Reads a plan; None if it is missing or torn: then nothing has started.
 
-        Raises OSError if the storage can't be read, ForeignVersion for a plan that this code can't read.
+        Raises OSError, and ForeignVersion for a plan that this code can't read.
         """
         location = self.location(token)
 
@@ -152,7 +151,7 @@ def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
     """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order.
 
-    There is one chunk without partitions, or if the write mode does not split.
+    Returns one chunk without partitions, or if the write mode does not split.
     """
     if not keys:
         return [Chunk(0, ())]
@@ -164,8 +163,8 @@ def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
     """Returns the token to publish these chunks with: the run's for all, ``<token>.<part>:0-2_5-5`` for some.
 
     With the run's token, a later publish of the others would count as a repetition. The ordinals name the chunks that a
-    resumed run must not publish again: another run may have replaced them. They are not in the property's name
-    (tokens.SPANS), as their length is not bounded.
+    resumed run must not publish again, as another run may have replaced them. Their length has no bound, so they are
+    not in the property's name (tokens.SPANS).
     """
     if len(ready) == len(plan.chunks):
         return plan.token
@@ -202,7 +201,7 @@ def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> N
 
 
 def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
-    """Returns the run's partition keys. Raises PublishRefused if an end of its range is no longer declared."""
+    """Raises PublishRefused if an end of the run's range is no longer declared."""
     # Not from run tags: a range run's tags reach every asset in it.
     if table.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return ()

@@ -13,13 +13,11 @@ class Progress:
 
     table: str
     done: int
-    """Staged partitions."""
     total: int
     """Partitions; 1 for a table without."""
     running: int
-    """Running workers."""
     started_at: float
-    """In seconds since the epoch."""
+    """Epoch seconds."""
     waiting: bool = False
     """For another run's slot."""
 
@@ -35,7 +33,7 @@ def report(progress: Progress) -> None:
 
 @contextmanager
 def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Calls ``listener`` with every report, in the reporting thread."""
+    """Calls ``listener`` in the reporting thread."""
     _listeners.append(listener)
     try:
         yield

@@ -42,7 +42,7 @@ MOST_PARTITIONS = 50
 
 
 class RunFacts(RunHook):
-    """What every run records in its commit, and shows."""
+    """What every run records and shows."""
 
     name: ClassVar[str] = "run"
 
@@ -57,7 +57,7 @@ class RunFacts(RunHook):
         return [SummaryEntries(facts)]
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns the numbers of the run and of its partitions."""
+        """Returns the numbers of the run and its partitions."""
         table, shown = run.table, Shown(run_metadata(run, forks))
         if forks:
             region = run.region_of([run.plan.chunks[fork.receipt.chunk] for fork in forks])
@@ -110,7 +110,7 @@ def _schema_change(run: Run) -> dict[str, str]:
 
 
 def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
-    """Returns the row count as the UI plots it, or an upper bound as text. table: loaded after that commit."""
+    """Returns the row count for the UI to plot, or an upper bound as text. table: loaded after that commit."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     rows = live_rows(table.metadata, snapshot, table.io) if snapshot else None
     if rows is None:
@@ -149,7 +149,7 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
-    """Returns what each partition shows of its staged rows: count, files, bytes and a preview.
+    """Returns each partition's staged rows, files and bytes, and a preview.
 
     If partitions own no rows (Append, Merge), a chunk's rows belong to its partitions together: only chunks of one
     partition show numbers, and no row count after a merge, which rewrites other rows.
@@ -184,7 +184,7 @@ def _of_several(keys: Sequence[str], first: dg.MetadataValue) -> dg.MetadataValu
 def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.MetadataValue]:
     """Returns the first rows of each partition's first staged file, or why there are none, as Markdown by key.
 
-    Empty for more than MOST_PARTITIONS.
+    Returns nothing for more than MOST_PARTITIONS.
     """
     keys = parts_of(region.keys)
     if len(keys) > MOST_PARTITIONS:
@@ -218,13 +218,12 @@ def _cell(value: Any) -> str:
 
 
 RULES_OF_EVERY_RUN = (LAKE, TEXT)
-"""In addition to a write mode's rules."""
 
 
 def add_metadata(
     context: dg.AssetExecutionContext, asset_key: dg.AssetKey, by_key: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Does what ``context.add_asset_metadata`` does for each key of ``by_key``, which must be the run's.
+    """Does what ``context.add_asset_metadata`` does, for each key of ``by_key``, which must be the run's.
 
     Dagster's (1.13.27, ``StepExecutionContext.add_asset_metadata``) looks up all keys of the run's range at each call
     and copies all earlier metadata: 5,000 dynamic keys take nine minutes.
@@ -238,7 +237,7 @@ def add_metadata(
 
 
 def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
-    """Logs how many chunks are left to stage, and why a resumed run stages some again."""
+    """Logs how many chunks are left, and why a resumed run stages some again."""
     table, plan, log = run.table, run.plan, run.context.log
     log.info(
         f"{table.identifier}: {len(plan.keys) or 'no'} partitions, chunks of work: {len(plan.chunks)}, "
@@ -250,14 +249,14 @@ def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
 
 
 def report_progress(run: Run, results: Results) -> None:
-    """Tells the listeners of this process how far the run is."""
+    """Tells the listeners of this process."""
     done = sum(len(run.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
     total = len(run.plan.keys) or 1
     report(Progress(run.table.identifier, done, total, results.running, run.started, results.waiting))
 
 
 def log_published(run: Run, published: Published) -> Published:
-    """Logs what was published, and returns it."""
+    """Logs and returns its argument."""
     text = f"{run.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
     text += " (already done by an earlier attempt)" if published.repeated else ""
     text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
@@ -268,7 +267,7 @@ def log_published(run: Run, published: Published) -> Published:
 def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]:
     """Yields the materialization of a published run.
 
-    Raises Failure if some chunks failed, after it has logged the materializations of the others.
+    Raises Failure if some chunks failed, after it has logged the others' materializations.
     """
     context, table, plan, results = run.context, run.table, run.plan, run.results
     version = dg.DataVersion(str(run.published.snapshot_id))  # tells downstream assets that rows changed
@@ -293,10 +292,7 @@ def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
-    """Returns the failure of a run with unstaged chunks.
-
-    consequence: what happened to the others. advice: from advice_after().
-    """
+    """consequence: what happened to the other chunks. advice: from advice_after()."""
     failures = results.failures
     first = failures[0]
     chunks = ", ".join(str(failure.chunk) for failure in failures)
@@ -312,7 +308,7 @@ def staging_failure(table: str, consequence: str, advice: str, results: Results)
 
 
 def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
-    """Returns half a sentence. added: whether the other chunks' rows would be added once more."""
+    """Returns half a sentence. added: whether the other chunks' rows would be added again."""
     causes = {failure.cause for failure in failures}
     if added:
         return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
@@ -330,10 +326,7 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 
 
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
-    """Yields the reasons why staged chunks are staged again.
-
-    receipts: of an earlier attempt. attempts: the work to do now.
-    """
+    """Yields why staged chunks are staged again. receipts: of an earlier attempt. attempts: the work now."""
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:
         parts = Assignment.from_json(attempts[receipt.chunk].payload).parts
@@ -355,7 +348,7 @@ def check_result(
     findings: Sequence[AuditFinding],
     seconds: float,
 ) -> dg.AssetCheckResult:
-    """Returns the check result of an audit."""
+    """Returns an audit's result."""
     files = distinct_files(staged)
     broken = Counter(finding.rule for finding in findings)
     checked = (*RULES_OF_EVERY_RUN, *(rule for rule in Rule if rule in rules))

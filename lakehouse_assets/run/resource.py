@@ -44,7 +44,7 @@ class Lakehouse:
 
     @cache  # noqa: B019  a resource lives as long as its process
     def launcher(self, compute: str | None = None) -> Launcher:
-        """Returns the launcher of a table's workers. compute: None for LAKEHOUSE_COMPUTE."""
+        """Returns a table's launcher. compute: None for LAKEHOUSE_COMPUTE."""
         return self.settings.computes[compute or self.settings.compute].launcher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """Returns the id of the run at the head of the resume chain.
 
-    With its own id, a re-execution from failure would not recognize its parent's commits. With the first run's id, any
+    By its own id, a re-execution from failure would not recognize its parent's commits. By the first run's id, any
     other re-execution, which computes everything again, would find that run's commit and do nothing.
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := _parent(run)):
@@ -46,10 +46,9 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 
 def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
-    """Returns the token of the run at the head of the resume chain.
+    """Returns the chain head's token. Raises PublishRefused if that run is too old or gone.
 
-    Raises PublishRefused if that is too old or gone: after RESUMABLE its token may be pruned, and its chunks would be
-    published again over newer rows.
+    After RESUMABLE, its token may be pruned, and its chunks would be published again over newer rows.
     """
     head = chain_head(instance, run)
     created, resumed = _created(instance, head), _created(instance, run.run_id)
@@ -73,7 +72,7 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 
 
 class AppendOnce(RunHook, CommitPart):
-    """Refuses to add rows that a repeated run has added: before anything is staged, and in the commit."""
+    """Refuses to add rows that a repeated run has added, before staging and in the commit."""
 
     name: ClassVar[str] = "append_once"
 
@@ -97,10 +96,10 @@ class AppendOnce(RunHook, CommitPart):
 def refuse_repeated_append(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> None:
-    """Raises PublishRefused for a re-execution that would add rows of an earlier run once more.
+    """Raises PublishRefused for a re-execution that would add an earlier run's rows once more.
 
-    That is a full re-execution of a run that added rows, or repeated one that did; of a backfill whose run added them,
-    even if it failed later; and of work that another re-execution has added meanwhile. APPEND_AGAIN permits it.
+    It may re-execute a run that added rows, or repeated one that did; a backfill whose run added them, even if it
+    failed later; or work that another re-execution has added meanwhile. APPEND_AGAIN permits it.
     """
     if not (table.write_mode.adds_again and _repeats(run)):
         return
@@ -151,10 +150,7 @@ def _repeats(run: dg.DagsterRun) -> bool:
 
 
 def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
-    """Returns the ids of the run, and of the runs and backfills that it repeats.
-
-    Two re-executions of one backfill have only the backfill's id in common.
-    """
+    """Includes backfills, whose id may be all that two re-executions have in common."""
     found: set[str] = set()
     for run_id, here in _repeated(instance, run):
         found |= {run_id, *_parent_backfills(instance, here)}
@@ -164,7 +160,7 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns what is known of the rows that a run added; empty if none or rolled back."""
+    """Returns what is known of the rows; empty if none were added or all rolled back."""
     if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
         return f"has added its rows with snapshot {snapshot_id}"
     created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
@@ -174,7 +170,7 @@ def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, 
 
 
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tuple[str, dg.DagsterRun | None]]:
-    """Yields the run and those that it re-executes. A deleted run is None and the last."""
+    """Yields the run and those that it re-executes; a deleted one is None and the last."""
     here: dg.DagsterRun | None = run
     yield run.run_id, run
     while here and (parent := _parent(here)):
@@ -198,7 +194,7 @@ def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -
 def _added_keys(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Keys:
-    """Falls back to all keys of the plan, and without a plan to all of the run."""
+    """Falls back to all keys of the plan, else of the run."""
     if table.partitions is None or (plan := plans.find(run.run_id)) is None:
         return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}

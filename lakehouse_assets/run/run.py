@@ -27,11 +27,11 @@ from lakehouse_assets.run.resource import Lakehouse
 
 @dataclass(frozen=True)
 class Staging:
-    """The table at the start of a staging, and what follows from it."""
+    """The table at the start of a staging."""
 
     evolution: Evolution
     earlier: Mapping[int, int]
-    """Chunks already published with this token → snapshot."""
+    """Published chunks → snapshot."""
     attempts: Mapping[int, Attempt]
 
 
@@ -40,7 +40,7 @@ class Staged:
     """What is staged and ready to be published."""
 
     chunks: Sequence[Chunk]
-    """Without those already published with this token."""
+    """Without published ones."""
     forks: Sequence[StagedChunk]
     table: IcebergTable
     """Loaded after staging: credentials vended when the run began may have expired."""
@@ -48,19 +48,19 @@ class Staged:
 
 @dataclass
 class Run:
-    """One run of a table's asset. Its state is set as it goes on."""
+    """One run of a table's asset, and its state."""
 
     context: dg.AssetExecutionContext
     table: Table
     lakehouse: Lakehouse
     token: RunToken
-    """Its own, or that of the run that it resumes."""
+    """Its own, or the resumed run's."""
     keys: tuple[str, ...]
-    """Its partition keys; empty for a table without partitions."""
+    """Empty for a table without partitions."""
     results: Results = field(default_factory=Results)
     findings: list[AuditFinding] = field(default_factory=list)
     started: float = field(default_factory=time.time)
-    """In seconds since the epoch."""
+    """Epoch seconds."""
     plan: RunPlan = field(init=False)
     is_resumed: bool = False
     """Whether another process made the plan."""
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def resumes_another(self) -> bool:
-        """Whether it re-executes another run from failure."""
+        """Whether it re-executes a run from failure."""
         return self.token.text != self.context.run.run_id
 
     @cached_property
@@ -100,19 +100,19 @@ class Run:
 
     @property
     def bad_keys(self) -> frozenset[str]:
-        """The partitions that failed workers or the audit name as bad."""
+        """The partitions that workers or the audit blame."""
         return bad_keys(self.results.failures, self.findings)
 
     def region_of(self, chunks: Sequence[Chunk]) -> Region:
-        """Returns the part of the table that some of the run's chunks own."""
+        """Returns the part of the table that these chunks own."""
         every = len(chunks) == len(self.plan.chunks)
         return self.region if every else self.table.alignment.region([key for c in chunks for key in c.keys])
 
 
 def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
-    """Returns the partitions that a failed run names as bad; WHOLE for a table without partitions.
+    """Returns the partitions that failures name as bad; WHOLE for a table without partitions.
 
-    Of a worker with many partitions, only those that the step names by BadPartitions.
+    A worker with many partitions names only those of its step's BadPartitions.
     """
     named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
     return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

@@ -11,7 +11,7 @@ from lakehouse_assets.errors import BadRunTag
 READ_ALL = "lakehouse/read_all"
 """``true``: the step reads its inputs from their beginning."""
 ACCEPT_LOSS = "lakehouse/accept_loss"
-"""``true``: gives up the rows that the source lost before they were moved."""
+"""``true``: gives up the rows that the source lost before their move."""
 APPEND_AGAIN = "lakehouse/append_again"
 """The id of a run whose rows its re-execution may add again. Not ``true``: Dagster copies tags to re-executions, which
 must not inherit the permission."""

@@ -45,7 +45,7 @@ from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
-"""The most stagings of a run that others disturb; and how many without the table's lock."""
+"""The most stagings of a disturbed run; and how many without the table's lock."""
 
 Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 T = TypeVar("T")
@@ -56,8 +56,8 @@ def materialize(
 ) -> Events:
     """Runs a table's asset: yields the audit's result, then the materialization.
 
-    Before the plan is read or written, only a missing table is created. Raises Failure if a person must act,
-    UnknownPartitions for keys that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
+    Before the plan, it only creates a missing table. Raises Failure if a person must act, UnknownPartitions for keys
+    that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
     """
     RunTags.of(context.run.tags)  # refuses unknown values
     token = run_token(table.identifier, context.instance, context.run)
@@ -75,12 +75,12 @@ def materialize(
 
 
 class TableRun(Run):
-    """One run of a table's asset, step by step."""
+    """The steps of a run."""
 
     hooks: Sequence[RunHook] = ()
 
     def tell(self, what: str, call: Callable[[RunHook], T]) -> list[tuple[RunHook, T | Exception]]:
-        """Calls each hook. Logs what it raises: nothing here may fail the run."""
+        """Calls each hook, and logs what it raises: nothing here may fail the run."""
         found: list[tuple[RunHook, T | Exception]] = []
         for hook in self.hooks:
             try:
@@ -110,7 +110,6 @@ class TableRun(Run):
             yield from report.materialized(self, self._shown())
 
     def _evolution(self) -> Evolution:
-        """Opens or creates the table, and decides which changes the run makes besides its rows."""
         return Evolution.of(self.table, with_retries(lambda: open_target(self.lakehouse.catalog(), self.table)))
 
     def _planned(self, now: TableMetadata) -> RunPlan:
@@ -132,7 +131,7 @@ class TableRun(Run):
         return plan
 
     def _land(self, drive: Drive, evolution: Evolution) -> Generator[dg.AssetCheckResult, None, None]:
-        """Stages, audits and publishes; again if others changed meanwhile what the rows depend on."""
+        """Stages again if others changed what the rows depend on."""
         with closing(TableLock(self.context, self.table.identifier)) as lock:
             again: StageAgain | None = None
             for number in range(1, STAGINGS + 1):
@@ -198,7 +197,7 @@ class TableRun(Run):
                 self.context.log.warning(found)
 
     def _stage(self, drive: Drive) -> None:
-        """Raises Failure if any chunk failed and the others may not go on."""
+        """Raises Failure if a chunk failed and the others may not go on."""
         table, chunks, results, staging = self.table, self.plan.chunks, self.results, self.staging
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         report.log_beginning(self, left)
@@ -214,7 +213,6 @@ class TableRun(Run):
             raise report.staging_failure(table.identifier, "Nothing was published", advice, results)
 
     def _staged(self) -> Staged:
-        """Raises as read_all()."""
         now = with_retries(lambda: self.lakehouse.catalog().load_table(self.table.identifier))
         ready = self.results.receipts.keys() - self.staging.earlier.keys()
         chunks = [chunk for chunk in self.plan.chunks if chunk.ordinal in ready]
@@ -256,7 +254,7 @@ class TableRun(Run):
         return max(self.staging.earlier.values(), key=lambda one: order.index(one) if one in order else -1)
 
     def _shown(self) -> Shown:
-        """Raises nothing: the rows are published, and a run that failed now would be requested again forever."""
+        """Raises nothing: the rows are published, and Dagster would request a failed run again forever."""
         forks = [*self.staged.forks, *self._forks_published_earlier()]
         all_shown = Shown({"snapshot_id": str(self.published.snapshot_id)})
         for hook, found in self.tell("what it shows", lambda hook: hook.shown(self, forks)):

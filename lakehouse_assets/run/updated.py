@@ -32,10 +32,10 @@ Key = str | None
 
 @dataclass(frozen=True)
 class Reading:
-    """The events that a partition's run had read."""
+    """What a partition's run had read."""
 
     after: int
-    """The run had read what was published before this storage id, perhaps not what came later."""
+    """The run has read what was published before this storage id, perhaps also later."""
     runs: frozenset[str] = frozenset()
     """Runs whose results it had read."""
 
@@ -66,10 +66,10 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     """Holds while ``upstream`` has a materialization that the partition's run may not have read.
 
     Compares storage ids of the event log, not times. A materialization is logged after its commit, and a run reads
-    after its request, so it has read what was logged before its request. The request counts, not the start: a publish
-    while the run is queued causes one run too many, never one too few. A re-execution from failure counts from the
-    first run of its chain, whose results it takes. A partition never materialized counts from the condition's first
-    evaluation: missing history is not requested.
+    after its request, so it has read what was logged before. The request counts, not the start: a publish while the run
+    is queued causes one run too many, never one too few. A re-execution from failure counts from the first run of its
+    chain, whose results it takes. A partition never materialized counts from the condition's first evaluation: missing
+    history is not requested.
     """
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
@@ -84,11 +84,11 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 
     @property
     def description(self) -> str:
-        """The condition in words, as Dagster shows it."""
+        """The condition in words."""
         return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """Returns the same id for every use: a new deployment finds its cursor."""
+        """Returns a constant, so that a new deployment finds its cursor."""
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
@@ -195,7 +195,7 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
-    """Returns run id → its reading; None for a run that had not planned ``key``."""
+    """Returns readings by run id; None for a run that had not planned ``key``."""
     from lakehouse_assets.run.resume import chain_head  # definitions don't need it
 
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
@@ -210,7 +210,7 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
 
 
 def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
-    """Reads pages from the newest: after a restart, a query for each run would take longer than a tick may."""
+    """Reads pages from the newest: after a restart, a query by run would take longer than a tick may."""
     last: dict[str, int] = {}
     before = None
     while run_ids - last.keys():

@@ -29,7 +29,7 @@ FAILS = "fails, because of another difference"
 
 
 class Row(NamedTuple):
-    """One difference, and whether the next run fails because of it."""
+    """One difference, and whether it fails the next run."""
 
     table: str
     difference: str
@@ -40,14 +40,14 @@ class Row(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The texts, by COLUMNS."""
+        """Texts by COLUMNS."""
         return self.table, self.difference, self.declared, self.on_the_lake, self.next_run
 
 
 def all_differences(
     instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table], graph: AssetGraph
 ) -> Iterator[Row]:
-    """Yields the differences of these tables, including what can't be read."""
+    """Yields the differences of these tables, and what can't be read."""
     metadata = metadata_of(catalog)
     for table in tables:
         try:
@@ -71,7 +71,7 @@ def all_differences(
 
 
 def failing_tables(rows: Iterable[Row]) -> list[str]:
-    """Returns the tables whose next run fails, sorted."""
+    """Returns failing tables, sorted."""
     return sorted({row.table for row in rows if row.fails})
 
 
@@ -87,7 +87,7 @@ def metadata_of(catalog: Catalog) -> Metadata:
 
 
 def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """Raises the catalog's errors, and PublishRefused for a lost table."""
+    """Raises PublishRefused for a lost table."""
     if found := find_table(catalog, table.identifier):
         return found
     from lakehouse_assets.commit.target import refusal  # imports PyArrow: half a second
@@ -118,8 +118,7 @@ def _inputs_made_anew(
 def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
     """Yields a row for each difference.
 
-    made_by: the known code versions by partition. Raises the storage's errors when it counts values that would be
-    dropped.
+    made_by: known code versions by partition. Raises the storage's errors when it counts values to be dropped.
     """
     if found is None:
         yield Row(table.identifier, "table", _summary(table), "not there", "creates it")

@@ -45,7 +45,7 @@ READ_SECONDS = 5.0
 class AttemptContextInjector(PipesS3ContextInjector):
     """Puts the context to ``<prefix>/context.json``: a client token demands the same parameters again.
 
-    Dagster's injector chooses a random place, and leaves the object if the step fails.
+    Dagster's injector chooses a random place, and leaves the object after a failure.
     """
 
     def __init__(self, client: Any, quick_client: Any, bucket: str, prefix: str) -> None:
@@ -93,7 +93,7 @@ class PolledS3Reader(PolledReader):
             _delete(self._client, self._bucket, self._key(number))
 
     def read(self) -> None:
-        """Passes on new messages; calls S3 every READ_SECONDS, and once for each."""
+        """Passes on new messages; calls S3 every READ_SECONDS, and for each message."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + READ_SECONDS
@@ -116,7 +116,7 @@ class PolledS3Reader(PolledReader):
         return f"{self._prefix}/{number}.json"
 
     def no_messages_debug_text(self) -> str:
-        """Returns the messages' prefix, for Dagster's hint."""
+        """Returns the messages' prefix."""
         return f"The worker should have written to s3://{self._bucket}/{self._prefix}/."
 
 
@@ -147,8 +147,7 @@ class AwsLauncher(Launcher):
     _poll: Callable[[Sequence[Handle]], Mapping[str, Ended]]
     _find: Callable[[Attempt], Handle | None]
     _stop: Callable[[Sequence[Handle]], dict[str, Exception]]
-    """Stops a batch in one call; returns the errors of refused workers, by id. Raises boto3's errors if the whole call
-    fails."""
+    """Stops a batch in one call; returns refused workers' errors by id. Raises boto3's if the whole call fails."""
     _tail: Callable[[Handle], str]
     _usage: Callable[[Handle], Usage | None]
 
@@ -162,7 +161,7 @@ class AwsLauncher(Launcher):
         self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
-        """Returns the session's ends, below ``pipes/<key>`` of the staging prefix."""
+        """Returns the session's ends, below ``pipes/<key>``."""
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
         injector = AttemptContextInjector(self._s3, self._quick_s3, self._bucket, prefix)
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
@@ -170,7 +169,7 @@ class AwsLauncher(Launcher):
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         """Returns the ended workers; none while the service is unreachable.
 
-        Raises ClientError and BotoCoreError if not transient or longer than PATIENCE_SECONDS.
+        Raises ClientError and BotoCoreError if not transient or after PATIENCE_SECONDS.
         """
         if not handles:
             return {}
@@ -193,7 +192,7 @@ class AwsLauncher(Launcher):
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """Finds the worker. Raises NotStarted if the service can't be asked."""
+        """Raises NotStarted if the service can't be asked."""
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
@@ -228,7 +227,7 @@ class AwsLauncher(Launcher):
         return [[handle] for handle in handles]
 
     def tail(self, handle: Handle) -> str:
-        """Returns the end of the driver's log, or why there is none."""
+        """Returns the end of the driver's log, or why it is missing."""
         try:
             return self._tail(handle)
         except (ClientError, BotoCoreError) as error:
@@ -244,7 +243,7 @@ class AwsLauncher(Launcher):
 
 
 def tags(attempt: Attempt) -> dict[str, str]:
-    """Returns the attempt's tags in a form that all services accept."""
+    """Returns the attempt's tags, in a form that all services accept."""
     return {name: NOT_IN_TAGS.sub("", value)[:TAG_CHARACTERS] for name, value in attempt.tags.items()}
 
 
@@ -252,7 +251,7 @@ LINES = 50
 
 
 def s3_tail(s3: Any, location: str, when: str) -> str:
-    """Returns a gzipped log's last LINES lines, or why they can't be read. when: the time of logs, for messages."""
+    """Returns a gzipped log's last LINES lines, or why they can't be read. when: logs' time, for messages."""
     bucket, _, key = location.partition("://")[2].partition("/")
     try:
         with gzip.open(s3.get_object(Bucket=bucket, Key=key)["Body"]) as lines:

@@ -28,7 +28,7 @@ MOST_WEIGHT = 1000
 
 class _OnAws(ComputeSettings):
     def problems(self) -> list[str]:
-        """Returns why boto3 finds no region."""
+        """Why boto3 finds no region."""
         from lakehouse_assets.environment.aws import region_problems
 
         return region_problems()
@@ -45,19 +45,17 @@ class Ecs(_OnAws):
     security_groups: tuple[str, ...]
     public_ip: bool
     capacity: Mapping[str, int]
-    """Weights by capacity provider."""
     size: Size
-    """The default; tables may override it."""
 
     def sized(self, own: Size) -> tuple[Size, str | None]:
-        """Completes a table's size; also says why no task can have it."""
+        """Completes a table's size, or says why no task can have it."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
         fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
         return size, fargate_problem(size) if fargate else None
 
     @classmethod
     def read(cls, reader: EnvReader) -> Ecs:
-        """Reads the LAKEHOUSE_ECS_* variables."""
+        """Reads LAKEHOUSE_ECS_*."""
         capacity = _capacity(reader)
         fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
         ecs = cls(
@@ -85,7 +83,7 @@ class Ecs(_OnAws):
         return made(f"{__package__}.ecs:EcsLauncher", settings, self, ("python", "-m", worker))
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why no task can have the completed size."""
+        """Returns why no task can have it."""
         problem = self.sized(size)[1]
         return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
 
@@ -118,7 +116,7 @@ class Emr(_OnAws):
         return made(f"{__package__}.emr:EmrLauncher", settings, self, worker)
 
     def problems(self) -> list[str]:
-        """Returns also why a transient cluster's file is unusable."""
+        """Also says why a transient cluster's file is unusable."""
         if self.by != "transient":
             return super().problems()
         from lakehouse_assets.environment.launchers.base import NotStarted
@@ -130,7 +128,7 @@ class Emr(_OnAws):
         return super().problems()
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why drivers and executors can't have the size."""
+        """Returns why drivers and executors can't have it."""
         return emr_problem(size)
 
 
@@ -146,7 +144,7 @@ class EmrServerless(_OnAws):
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrServerless:
-        """Reads the LAKEHOUSE_EMR_SERVERLESS_* variables and LAKEHOUSE_CODE."""
+        """Reads LAKEHOUSE_EMR_SERVERLESS_* and LAKEHOUSE_CODE."""
         return cls(
             application=reader.text("LAKEHOUSE_EMR_SERVERLESS_APPLICATION", r"[0-9a-z]+", "00f1abcdexample"),
             role=reader.text("LAKEHOUSE_EMR_SERVERLESS_ROLE", ROLE, ROLE_EXAMPLE),
@@ -158,26 +156,25 @@ class EmrServerless(_OnAws):
         return made(f"{__package__}.emr_serverless:EmrServerlessLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why EMR Serverless offers no such worker."""
+        """Returns why no such worker exists."""
         return serverless_problem(size, conf)
 
 
 @dataclass(frozen=True)
 class EmrEks(_OnAws):
-    """Job runs (Kubernetes pods) on a virtual cluster of EMR on EKS."""
+    """Job runs on a virtual cluster of EMR on EKS."""
 
     brings_spark = True
 
     virtual_cluster: str
     role: str
-    """The job execution role's ARN."""
     release: str
     """Such as ``emr-7.9.0-latest``."""
     code: str
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrEks:
-        """Reads the LAKEHOUSE_EMR_EKS_* variables and LAKEHOUSE_CODE."""
+        """Reads LAKEHOUSE_EMR_EKS_* and LAKEHOUSE_CODE."""
         return cls(
             virtual_cluster=reader.text("LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER", r"[0-9a-z]+", "9wvd1yhms5tk1k8chrn525z34"),
             role=reader.text("LAKEHOUSE_EMR_EKS_ROLE", ROLE, ROLE_EXAMPLE),
@@ -190,7 +187,7 @@ class EmrEks(_OnAws):
         return made(f"{__package__}.emr_eks:EmrEksLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why pods can't have the size on any node."""
+        """Returns why no pod can have it."""
         return emr_problem(size, "EMR on EKS")
 
 

@@ -84,7 +84,7 @@ CONSOLES = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-u
 
 
 def ended(task: Task, container: str) -> Ended | None:
-    """Says how a task of DescribeTasks ended; None while it runs. container: the worker's."""
+    """Returns how a task ended; None while it runs. container: the worker's."""
     if task["lastStatus"] != "STOPPED":
         return None
     code, reason = task.get("stopCode", ""), task.get("stoppedReason", "")
@@ -106,7 +106,7 @@ def ended(task: Task, container: str) -> Ended | None:
 
 
 def stuck(task: Task, now: datetime) -> Ended | None:
-    """Says that a task has waited longer than START_LIMIT. now: with a timezone."""
+    """Returns an end after START_LIMIT of waiting. now: with a timezone."""
     created: datetime | None = task.get("createdAt")
     if task["lastStatus"] not in WAITING or created is None or now - created <= START_LIMIT:
         return None
@@ -161,7 +161,7 @@ def _size(task: Task) -> str:
 
 
 def size(task: Task) -> tuple[float, float]:
-    """Returns a task's vCPUs and GiB; on some instances only its containers have limits."""
+    """Returns a task's vCPUs and GiB; on some instances only containers have limits."""
     parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
     return (
         sum(int(part.get("cpu") or 0) for part in parts) / 1024,
@@ -170,7 +170,7 @@ def size(task: Task) -> tuple[float, float]:
 
 
 def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
-    """Says why RunTask placed no task, and whether it may later."""
+    """Returns why RunTask placed no task, and whether it may later."""
     reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
     advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
     return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
@@ -184,7 +184,7 @@ def refused(code: str, message: str) -> str:
 
 
 def usage(task: Task) -> Usage | None:
-    """Returns an ended task's billed usage; None if it ended before it pulled its image."""
+    """Returns the billed usage; None for a task that ended before it pulled its image."""
     start: datetime | None = task.get("pullStartedAt") or task.get("startedAt")
     end: datetime | None = task.get("stoppedAt") or task.get("executionStoppedAt")
     if start is None or end is None:
@@ -202,7 +202,7 @@ def usage(task: Task) -> Usage | None:
 
 
 def link(arn: str) -> str:
-    """Returns the URL of a task's log. arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
+    """arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
     _, partition, _, region, _, resource = arn.split(":", 5)
     _, cluster, task = resource.split("/")
     console = CONSOLES.get(partition, "console.aws.amazon.com")
@@ -218,7 +218,7 @@ FIND_WAITS = (0.0, 1.0, 2.0)
 
 
 class EcsLauncher(AwsLauncher):
-    """Launches tasks of one cluster and task definition. command: of the worker's container."""
+    """Launches tasks of one cluster and task definition. command: the worker container's."""
 
     service = "ECS"
 
@@ -231,7 +231,7 @@ class EcsLauncher(AwsLauncher):
         self._usages: dict[str, Usage | None] = {}
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the attempt's task, or finds it. Raises NotStarted."""
+        """Starts or finds the task. Raises NotStarted."""
         parameters = run_task(self._settings, attempt, environment, self._command)
         try:
             answer = self._ecs.run_task(**parameters)
@@ -243,7 +243,7 @@ class EcsLauncher(AwsLauncher):
         return Handle(answer["tasks"][0]["taskArn"])
 
     def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
-        """Finds a task that runs despite RunTask's error. Raises NotStarted if there is none."""
+        """Finds a task that runs despite RunTask's error, else raises NotStarted."""
         if isinstance(error, ClientError):
             # The attempt was submitted before, with other settings: its task does the same work.
             if earlier := error.response.get("resourceIds"):
@@ -264,7 +264,7 @@ class EcsLauncher(AwsLauncher):
     def _find(self, attempt: Attempt) -> Handle | None:
         """Finds the attempt's task if it has not stopped.
 
-        RunTask finds a stopped one: with the same token within an hour, it returns that task and starts none.
+        RunTask finds a stopped one: with its token, within an hour, it returns that task and starts none.
         """
 
         def listed() -> Handle | None:
@@ -310,7 +310,7 @@ class EcsLauncher(AwsLauncher):
         return {}
 
     def link(self, handle: Handle) -> str:
-        """Returns the log's URL in the console."""
+        """Returns the log's URL."""
         return link(handle.id)
 
     def _tail(self, handle: Handle) -> str:

@@ -1,4 +1,4 @@
-"""Runs workers as steps of an EMR cluster, and chooses it."""
+"""Runs workers as steps of an EMR cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLUSTER_WAITS = (1.0, 2.0, 4.0)
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
     """Creates something without a client token; if the answer was lost, finds it.
 
-    Raises what ``create`` raised; it may exist even so.
+    Raises as ``create``; the thing may exist even so.
     """
     try:
         return create()
@@ -49,7 +49,7 @@ def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
 
 
 class Clusters:
-    """The clusters that the settings name. once: a client that repeats no call."""
+    """The clusters that the settings name. once: a client that never retries."""
 
     def __init__(self, emr: Any, once: Any, settings: Emr) -> None:
         self._emr, self._once, self._settings = emr, once, settings
@@ -58,7 +58,7 @@ class Clusters:
     def choose(self, token: str) -> str:
         """Returns the id of a run's cluster; starts a transient one.
 
-        Raises NotStarted if no cluster or several match, or a transient cluster's file is unreadable; else boto3's
+        Raises NotStarted unless one cluster matches, or if a transient cluster's file is unreadable; else boto3's
         errors.
         """
         key = token if self._settings.by == "transient" else ""
@@ -67,7 +67,7 @@ class Clusters:
         return self._chosen[key]
 
     def find(self, token: str) -> str | None:
-        """Finds the id of a run's cluster; None if it is not started. Raises as choose()."""
+        """Returns the id of a run's cluster; None before its start. Raises as choose()."""
         if self._settings.by == "id":
             return self._settings.cluster
         setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
@@ -85,12 +85,12 @@ class Clusters:
         return found[0][0]
 
     def describe(self, cluster: str) -> Mapping[str, Any]:
-        """Returns DescribeCluster's answer. Raises as boto3."""
+        """Raises as boto3."""
         found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
         return found
 
     def ended(self, cluster: str) -> Ended | None:
-        """Says why the cluster runs no more steps, and forgets it."""
+        """Returns why the cluster runs no more steps, and forgets it."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None
@@ -114,7 +114,7 @@ class Clusters:
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """Returns a file's RunJobFlow parameters, with the run's token at the name's end.
+    """Returns a file's RunJobFlow parameters, with the token at the name's end.
 
     Raises NotStarted if the file is unreadable.
     """
@@ -130,7 +130,7 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
 
 
 def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
-    """Says what a cluster's end means for a step. by: as in Emr."""
+    """Returns what a cluster's end means for a step. by: as in Emr."""
     status = cluster["Status"]
     reason = status.get("StateChangeReason", {})
     code, message = reason.get("Code", ""), reason.get("Message", "")
@@ -178,7 +178,7 @@ class EmrLauncher(AwsLauncher):
         return ship(self._s3, self._code_prefix, self._worker, packages)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Adds the attempt's step, unless it is there. Raises NotStarted."""
+        """Adds the attempt's step, unless there. Raises NotStarted."""
         try:
             cluster = self._clusters.choose(attempt.group)
             step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
@@ -195,7 +195,7 @@ class EmrLauncher(AwsLauncher):
         return Handle(f"{cluster}/{step}") if step else None
 
     def link(self, handle: Handle) -> str:
-        """Returns the cluster's URL in the console, with the step's id."""
+        """Returns the cluster's URL, with the step's id."""
         region = self._emr.meta.region_name
         cluster, _, step = handle.id.partition("/")
         # The console has no page for a step; its id is for people.
@@ -238,7 +238,7 @@ class EmrLauncher(AwsLauncher):
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """Reads the newest steps, up to a known one."""
+        """Reads newest steps, up to a known one."""
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}
@@ -346,7 +346,7 @@ LOST_NETWORK = re.compile(rf"exited with {os.EX_TEMPFAIL}\b")
 
 
 def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> dict[str, Any]:
-    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted if it is too long for EMR."""
+    """Returns a StepConfig of AddJobFlowSteps. Raises NotStarted if it is too long."""
     # In client mode the driver is the step's process on the primary node: they end together, the step's stderr is the
     # driver's log, and cancelling kills the driver. In cluster mode the driver would go on under YARN:
     # https://docs.aws.amazon.com/emr/latest/ManagementGuide/emr-cancel-steps.html (TERMINATE_PROCESS).
@@ -362,7 +362,7 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
 
 
 def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """Says how a step ended. cluster: how its cluster ended, if it did."""
+    """Returns how a step ended. cluster: its cluster's end, if any."""
     state, details = status["State"], status.get("FailureDetails", {})
     if state == "COMPLETED":
         return Ended("completed")
@@ -378,7 +378,7 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
 
 
 def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """Estimates a step's share of its cluster's costs. together: the number of steps at once."""
+    """Estimates a step's share of its cluster's costs. together: concurrent steps."""
     each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
     return Usage(
         vcpu_hours=hours / together * sum(machine.vcpus for machine in each),

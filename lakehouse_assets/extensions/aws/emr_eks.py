@@ -1,4 +1,4 @@
-"""Runs workers as job runs of EMR on EKS: a driver and executors as Kubernetes pods."""
+"""Runs workers as job runs of EMR on EKS: drivers and executors are Kubernetes pods."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRUST = "let its trust policy name the cluster: aws emr-containers update-role-t
 
 @dataclass(frozen=True)
 class Failure:
-    """A way in which job runs fail."""
+    """A kind of failure."""
 
     sign: str
     """Matches ``failureReason: stateDetails``, ignoring case."""
@@ -124,7 +124,7 @@ class EmrEksLauncher(JobRunsLauncher):
         return verdict(job)
 
     def link(self, handle: Handle) -> str:
-        """Returns the virtual cluster's URL in the console, with the job run's id."""
+        """Returns the virtual cluster's URL, with the job run's id."""
         region, cluster = self._emr.meta.region_name, self._settings.virtual_cluster
         # No address of a job run's page is known. The console ignores the id, which is for people.
         return (
@@ -148,7 +148,7 @@ class EmrEksLauncher(JobRunsLauncher):
 
 
 def name_of(attempt: Attempt) -> str:
-    """Returns the title's end, which has the key, in allowed characters."""
+    """Returns the title's end, with the key, in allowed characters."""
     return NOT_IN_NAMES.sub("-", attempt.title)[-NAME_CHARACTERS:]
 
 
@@ -173,7 +173,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped, log_
 
 
 def verdict(job: JobRun) -> Ended:
-    """Says how a job run ended. job: DescribeJobRun's jobRun."""
+    """job: DescribeJobRun's jobRun."""
     state, details = job["state"], job.get("stateDetails") or "no details given"
     if state == "COMPLETED":
         return Ended("completed")
@@ -217,6 +217,6 @@ AMOUNT = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 
 
 def _amount(text: str) -> float:
-    """Reads a count, or memory in MiB, as Spark does; 0 if invalid."""
+    """Reads a count, or MiB, as Spark does; 0 if invalid."""
     found = AMOUNT.fullmatch(text.strip())
     return int(found[1]) * UNITS[found[2].lower()] if found else 0.0

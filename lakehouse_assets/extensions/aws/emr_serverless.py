@@ -1,4 +1,4 @@
-"""Runs workers as job runs of an EMR Serverless application."""
+"""Runs workers as job runs of EMR Serverless."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EmrServerlessLauncher(JobRunsLauncher):
         return verdict(job)
 
     def link(self, handle: Handle) -> str:
-        """Returns the job run's URL in the console."""
+        """Returns the job run's URL."""
         region = self._emr.meta.region_name
         place = f"serverless/applications/{self._application}/job-runs/{handle.id}"
         return f"https://{region}.console.aws.amazon.com/emr/home?region={region}#/{place}"
@@ -114,7 +114,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
 
 
 def disks(attempt: Attempt) -> list[str]:
-    """Returns the options for the workers' disks, such as 200G.
+    """Returns options for the disks, such as 200G.
 
     https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html
     """
@@ -124,14 +124,14 @@ def disks(attempt: Attempt) -> list[str]:
 
 
 def logged_output(configuration: Mapping[str, Any]) -> str:
-    """Returns the driver's output in CloudWatch: ``stderr``, else ``stdout``, else "". Without types both are there."""
+    """Returns the driver's ``stderr``, else ``stdout``, else "" in CloudWatch. Without types both are there."""
     types = configuration.get("logTypes") or {"SPARK_DRIVER": ["STDERR"]}
     driver = {kind.lower() for kind in types.get("SPARK_DRIVER", [])}
     return next((kind for kind in ("stderr", "stdout") if kind in driver), "")
 
 
 def verdict(job: Mapping[str, Any]) -> Ended:
-    """Says how a job run ended. job: GetJobRun's jobRun."""
+    """job: GetJobRun's jobRun."""
     state, details = job["state"], job["stateDetails"] or "no details given"
     if state == "SUCCESS":
         return Ended("ended with SUCCESS")
@@ -150,7 +150,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """Returns a job run's usage: as billed if known already, else in total."""
+    """Returns a job run's usage: billed if known, else total."""
     # Unlike total hours, billed hours of storage omit what the price includes.
     for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
         if hours := job.get(name):
@@ -161,7 +161,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """Returns the billed share of storage; 0 for the default size, which the price includes."""
+    """Returns the share of storage beyond the default size, which the price includes."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

@@ -41,13 +41,12 @@ class Shipped:
 
     package: str
     entry_point: str
-    """The script to submit."""
 
 
 def ship(s3: Any, prefix: str, worker: str, packages: tuple[str, ...]) -> Shipped:
     """Puts the code under ``<prefix>/<content hash>/``, unless it is there.
 
-    Concurrent processes write the same bytes. Raises ClientError and BotoCoreError as boto3 does.
+    Concurrent processes write the same bytes. Raises ClientError and BotoCoreError.
     """
     bucket, folder = bucket_and_key(prefix)
     place = f"{folder}/{content_hash(packages)}".lstrip("/")
@@ -61,14 +60,14 @@ def ship(s3: Any, prefix: str, worker: str, packages: tuple[str, ...]) -> Shippe
 
 
 def entry_point(worker: str) -> bytes:
-    """Returns a script that runs the worker's module."""
+    """Returns a script for the worker's module."""
     return f"import sys\n\nfrom {worker}.__main__ import main\n\nsys.exit(main())\n".encode()
 
 
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
     """Packs (path, content) into a zip for Python's path.
 
-    Without entries for folders, Python finds no package that has no ``__init__.py``.
+    Without folder entries, Python finds no package without ``__init__.py``.
     """
     buffer, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -88,7 +87,7 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 0.1, 384
 
 
 def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -> list[str]:
-    """Returns spark-submit's options for the attempt. package: the code's URL.
+    """Returns spark-submit's options. package: the code's URL.
 
     The session gets the settings too, but many are read only before one exists (memory, archives, YARN's).
     """
@@ -109,7 +108,7 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def sized(size: Size, overhead: float = OVERHEAD_FACTOR) -> dict[str, str]:
-    """Returns Spark's settings for this size. overhead: what Spark adds to the heap, as a share of it."""
+    """Returns Spark's settings for a size. overhead: what Spark adds to the heap, as its share."""
     conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))
@@ -128,20 +127,19 @@ JobRun = Mapping[str, Any]
 
 
 class JobRunsLauncher(AwsLauncher):
-    """The base class of launchers of job runs. Handles are their ids."""
+    """The base class of launchers of job runs, whose ids are the handles."""
 
     api: ClassVar[str]
-    """The service's name in boto3."""
     holder: ClassVar[str]
     """What runs the jobs, for messages."""
     running_states: ClassVar[tuple[str, ...]]
-    """The states of waiting and running jobs."""
+    """Includes waiting jobs."""
     token_used: ClassVar[str]
-    """The error's code for a reused client token with other parameters."""
+    """The code of a client token's reuse with other parameters."""
     refused_for_now: ClassVar[re.Pattern[str]]
     """Matches errors that pass."""
     _start: Callable[[Attempt, Mapping[str, str]], str]
-    """Starts the job run and returns its id, the same one for the same attempt."""
+    """Starts the job run; returns the same id for the same attempt."""
     _search: Callable[[Attempt], Mapping[str, Any]]
     _get: Callable[[Handle], JobRun]
     _cancel: Callable[[Handle], object]
@@ -159,7 +157,7 @@ class JobRunsLauncher(AwsLauncher):
         return ship(self._s3, self._prefix, self._worker, packages)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Starts the attempt's job run, or finds it. Raises NotStarted."""
+        """Starts or finds the job run. Raises NotStarted."""
         try:
             return Handle(self._start(attempt, environment))
         except (ClientError, BotoCoreError) as error:

@@ -1,4 +1,4 @@
-"""AWS's prices for an hour of a worker, for estimates only."""
+"""AWS's prices for an hour of a worker, for estimates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AS_OF = "2026-06"
 
 @dataclass(frozen=True)
 class Price:
-    """USD for an hour of one vCPU, one GiB of memory, and one GiB of disk beyond what is included."""
+    """USD for an hour of one vCPU, one GiB of memory, and one GiB of disk beyond ``included_disk_gib``."""
 
     name: str
     vcpu: float
@@ -39,7 +39,7 @@ FARGATE = Price("Fargate", 0.04048, 0.004445, 0.000111, FARGATE_URL)
 # Spot's price follows supply: about a third of the on-demand one. Disk at the on-demand price.
 FARGATE_SPOT = Price("Fargate Spot", 0.01334053, 0.00146489, 0.000111, FARGATE_URL)
 FARGATE_PRICES = {"FARGATE": FARGATE, "FARGATE_SPOT": FARGATE_SPOT}
-"""By capacity provider or launch type; ARM, which the stacks do not use, costs a fifth less."""
+"""By capacity provider or launch type; ARM, which the stacks don't use, costs a fifth less."""
 
 # The price of GetJobRun's billedResourceUtilization, whose storage leaves out what is included in the price.
 EMR_URL = "https://aws.amazon.com/emr/pricing/"
@@ -67,7 +67,7 @@ EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 
 def emr_machine(instance_type: str) -> Machine:
-    """Describes an instance by its type's name, such as ``m5.2xlarge``; metal counts as 24xlarge.
+    """Describes an instance by its type, such as ``m5.2xlarge``; metal counts as 24xlarge.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """

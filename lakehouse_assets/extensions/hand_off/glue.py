@@ -19,7 +19,7 @@ from lakehouse_assets.extensions.hand_off.records import Clock, HandOffPlan, Ver
 logger = logging.getLogger(__name__)
 
 OURS = "lakehouse.hand-off"
-"""Marks what a hand-off made, with its asset's key."""
+"""Marks a hand-off's things with its asset's key."""
 VERSION, UUID, SNAPSHOT, SEQUENCE = (
     "lakehouse.version",
     "lakehouse.table-uuid",
@@ -38,13 +38,13 @@ LONGEST_COMMENT, LONGEST_DESCRIPTION = 255, 2048
 """Of a column's comment (https://docs.aws.amazon.com/glue/latest/webapi/API_Column.html) and a view's description
 (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html), in characters."""
 NOT_IN_LINES = re.compile(r"[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff\r\n\t]+")
-"""What Glue refuses in texts of several lines: control characters."""
+"""What Glue refuses in texts of several lines."""
 NOT_IN_A_LINE = re.compile(f"(?:{NOT_IN_LINES.pattern}|[\r\n])+")
-"""What Glue refuses in texts of one line: also line breaks."""
+"""What Glue refuses in a line."""
 
 
 def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]:
-    """Returns the TableInput of a version's own table."""
+    """Returns a version's TableInput."""
     return {
         "Name": version.table,
         "TableType": "EXTERNAL_TABLE",
@@ -55,7 +55,7 @@ def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]
 
 
 def partition_inputs(plan: HandOffPlan, version: Version, written: Written) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Returns a PartitionInput for each folder, by its values."""
+    """Returns PartitionInputs by the folders' values."""
     if not plan.partitioned_by:
         return {}
     folders = {path.rpartition("/")[0] for path in written.files}
@@ -69,8 +69,8 @@ def partition_inputs(plan: HandOffPlan, version: Version, written: Written) -> d
 def view_input(key: str, plan: HandOffPlan, version: Version, description: str) -> dict[str, Any]:
     """Returns the TableInput of the readers' view.
 
-    With the parameter presto_view, Athena and Trino read ViewOriginalText: base64 JSON in a comment
-    (io.trino.plugin.hive.ViewReaderUtil). Spark and Hive read ViewExpandedText, in their SQL
+    With presto_view, Athena and Trino read ViewOriginalText: base64 JSON in a comment
+    (io.trino.plugin.hive.ViewReaderUtil). Spark and Hive read ViewExpandedText
     (org.apache.spark.sql.hive.client.HiveClientImpl).
     """
     names = [field.name for field in plan.schema.fields]
@@ -100,7 +100,7 @@ def select_from(names: Iterable[str], database: str, table: str) -> str:
 
 
 def parameters(key: str, plan: HandOffPlan, version: Version) -> dict[str, str]:
-    """Returns the parameters that identify a version."""
+    """Returns the identifying parameters."""
     return {
         OURS: key,
         VERSION: version.name,
@@ -117,7 +117,7 @@ def of_parameters(found: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def unreadable_parameters(found: Mapping[str, str]) -> list[str]:
-    """Returns the identifying parameters that are missing or garbled."""
+    """Returns the missing or garbled identifying parameters."""
     return [
         name
         for name in (VERSION, UUID, SNAPSHOT, SEQUENCE)
@@ -147,9 +147,9 @@ AT_ONCE = 100
 """The most partitions of one BatchCreatePartition
 (https://docs.aws.amazon.com/glue/latest/webapi/API_BatchCreatePartition.html)."""
 ROUNDS = 3
-"""Tries to create missing partitions: Glue answers for each one separately."""
+"""Tries to create missing partitions, which Glue answers separately."""
 ATTEMPTS = 8
-"""Tries to switch the view if answers get lost or others switch it: about 2 minutes of waits."""
+"""Tries to switch the view if answers get lost or others switch it: about 2 minutes."""
 LATER = ("OperationTimeoutException", "ResourceNotReadyException", "FederationSourceRetryableException")
 """Glue's errors of requests that may still land, without a status of 500
 (https://docs.aws.amazon.com/glue/latest/webapi/CommonErrors.html)."""
@@ -157,13 +157,13 @@ CONFLICTS = ("ConcurrentModificationException", "AlreadyExistsException")
 
 
 def may_have_landed(error: Exception) -> bool:
-    """Whether a call that failed so may have landed, or may yet."""
+    """Whether a failed call may have landed, or may yet."""
     return is_transient(error) or error_code(error) in LATER
 
 
 @dataclass(frozen=True)
 class GlueRegistry:
-    """A hand-off's tables and view in Glue. Every method raises what boto3 raises."""
+    """A hand-off's tables and view in Glue. All methods raise boto3's errors."""
 
     glue: Any
     """Retries calls."""
@@ -194,7 +194,7 @@ class GlueRegistry:
         return found
 
     def check_database(self, plan: HandOffPlan) -> None:
-        """Raises HandOffRefused if the database does not exist."""
+        """Raises HandOffRefused without the database."""
         try:
             self.glue.get_database(Name=plan.database)
         except self.glue.exceptions.EntityNotFoundException as error:
@@ -203,7 +203,7 @@ class GlueRegistry:
             ) from error
 
     def register(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Creates what is missing of a version's own table and partitions. Nobody reads them yet.
+        """Creates what is missing of a version's table and partitions, before readers get it.
 
         Raises HandOffUnfinished if Glue leaves partitions out.
         """
@@ -235,11 +235,10 @@ class GlueRegistry:
         description: str,
         is_outdated: Callable[[Mapping[str, str]], bool],
     ) -> str:
-        """Points the view to a version in one call. Returns the version that readers then get: a newer one if there.
+        """Points the view to a version in one call. Returns the version that readers get: a newer one if there.
 
-        is_outdated: whether the version in the view's parameters is newer.
-
-        Raises as find_view(), and HandOffUnfinished if the switch may still land or others keep switching.
+        is_outdated: whether the version in the view's parameters is newer. Raises as find_view(), and HandOffUnfinished
+        if the switch may still land or others keep switching.
         """
         wanted = view_input(self.key, plan, version, description)
         unknown: Exception | None = None
@@ -271,7 +270,7 @@ class GlueRegistry:
         )
 
     def drop(self, version: Version) -> None:
-        """Deletes a version's own table and partitions, if they exist."""
+        """Deletes a version's table and partitions, if they exist."""
         try:
             self.glue.delete_table(DatabaseName=version.database, Name=version.table)
         except self.glue.exceptions.EntityNotFoundException:
@@ -304,7 +303,6 @@ class GlueRegistry:
         return found
 
     def _locations(self, version: Version) -> dict[tuple[str, ...], str]:
-        """Returns the locations of a version's partitions by their values."""
         found = self.glue.get_paginator("get_partitions").paginate(
             DatabaseName=version.database, TableName=version.table, ExcludeColumnSchema=True
         )

@@ -135,7 +135,7 @@ class HandOff:
         )
 
     def order(self, token: str, lakehouse: Lakehouse) -> "HandOffOrder":
-        """token: the first run in its chain of re-executions."""
+        """token: the first run's in its chain of re-executions."""
         from lakehouse_assets.extensions.hand_off.hand_over import HandOffOrder
 
         warehouse = catalog_properties(lakehouse.settings).get("warehouse", "")
@@ -155,7 +155,7 @@ class HandOff:
         )
 
     def services(self, instance: dg.DagsterInstance, lakehouse: Lakehouse) -> "Services":
-        """Opens the clients and records. Raises SettingsError without a region."""
+        """Opens clients and records. Raises SettingsError without a region."""
         from pyiceberg.io import load_file_io
 
         from lakehouse_assets.extensions.hand_off.hand_over import Services

@@ -1,6 +1,6 @@
 """Writes a version, verifies its replicas, switches readers, removes old versions.
 
-A run killed at any step resumes by the records and Glue. S3 replicates by the bucket's rules
+A run killed at any step resumes by the records and Glue. The bucket's rules replicate
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/replication.html).
 """
 
@@ -61,12 +61,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VerifiedReplica:
-    """A replica with all files of a version."""
+    """A complete replica."""
 
     location: str
-    """The version's folder there."""
     waited: timedelta
-    """From the first look until all files were there."""
     looks: int
 
 
@@ -75,9 +73,8 @@ def verify_replicas(
 ) -> list[VerifiedReplica]:
     """Waits until each replica has each file with the same size and footer, and so the same rows.
 
-    client: of S3; botocore finds each bucket's region. within: for all replicas together.
-
-    Raises HandOffUnfinished for a replica that is incomplete after that, HandOffRefused for an unreadable one.
+    client: of S3; botocore finds each bucket's region. within: for all replicas together. Raises HandOffUnfinished for
+    a replica still incomplete, HandOffRefused for an unreadable one.
     """
     until = clock.now() + within
     return [_verify(client, one, written, until, clock) for one in replicas]
@@ -142,7 +139,7 @@ class HandOffOrder:
     token: str
     """The first run in a chain of re-executions from failure."""
     apart_from: Sequence[str]
-    """What no version may overlap: the warehouse, the staging prefix."""
+    """The warehouse and staging prefix, which no version may overlap."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +148,13 @@ class Services:
 
     catalog: Catalog
     io: FileIO
-    """Of the location."""
     s3: Any
-    """For the location and replicas."""
     glue: Any
     """Retries calls."""
     glue_once: Any
     """Never retries."""
     records: Records
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]]
-    """Returns what Dagster knows of runs, by token."""
     clock: Clock = field(default_factory=Clock)
 
 
@@ -170,15 +164,12 @@ class HandOffOutcome:
 
     plan: HandOffPlan
     version: Version
-    """What the run wrote."""
     written: Written
     current: str
-    """What readers get: another version if a newer one was there."""
+    """What readers get: another version if a newer one is there."""
     arrived: Sequence[VerifiedReplica]
     removed: Sequence[Version]
-    """Older versions."""
     not_removed: str = ""
-    """Why older versions could not be removed, or ""."""
 
     @property
     def landed(self) -> bool:
@@ -188,17 +179,17 @@ class HandOffOutcome:
 
 @dataclass(frozen=True)
 class HandOver:
-    """One run of a hand-off. Its methods are its steps, in order."""
+    """One run of a hand-off; its methods are its steps, in order."""
 
     order: HandOffOrder
     services: Services
 
     def run(self) -> HandOffOutcome:
-        """Hands off the order; continues a run that was killed or failed.
+        """Hands off the order; continues a killed or failed run.
 
-        Readers always get one complete version. A refusal removes what was written, unless it is a replica's or readers
-        may have the version. Raises HandOffRefused and HandOffUnfinished, and what catalogs and the staging prefix
-        raise.
+        Readers always get one complete version. A refusal removes what was written, except replicas and versions that
+        readers may have. Raises HandOffRefused and HandOffUnfinished, and the errors of catalogs and the staging
+        prefix.
         """
         with _in_our_words(f"{self.order.glue}: its plan"):
             plan = self.decide()
@@ -227,7 +218,7 @@ class HandOver:
     # plan
 
     def decide(self) -> HandOffPlan:
-        """Returns the run's plan; first makes and records one of the source's current snapshot.
+        """Returns the run's plan; if new, records one of the source's current snapshot.
 
         Raises HandOffRefused for what can't be handed off, before anything is written.
         """
@@ -277,7 +268,7 @@ class HandOver:
     # write
 
     def ensure_written(self, plan: HandOffPlan) -> tuple[Version, Written]:
-        """Returns the run's checked version, or writes one."""
+        """Returns or writes the run's version."""
         records = self.services.records
         if (written := records.written(plan.token)) and (version := records.version(written.name)):
             return version, written
@@ -290,7 +281,7 @@ class HandOver:
         return version, written
 
     def begin_version(self, plan: HandOffPlan) -> Version:
-        """Records a new version, whose folder no earlier attempt writes into."""
+        """Records a new version, whose folder no attempt has written into."""
         now = self.services.clock.now()
         name = f"{now:%Y%m%dt%H%M%Sz}_{uuid4().hex[:8]}"
         folder = place_of(plan.location).child(name)
@@ -299,7 +290,7 @@ class HandOver:
         return version
 
     def write(self, plan: HandOffPlan, version: Version) -> Written:
-        """Writes all rows, and checks them in storage."""
+        """Writes and checks all rows."""
         scan = source_scan(self._load(plan.table), plan)
         tasks = plan_tasks(scan)
         folder = place_of(version.location)
@@ -307,7 +298,7 @@ class HandOver:
         return self.check_written(version, folder, count_rows(scan))
 
     def check_written(self, version: Version, folder: Place, rows: int) -> Written:
-        """Reads storage back. Raises HandOffRefused if the number of rows differs."""
+        """Reads storage back. Raises HandOffRefused for another number of rows."""
         sizes = list_sizes(self.services.s3, folder)
         written = Written(version.name, read_files(self.services.s3, folder, sizes))
         if written.rows != rows:
@@ -325,11 +316,11 @@ class HandOver:
     # switch
 
     def register(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Creates the version's own table and partitions, which nobody reads yet."""
+        """Creates the version's table and partitions, before readers get it."""
         self.registry.register(plan, version, written)
 
     def switch(self, plan: HandOffPlan, version: Version) -> str:
-        """Switches the view unless its version is newer. Returns the version that readers then get."""
+        """Switches the view unless its version is newer. Returns the version that readers get."""
 
         def is_outdated(current: Mapping[str, str]) -> bool:
             line = self._line(plan)
@@ -341,13 +332,13 @@ class HandOver:
         return self.registry.switch(plan, version, self.order.description, is_outdated)
 
     def _note_offered(self, plan: HandOffPlan, version: Version, written: Written) -> None:
-        """Records that readers may get the version; if they had it before, its time starts over."""
+        """Records that readers may get the version; this restarts the time of one they had before."""
         self.services.records.note_written(plan.token, replace(written, offered=True))
         if version.left_at is not None:
             self.services.records.note_version(replace(version, left_at=None))
 
     def _line(self, plan: HandOffPlan) -> list[int]:
-        """Returns the source's snapshots up to its head, newest first."""
+        """Returns the source's snapshots, newest first."""
         table = self._load(plan.table)
         return [one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)]
 
@@ -366,7 +357,7 @@ class HandOver:
     def _clean_up(self, plan: HandOffPlan) -> list[Version]:
         """Removes expired versions, and records those that readers have left.
 
-        Touches only recorded versions, and none that readers get or a run may still finish.
+        Touches only recorded versions, and none that readers get or a run may finish.
         """
         records, now = self.services.records, self.services.clock.now()
         versions = records.versions()
@@ -387,7 +378,7 @@ class HandOver:
         return removed
 
     def _remove(self, version: Version) -> None:
-        """Removes a version's Glue table, its files and its records, in this order; what is gone is no error."""
+        """Removes a version's Glue table, files and records, in this order; missing ones are no error."""
         self.registry.drop(version)
         folder = place_of(version.location)
         assert folder.key.endswith(f"/{version.name}")  # made by begin_version()
@@ -410,7 +401,7 @@ class HandOver:
 def _in_our_words(what: str) -> Iterator[None]:
     """Turns AWS's errors into HandOffRefused, or HandOffUnfinished if they may pass.
 
-    what: the part of the hand-off, to begin a sentence.
+    what: the step, to begin a sentence.
     """
     try:
         yield
@@ -441,7 +432,7 @@ def _overlap(one: Place, other: Place) -> bool:
 def _age(snapshot_id: int, sequence_number: int, line: Sequence[int]) -> tuple[int, int]:
     """Returns a smaller key for a newer snapshot. line: the head's ancestors, newest first.
 
-    One outside the line was rolled back, has expired or is of a table that was created again: it is older than all
-    others.
+    One outside the line is older than all others: it was rolled back, has expired, or is of a table that was created
+    again.
     """
     return (line.index(snapshot_id) if snapshot_id in line else len(line), -sequence_number)

@@ -55,9 +55,9 @@ PRIMITIVES: dict[type[IcebergType], tuple[str, str]] = {
     BinaryType: ("binary", "varbinary"),
 }
 """Hive's and Trino's names of types (https://docs.aws.amazon.com/athena/latest/ug/data-types.html), without those that
-readers by Hive's types don't read alike: uuid, time, fixed, all of format version 3."""
+Hive's readers read differently: uuid, time, fixed, all of format version 3."""
 PARTITION_TYPES = (StringType, IntegerType, LongType, DateType)
-"""Types whose values Hive's readers restore from a path."""
+"""Types that Hive's readers restore from a path."""
 NAME = re.compile(r"[a-z_][a-z0-9_]*")
 """Glue keeps names in lower case, and Athena accepts no others without quotes
 (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html)."""
@@ -66,7 +66,7 @@ NAME = re.compile(r"[a-z_][a-z0-9_]*")
 def hive_type(kind: IcebergType) -> str:
     """Returns the name in Glue and Hive, such as ``struct<lat:double,lon:double>``.
 
-    Raises KeyError for a type without one; type_problems() finds these first.
+    Raises KeyError for types that type_problems() finds.
     """
     match kind:
         case DecimalType():
@@ -81,7 +81,7 @@ def hive_type(kind: IcebergType) -> str:
 
 
 def trino_type(kind: IcebergType) -> str:
-    """Returns the name in views of Trino and Athena, such as ``row("lat" double,"lon" double)``."""
+    """Returns the name in Trino's and Athena's views, such as ``row("lat" double,"lon" double)``."""
     match kind:
         case DecimalType():
             return f"decimal({kind.precision},{kind.scale})"
@@ -100,7 +100,7 @@ def quoted(name: str) -> str:
 
 
 def type_problems(schema: Schema, partitioned_by: Sequence[str]) -> Iterator[str]:
-    """Yields a sentence for each type, name or partition column that Hive can't have."""
+    """Yields a sentence for each type, name or partition column that Hive lacks."""
     for field in schema.fields:
         yield from _field_problems(field, field.name)
     columns = {field.name: field.field_type for field in schema.fields}
@@ -151,7 +151,7 @@ def segment(name: str, value: Any) -> str:
 
 
 def values_of(path: str) -> tuple[str, ...]:
-    """Returns the values in a relative path's folders: unescaped, NULL for null."""
+    """Returns the values in a path's folders: unescaped, NULL for null."""
     folders = path.split("/")[:-1]
     return tuple(unquote(folder.partition("=")[2]) for folder in folders)
 
@@ -159,7 +159,7 @@ def values_of(path: str) -> tuple[str, ...]:
 def segments(name: str, column: pa.Array) -> pa.Array:
     """Returns the folders for a column's values.
 
-    Raises HandOffRefused for texts that would be read back as null, or cut.
+    Raises HandOffRefused for texts that readers would get as null, or cut.
     """
     import pyarrow as pa
 
@@ -182,10 +182,10 @@ AT_ONCE = 128 * 2**20
 MOST_ROWS = 5_000_000
 """Larger partitions get several files."""
 GROUP_ROWS = 10_000
-"""The fewest rows of a row group, except a file's last: until then, open partitions' rows wait."""
+"""The fewest rows of a row group, except a file's last; open partitions' rows wait until then."""
 MOST_PARTITIONS = 100_000
 TAIL = 64 * 2**10
-"""Bytes to read for a footer; a longer one takes a second request."""
+"""Bytes to read for a footer; longer ones take a second request."""
 
 
 def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
@@ -199,7 +199,7 @@ def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
 
 
 def plan_tasks(scan: DataScan) -> list[FileScanTask]:
-    """Returns the files by path: a partition's rows come together.
+    """Returns the files by path, which keeps a partition's rows together.
 
     Raises HandOffRefused for equality deletes, which PyIceberg does not apply.
     """
@@ -210,15 +210,15 @@ def plan_tasks(scan: DataScan) -> list[FileScanTask]:
 
 
 def count_rows(scan: DataScan) -> int:
-    """Counts rows by metadata, or by reading one column if rows are deleted."""
+    """Counts by metadata, or by one column if rows are deleted."""
     first = next(field.name for field in scan.projection().fields)
     return scan.select(first).count()
 
 
 def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan, folder: Place, io: FileIO) -> None:
-    """Writes all rows to ``<column>=<value>/…/part-<n>.parquet`` below a folder of S3, a few files at a time.
+    """Writes all rows to ``<column>=<value>/…/part-<n>.parquet`` in S3, a few files at a time.
 
-    Raises HandOffRefused for values that no path can hold, and what storages raise.
+    Raises HandOffRefused for values that no path can hold, and the storages' errors.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -249,7 +249,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
 def _batches(
     scan: DataScan, tasks: Sequence[FileScanTask], columns: Schema, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """PyIceberg's own reader buffers a whole table if writing is slower."""
+    """PyIceberg's reader buffers a whole table if writing is slower."""
     from pyiceberg.io.pyarrow import ArrowScan
 
     reader = ArrowScan(scan.table_metadata, scan.io, columns, scan.row_filter, scan.case_sensitive)
@@ -282,14 +282,14 @@ def _with_segments(batch: pa.RecordBatch, partitioned_by: Sequence[str]) -> pa.R
 
 
 def list_sizes(client: Any, folder: Place) -> dict[str, int]:
-    """Returns all objects' bytes by relative path. Raises what S3 raises."""
+    """Returns objects' bytes by relative path. Raises S3's errors."""
     below = folder.child("")
     found = (one for page in pages(client, "list_objects_v2", below) for one in page.get("Contents", ()))
     return {one["Key"].removeprefix(below.key): one["Size"] for one in found}
 
 
 def read_files(client: Any, folder: Place, sizes: Mapping[str, int]) -> dict[str, HandedFile]:
-    """Reads footers, sixteen at a time. Raises ValueError for other files than Parquet, and what S3 raises."""
+    """Reads footers, sixteen at a time. Raises ValueError for other files than Parquet, and S3's errors."""
 
     def read(path: str) -> HandedFile:
         return _read_footer(client, folder.child(path), sizes[path])

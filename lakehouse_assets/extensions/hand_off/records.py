@@ -20,7 +20,7 @@ D = TypeVar("D", bound=Durable)
 
 @dataclass(frozen=True)
 class HandOffPlan(Durable):
-    """What a run hands off, decided once; re-executions from failure read it."""
+    """What a run and its re-executions from failure hand off."""
 
     token: str
     """The first run in a chain of re-executions from failure."""
@@ -33,11 +33,9 @@ class HandOffPlan(Durable):
     """The schema when the plan was made, Iceberg's JSON."""
     partitioned_by: tuple[str, ...]
     location: str
-    """The prefix of all versions' folders."""
     glue: str
-    """``database.table``, the name for readers."""
+    """``database.table`` for readers."""
     replicas: tuple[str, ...]
-    """Where S3 replicates ``location``."""
 
     @property
     def schema(self) -> Schema:
@@ -57,10 +55,10 @@ class HandOffPlan(Durable):
 
 @dataclass(frozen=True)
 class Version(Durable):
-    """One attempt to write a plan's rows, recorded before its first file so that nothing it leaves is lost."""
+    """One attempt to write a plan's rows, recorded before its first file so that nothing is lost."""
 
     name: str
-    """Its start and a random part; also in its Glue table's name."""
+    """Its start and a random part; ends its Glue table's name."""
     token: str
     began_at: datetime
     location: str
@@ -68,7 +66,7 @@ class Version(Durable):
     database: str
     table: str
     left_at: datetime | None = None
-    """When a hand-off first saw that readers don't get it, which starts its retention."""
+    """When a hand-off first saw that readers left it, which starts its retention."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,13 @@ class HandedFile:
 
     rows: int
     size: int
-    """Bytes."""
     footer: str
-    """A hash of the footer, which locates each column of all rows."""
+    """A hash of the footer, which locates all columns."""
 
 
 @dataclass(frozen=True)
 class Written(Durable):
-    """A version's files, written completely and checked."""
+    """A version's checked files."""
 
     name: str
     files: Mapping[str, HandedFile] = field(default_factory=dict)
@@ -105,12 +102,12 @@ class Written(Durable):
 
 @dataclass(frozen=True)
 class Records:
-    """A hand-off's records. Every method raises what the storage raises."""
+    """A hand-off's records. All methods raise the storage's errors."""
 
     objects: Objects
 
     def plan(self, token: str) -> HandOffPlan | None:
-        """Returns a run's plan. Raises ForeignVersion."""
+        """Raises ForeignVersion."""
         return self._read(HandOffPlan, f"plans/{token}.json")
 
     def note_plan(self, plan: HandOffPlan) -> None:
@@ -118,13 +115,13 @@ class Records:
         self._write(f"plans/{plan.token}.json", plan)
 
     def versions(self) -> list[Version]:
-        """Returns versions that were begun and not removed, oldest first. Raises ForeignVersion."""
+        """Returns versions begun and not removed, oldest first. Raises ForeignVersion."""
         names = [name for name in self.objects.names() if name.startswith("versions/")]
         found = at_once(lambda name: self._read(Version, name), names)
         return sorted((one for one in found if one), key=lambda one: (one.began_at, one.name))
 
     def version(self, name: str) -> Version | None:
-        """Returns a version. Raises ForeignVersion."""
+        """Raises ForeignVersion."""
         return self._read(Version, f"versions/{name}.json")
 
     def note_version(self, version: Version) -> None:
@@ -132,11 +129,11 @@ class Records:
         self._write(f"versions/{version.name}.json", version)
 
     def written(self, token: str) -> Written | None:
-        """Returns a run's checked files. Raises ForeignVersion."""
+        """Raises ForeignVersion."""
         return self._read(Written, f"written/{token}.json")
 
     def note_written(self, token: str, written: Written) -> None:
-        """Records a run's checked files."""
+        """Records checked files."""
         self._write(f"written/{token}.json", written)
 
     def forget_written(self, token: str) -> None:
@@ -184,7 +181,7 @@ class Clock:
 
 
 def backoff(first: float = 1.0) -> Iterator[float]:
-    """Yields seconds without end, doubling up to a minute."""
+    """Yields seconds, doubling up to a minute."""
     while True:
         yield first
         first = min(first * 2, LONGEST_WAIT_S)

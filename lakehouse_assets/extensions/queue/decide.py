@@ -1,4 +1,4 @@
-"""Decides which waiting partitions run, and which are given up. Pure. Times are seconds since 1970."""
+"""Decides which waiting partitions run, and which to give up. Pure. Times are epoch seconds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lakehouse_assets.run.in_flight import meet
 OVERDUE = 600.0
 """Seconds until a partition precedes longer ranges."""
 PATIENCE = timedelta(days=14)
-"""For a partition that does not exist: SQS's longest retention
+"""For a missing partition: SQS's longest retention
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 DEPLOYED = timedelta(hours=1)
-"""How long a deployment that declares a table may take."""
+"""How long a table's deployment may take."""
 AT_ONCE = 1000
-"""The most items that a tick gives up, the oldest first."""
+"""The most items that a tick gives up, oldest first."""
 LONGEST = 1_000_000
 """The most bytes of a letter's keys, one to six a character: SQS takes 1 MiB with attributes."""
 LISTED = 5
@@ -39,7 +39,7 @@ class Waiting:
     since: float
     """When the oldest message was sent."""
     names: frozenset[str]
-    """Of inbox items."""
+    """The inbox items' names."""
     messages: int = 1
 
     @property
@@ -48,7 +48,7 @@ class Waiting:
         return self.table, self.key
 
     def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
-        """Whether it waits for a person or a new message."""
+        """Whether it waits for a person or new message."""
         strikes = memory.strikes_of(self.wanted)
         return strikes.count >= pace.tries and self.names <= strikes.seen
 
@@ -62,22 +62,22 @@ class Lane:
     keys: Sequence[str]
     """In order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
-    """Keys by unfinished run of the queue; None for all."""
+    """Keys by the queue's unfinished runs; None for all."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
-    """The same of other runs and backfills, by name; the queue's limits ignore them."""
+    """Keys by other runs and backfills, which the queue's limits ignore."""
     row_of: Callable[[str], str] = lambda _: ""
-    """A range stays in one row: its keys differ in the last dimension only."""
+    """A range stays in one row: its keys differ only in the last dimension."""
     last_ended: str = ""
-    """The id of the queue's last ended run."""
+    """The queue's last ended run, by id."""
 
     def is_busy(self, keys: Collection[str]) -> bool:
-        """Whether something is about to write one of the keys."""
+        """Whether something is about to write a key."""
         return any(meet(some, keys) for some in (*self.asked, *self.others.values()))
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run to ask for, of consecutive partitions."""
+    """A run of consecutive partitions."""
 
     table: str
     keys: tuple[str, ...]
@@ -89,7 +89,7 @@ class Request:
     def run_key(self) -> str:
         """Dagster makes at most one run for it, even if that fails.
 
-        With ``after``, the same partitions can be asked for once after each ended run.
+        With ``after``, partitions can be asked for again after each run.
         """
         said = repr((self.table, self.keys[0], self.keys[-1], sorted(self.names), self.after))
         return hashlib.sha256(said.encode()).hexdigest()
@@ -97,18 +97,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """The runs to ask for, and the other waiting partitions."""
+    """The runs to ask for, and other waiting partitions."""
 
     requests: tuple[Request, ...] = ()
     parked: tuple[Waiting, ...] = ()
     in_runs: tuple[Waiting, ...] = ()
     held_by: tuple[str, ...] = ()
-    """Runs and backfills outside the queue that write some of them."""
+    """Other runs and backfills that write some of them."""
     memory: QueueMemory = field(default_factory=QueueMemory)
 
 
 def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
-    """Returns the partitions that these inbox items ask for."""
+    """Returns the requested partitions."""
     return [
         Waiting(*wanted, found.sent_ms / 1000, frozenset(found.names), found.messages)
         for wanted, found in by_partition(items).items()
@@ -170,7 +170,7 @@ class _View:
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
-        """Yields overdue keys first, as a busy table always has new ranges; failed partitions last, alone."""
+        """Yields overdue keys first, as busy tables always have new ranges; failed partitions last, alone."""
         if self.breaker.is_open:
             yield from self._probe()
             return
@@ -220,7 +220,7 @@ class _View:
 
 @dataclass(frozen=True)
 class RequestLetter:
-    """A request for the dead-letter queue that, if sent again, asks once more."""
+    """A dead letter that, if sent again, asks once more."""
 
     body: str
     reason: str
@@ -237,9 +237,8 @@ def given_up(
 ) -> list[RequestLetter]:
     """Returns letters about the items that must not wait any longer.
 
-    A full inbox gives up even new partitions that can't run; only undeclared tables keep DEPLOYED to appear.
-
-    keys: existing partitions of declared tables. failing: reasons not to run.
+    keys: existing partitions of declared tables. failing: reasons not to run. A full inbox gives up even new partitions
+    that can't run; only undeclared tables keep DEPLOYED to appear.
     """
     due: list[tuple[int, str, str]] = []
     for name, item in items.items():

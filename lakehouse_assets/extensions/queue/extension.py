@@ -19,7 +19,7 @@ class Queue(Extension):
     """Messages that request partitions."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns one if the environment has a queue."""
+        """Returns one if there is a queue."""
         from lakehouse_assets.extensions.queue.hook import RunQueue
 
         return [RunQueue(run)] if run.lakehouse.settings.queue is not None else []
@@ -27,8 +27,8 @@ class Queue(Extension):
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
         """Returns the asset, the sensor, the checks and the redrive job; none unless LAKEHOUSE_QUEUE is set.
 
-        If a person decides what runs, the sensor of a remote queue starts stopped: nobody takes production's messages
-        by accident.
+        If a person decides what runs, a remote queue's sensor starts stopped, so that nobody takes production's
+        messages by accident.
         """
         if (queue := settings.queue) is None:
             return dg.Definitions()

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_REASON = 1000
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
-"""Run tags: the number of messages, and the wait of the oldest when the run began."""
+"""Run tags: the messages' number, and the oldest one's wait as the run began."""
 Covered = dict[str, PartitionMessages]
 
 
@@ -50,7 +50,7 @@ def inbox_of(lakehouse: Lakehouse) -> Inbox:
 
 @dataclass(frozen=True)
 class QueueRecords:
-    """What one table's runs have recorded for the queue, by run token."""
+    """What runs of one table have recorded, by run token."""
 
     plans: Plans
 
@@ -64,16 +64,16 @@ class QueueRecords:
             return None
 
     def keys_of(self, token: str) -> Collection[str] | None:
-        """Returns a run's partitions, as covers()."""
+        """As covers()."""
         covers = self.covers(token)
         return covers.keys if covers else None
 
     def failed(self, token: str) -> Failed | None:
-        """Returns why a run failed, if it recorded a reason. Raises OSError."""
+        """Returns why a run failed, if recorded. Raises OSError."""
         return read_json(self.plans.io, self._failed(token), Failed.from_json)
 
     def write_failed(self, token: str, failed: Failed) -> None:
-        """Writes why a run failed, over an earlier attempt's record."""
+        """Replaces an earlier attempt's record."""
         failed.write(self.plans.io, self._failed(token))
 
     def _failed(self, token: str) -> str:
@@ -99,7 +99,7 @@ class RunQueue(RunHook):
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Returns the messages that wait for the run's partitions.
 
-        A resumed run whose plan is gone covers none: its workers may have read before these messages came.
+        A resumed run without a plan covers none: its workers may have read before these messages came.
         """
         if run.resumes_another:
             return None
@@ -129,12 +129,12 @@ class RunQueue(RunHook):
             self._run.remove(parts_of(keys))
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Records why the run failed, with its bad partitions."""
+        """Records why, with bad partitions."""
         keys = tuple(sorted(run.bad_keys))
         self._records.write_failed(run.token.text, Failed(run.context.run.run_id, keys, str(error)[:LONGEST_REASON]))
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns metadata about the messages of each partition."""
+        """Returns each partition's messages."""
         found: Mapping[str, PartitionMessages] = self._run.covers.found if self._run else {}
         noted_ms, now_ms = run.plan.made_ms, time.time() * 1000
         return Shown(
@@ -151,10 +151,10 @@ class RunQueue(RunHook):
 
 @dataclass(frozen=True)
 class AskAgain(CommitPart):
-    """Asks again for partitions that others published since the run began. Refuses nothing."""
+    """Asks again for partitions that others published meanwhile; refuses nothing."""
 
     run: RunInbox
 
     def refuse(self, now: IcebergTable) -> None:
-        """Raises what the storage raises: then the run must not commit."""
+        """Raises the storage's errors: then the run must not commit."""
         self.run.ask_again(runs_since(now.metadata, self.run.covers.snapshot_id))

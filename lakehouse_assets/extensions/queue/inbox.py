@@ -1,4 +1,4 @@
-"""The durable inbox of requested partitions, and the part of it that a run covers."""
+"""The durable inbox of requested partitions, and a run's part of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 2
 DONE = ".done"
 """The suffix of notes of done partitions: objects never change, as two runs may finish parts of one."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
-"""The name of an object's partition; older code takes it for an object's, and finds none."""
+"""Names an object's partition; older code takes it for an object's, and finds none."""
 LATEST_MS = 253_402_300_799_999
 """The end of 9999, Python's last year."""
 CROWD = 100
@@ -45,7 +45,7 @@ class Item:
 
 
 Content = Mapping[str, Item] | frozenset[int]
-"""Items by name; in a note, the numbers of done ones."""
+"""Items by name; in a note, numbers of done ones."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class InboxLook:
     """
 
     items: Mapping[str, Item]
-    """By the name of their object, or of their part of it."""
+    """By the name of their object or its part."""
     objects: int
-    """Including notes."""
+    """Includes notes."""
     finished: Sequence[str]
     needless: Sequence[str]
     """Notes of objects that are gone or finished."""
@@ -70,13 +70,13 @@ class InboxLook:
 
 @dataclass(frozen=True)
 class Inbox:
-    """The inbox of a staging prefix. All methods raise what the storage raises."""
+    """The inbox of a staging prefix. All methods raise the storage's errors."""
 
     objects: Objects
     """Below ``<LAKEHOUSE_STAGING>/inbox``."""
 
     def put(self, items: Iterable[Item]) -> None:
-        """Writes items durably; then the messages may go. What it wrote before an error is harmless."""
+        """Writes items durably; then messages may go. What it wrote before an error is harmless."""
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
@@ -86,11 +86,11 @@ class Inbox:
         _known(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
-        """Returns items by name."""
+        """By name."""
         return self.look(tables).items
 
     def look(self, tables: Collection[str] | None = None, most: int | None = None) -> InboxLook:
-        """Lists the inbox, and reads objects that are new to this process.
+        """Lists the inbox, and reads objects new to this process.
 
         most: the most objects to read, a table's oldest first.
         """
@@ -130,7 +130,7 @@ class Inbox:
     def remove(self, names: Iterable[str]) -> None:
         """Removes exactly these items; missing ones are no error.
 
-        An object that is only partly done stays, with a note.
+        A partly done object stays, with a note.
         """
         parts: dict[tuple[str, int], set[int]] = defaultdict(set)
         for name in names:
@@ -158,12 +158,12 @@ class Inbox:
 
 
 def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
-    """Returns a prefix's inbox. Raises UnknownStorage unless that is a folder or on S3."""
+    """Raises UnknownStorage unless the prefix is a folder or on S3."""
     return Inbox(objects_at(properties, place_of(staging).child("inbox")))
 
 
 def grouped(items: Iterable[Item]) -> list[list[Item]]:
-    """Returns the items of each object: partitions of a table with the same messages."""
+    """Returns each object's items: partitions of a table with the same messages."""
     found: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
     for item in items:
         found[item.table, item.messages, item.sent_ms, item.received_ms].append(item)
@@ -233,7 +233,7 @@ class PartitionMessages:
 
 @dataclass(frozen=True)
 class RunMessages:
-    """The part of the inbox that one run covers."""
+    """A run's part of the inbox."""
 
     table: str
     token: str
@@ -258,7 +258,7 @@ class Failed(Durable):
 
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, PartitionMessages]:
-    """Returns what waits for each of these partitions."""
+    """Returns what waits for these partitions."""
     wanted = set(keys)
     return {key: found for (_, key), found in by_partition(inbox.waiting({table})).items() if key in wanted}
 
@@ -283,14 +283,14 @@ class RunInbox:
     inbox: Inbox
     covers: RunMessages
     keys_of: Callable[[str], Collection[str] | None]
-    """Returns a run's partitions by token, if known."""
+    """Returns a run's partitions by token."""
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
 
     def ask_again(self, others: Collection[str]) -> None:
         """Asks again for partitions that other runs (tokens) published since the covers were noted.
 
-        Call it before the commit: they may have read newer input. If the storage raises, the run must not commit.
+        Call it before the commit, as they may have read newer input. If the storage raises, the run must not commit.
         """
         new = set(others) - self._told - {self.covers.token}
         theirs = {key for token in new for key in self.keys_of(token) or self.covers.keys}
@@ -301,7 +301,7 @@ class RunInbox:
     def remove(self, keys: Iterable[str]) -> None:
         """Removes only what the run covered of these published partitions.
 
-        If the storage raises, what stays asks once more.
+        If the storage raises, leftovers ask once more.
         """
         names = self.covers.names()
         self.inbox.remove(name for key in keys for name in names[key])

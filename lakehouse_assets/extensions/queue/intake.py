@@ -1,4 +1,4 @@
-"""Takes messages into the inbox; acknowledges them only once they are durable there."""
+"""Takes messages into the inbox; acknowledges them once they are durable there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lakehouse_assets.extensions.queue.source import Message, Source, SourceErro
 THREADS = 8
 MOST = 10_000
 FIRST = 1000
-"""Messages received first: their duration tells how many more can be settled."""
+"""Messages received first, to time how many can be settled."""
 SLICE = 100
 MOST_ASKED = 2_000_000
-"""The most partitions settled together, roughly: counting so many takes seconds and some hundred MB."""
+"""The most partitions settled together: counting so many takes seconds and some hundred MB."""
 DOING_SECONDS = 40.0
 """No call begins later: Dagster ends a tick after 60 s, and calls and deciding take time."""
 T = TypeVar("T")
@@ -37,11 +37,11 @@ class TakenMessages:
     reasons: Counter[str] = field(default_factory=Counter)
     deleted: int = 0
     faults: dict[str, Exception] = field(default_factory=dict)
-    """The first error of each action; everything else was done."""
+    """The first error of each action; the rest was done."""
 
     @property
     def left(self) -> int:
-        """Messages that come again, which costs another run."""
+        """Messages that come again."""
         return self.received - self.deleted
 
 
@@ -64,9 +64,9 @@ class Intake:
     def take(self, most: int = MOST) -> None:
         """Takes messages until the source seems empty, about ``most`` were received, or time is up.
 
-        A message is deleted only after the inbox has it or it was rejected; all others come again. It receives no more
-        than it can settle in time, because a source may count deliveries. Notes the source's errors in ``taken``;
-        raises the storage's.
+        Deletes a message only after the inbox has it or it was rejected; all others come again. Receives no more than
+        it can settle in time, because a source may count deliveries. Notes the source's errors in ``taken``; raises the
+        storage's.
         """
         share = min(FIRST, most)
         while share > 0 and (began := self.monotonic()) < self.end:
@@ -80,7 +80,7 @@ class Intake:
                 share = min(share, int(len(messages) / seconds * (self.end - began - seconds) / 2))
 
     def reject(self, letters: Sequence[tuple[str, str]]) -> list[bool]:
-        """Rejects messages (body, reason) while time remains; returns whether each was rejected."""
+        """Rejects (body, reason) while time remains; returns whether each was rejected."""
 
         def send(letter: tuple[str, str]) -> bool:
             self.source.reject(*letter)
@@ -151,7 +151,7 @@ class Intake:
             self._delete([message for (message, _), is_sent in zip(batch, sent, strict=True) if is_sent])
 
     def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, RoutedRequest]]:
-        """Reads each text once; stops for time or memory, as one may ask for very many partitions."""
+        """Reads each text once; stops for time or memory, as one may ask for many partitions."""
         readings: dict[str, RoutedRequest] = {}
         found: list[tuple[Message, RoutedRequest]] = []
         asked = 0

@@ -17,11 +17,11 @@ from lakehouse_assets.keys_text import keys_text
 LONGEST_REASON = 1000
 """In characters: it may quote much of a message."""
 Wanted = tuple[str, str]
-"""A table's identifier and a partition key; "" without partitions."""
+"""A table's identifier and a partition key, or ""."""
 
 
 class BadMessage(ValueError):
-    """Nobody can act on the message; the text is the reason for the dead-letter queue."""
+    """Nobody can act on the message; the text becomes the dead letter's reason."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for keys or a range of keys; with neither, for a whole table."""
+    """A request for keys or a range; with neither, for a whole table."""
 
     table: str
     partitions: tuple[str, ...] | None = None
@@ -51,7 +51,7 @@ ENVELOPES = 2
 def said_by(body: str) -> list[Arrived | Asked]:
     """Returns what a message says; nothing for S3's test of a notification. Raises BadMessage.
 
-    The envelope of an S3 notification (none, SNS, EventBridge) decides how its keys are encoded:
+    An S3 notification's envelope (none, SNS, EventBridge) decides how keys are encoded:
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html,
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html.
     """
@@ -137,12 +137,11 @@ class Routes:
 
     tables: Sequence[Table]
     landing: str
-    """LAKEHOUSE_LANDING."""
     keys_of: Callable[[Table], Sequence[str]]
     """Returns the existing keys, in order."""
 
     def read(self, body: str) -> RoutedRequest:
-        """Raises nothing: a bad message must not stop others."""
+        """Raises nothing: bad messages must not stop others."""
         try:
             said = said_by(body)
         except BadMessage as error:
@@ -184,7 +183,7 @@ class Routes:
         return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
 
     def _place(self, domain: str) -> tuple[str, str]:
-        """Returns the bucket and the key prefix of a domain's drop zone; a folder has no bucket."""
+        """Returns the bucket and key prefix of a drop zone; a folder has no bucket."""
         if "://" not in self.landing:
             return "", f"{domain}/"
         bucket, folder = bucket_and_key(self.landing)
@@ -224,7 +223,7 @@ class Routes:
         return found
 
     def _check(self, table: Table, keys: Sequence[str]) -> None:
-        """Raises BadMessage for partitions that the table can never have."""
+        """Raises BadMessage for impossible partitions."""
         try:
             "".join(keys).encode()
             table.alignment.region(keys)

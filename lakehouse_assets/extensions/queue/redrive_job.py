@@ -46,7 +46,7 @@ class RedriveConfig(dg.Config):
 
 
 def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefinition:
-    """Returns the job over these tables."""
+    """Returns the job."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="redrive", out=dg.Out(dg.Nothing))

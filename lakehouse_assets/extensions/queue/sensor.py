@@ -33,7 +33,7 @@ LISTED = 10
 
 
 def sentence(told: TickResult, now: float) -> str:
-    """Summarizes a tick, as in ``received 2,030 for 364 partitions; 1 run asked``."""
+    """Returns such as ``received 2,030 for 364 partitions; 1 run asked``."""
     return "; ".join(_parts(told, now))
 
 
@@ -86,9 +86,9 @@ def _count(number: int, what: str) -> str:
 
 
 def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str, Any]:
-    """Returns the metadata of the queue's asset.
+    """Returns the queue's metadata.
 
-    It names tables with parked partitions, because those without Arrivals have no check.
+    Names tables with parked partitions, as those without Arrivals have no check.
     """
     parked = told.decision.parked
     oldest = max((now - one.since for one in told.waiting), default=0.0)
@@ -105,7 +105,7 @@ def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str
 
 
 def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: QueueMemory) -> dict[str, Any]:
-    """Returns the arguments of a table's check result."""
+    """Returns a check result's arguments."""
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
         return {"passed": True, "description": "no partition is parked", "metadata": metadata}
@@ -122,7 +122,7 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash that changes with the check."""
+    """Returns a hash of the check."""
     said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
@@ -134,7 +134,7 @@ def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
-    """Returns a table's check, evaluated by the sensor too. It never fails a run, which has published."""
+    """Returns a table's check, which the sensor evaluates too. It fails no run, which has published."""
 
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
@@ -156,30 +156,30 @@ NO_LOCATION = "lakehouse"
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
-"""Failed ticks in a row that turn the sensor red; a single one loses nothing."""
+"""Failed ticks in a row that turn the sensor red; one loses nothing."""
 LONGEST_NAME = 200
-"""Of a location; SQS's tags have 256 characters."""
+"""SQS's tags have 256 characters."""
 
 
 @dataclass(frozen=True)
 class Cursor(SensorCursor):
-    """The sensor's cursor. Losing it is harmless: what waits is in the inbox."""
+    """The sensor's cursor. Losing it is harmless: messages wait in the inbox."""
 
     failures: int = 0
     shown_at: float = 0.0
-    """Seconds since 1970."""
+    """Epoch seconds."""
     drained: int = 0
     """Messages deleted since then, except by red ticks."""
     parked: dict[str, str] = field(default_factory=dict)
-    """A hash of each table's check, if partitions are parked."""
+    """Hashes of the checks of tables with parked partitions."""
 
 
 class QueueTroubled(RuntimeError):
-    """The queue has failed for several ticks."""
+    """Several ticks have failed."""
 
 
 def asset_key(queue: QueueSettings) -> dg.AssetKey:
-    """Returns the key of the queue's asset."""
+    """Returns the queue's key."""
     return dg.AssetKey(["queue", queue.name])
 
 
@@ -189,7 +189,7 @@ def queue_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns the sensor for all tables."""
+    """Returns the sensor."""
 
     @dg.sensor(
         name=NAME,
@@ -239,13 +239,13 @@ def queue_sensor(
 
 
 def owner_name(location: str, staging: str) -> str:
-    """Returns the same name in all processes and deployments of a code location."""
+    """Returns one name for all processes and deployments of a code location."""
     where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
     return f"{location[:LONGEST_NAME]} {where}"
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
-    """Returns Dagster's request for a run."""
+    """Returns Dagster's request."""
     tags = {QUEUE_TAG: queue.name, TABLE_TAG: one.table}
     key = dg.AssetKey(one.table.split("."))
     if len(one.keys) == 1:

@@ -13,7 +13,7 @@ from lakehouse_assets.environment.settings import QueueSettings
 
 
 class SourceError(RuntimeError):
-    """A source refused a call or is unreachable."""
+    """The source refused or is unreachable."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,12 @@ class Message:
     receipt: object = None
     """Acknowledges it; opaque."""
     reason: str = ""
-    """Why it was rejected before."""
 
 
 class Source(Protocol):
     """Delivers messages until they are acknowledged, each at least once, in any order.
 
-    Threads may call all methods but claim(). All raise SourceError if the source refuses or can't be reached. If a
+    Threads may call all methods but claim(). All raise SourceError if the source refuses or can't be reached. After a
     process dies, messages that it did not acknowledge must come again.
     """
 
@@ -48,16 +47,16 @@ class Source(Protocol):
         """
 
     def depth(self) -> Mapping[str, int]:
-        """Returns approximate numbers of messages by state."""
+        """Returns approximate numbers by state."""
 
     def receive(self, most: int) -> Sequence[Message]:
-        """Returns up to ``most`` (1 to ``batch``) messages, hidden from others for at least a tick."""
+        """Returns up to ``most`` (1 to ``batch``) messages, hidden from others for a tick."""
 
     def ack(self, messages: Sequence[Message]) -> int:
-        """Deletes up to ``batch`` messages, and returns how many are gone."""
+        """Deletes up to ``batch`` messages, and returns how many."""
 
     def reject(self, body: str, reason: str) -> None:
-        """Keeps a message durably for a person; if received, it must still be acknowledged."""
+        """Keeps a message durably for a person; a received one must still be acknowledged."""
 
 
 BATCH = 10
@@ -68,7 +67,7 @@ HELD_SECONDS = 300
 """Longer than reading all dead letters takes."""
 MOST_LETTERS = 10_000
 ATTEMPTS, READ_SECONDS = 2, 5
-"""The next tick tries again, and a tick has 60 s."""
+"""The next tick tries again, and has 60 s."""
 LARGEST = 1024 * 1024
 """Bytes of a message with attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
@@ -109,14 +108,14 @@ class SqsQueue:
             )
 
     def depth(self) -> Mapping[str, int]:
-        """Returns the numbers of visible, in-flight and delayed messages."""
+        """Counts visible, in-flight and delayed messages."""
         names = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
         wanted = {name: f"ApproximateNumberOfMessages{of_aws}" for name, of_aws in names.items()}
         found = self._call("get_queue_attributes", self.url, AttributeNames=list(wanted.values()))["Attributes"]
         return {name: int(found[of_aws]) for name, of_aws in wanted.items()}
 
     def receive(self, most: int) -> list[Message]:
-        """One empty answer suffices: a waiting call asks all of SQS's servers."""
+        """One empty answer suffices: waiting calls ask all of SQS's servers."""
         return self._receive(self.url, most, VISIBILITY_SECONDS)
 
     def ack(self, messages: Sequence[Message]) -> int:
@@ -124,7 +123,7 @@ class SqsQueue:
         return self._delete(self.url, messages)
 
     def reject(self, body: str, reason: str) -> None:
-        """Sends one message a call: ten long ones exceed its limit."""
+        """Sends one message a call: ten long ones exceed the limit."""
         attributes = reason_attribute(reason, len(body.encode()))
         self._call("send_message", self.dead_letters, MessageBody=body, MessageAttributes=attributes)
 
@@ -136,7 +135,7 @@ class SqsQueue:
         return list(found.values())
 
     def send_again(self, messages: Sequence[Message]) -> None:
-        """Sends each letter before deleting it: one that comes twice does no harm."""
+        """Sends each letter before deleting it: coming twice does no harm."""
         for message in messages:
             self._call("send_message", self.url, MessageBody=message.body)
             self._delete(self.dead_letters, [message])
@@ -182,7 +181,7 @@ def _entries(messages: Sequence[Message], **more: Any) -> list[dict[str, Any]]:
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
-    """Returns a letter's reason; nothing if the body leaves no room."""
+    """Returns a letter's reason, if the body leaves room."""
     around = len(REASON) + len("String")
     room = min(REASON_BYTES, LARGEST - body_bytes - around)
     text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")
@@ -196,5 +195,5 @@ def sqs_queue(queue: QueueSettings) -> SqsQueue:
 
 @cache
 def sqs_client() -> Any:
-    """Returns the process's client: making one takes a quarter of a second."""
+    """Returns the process's client, which takes a quarter of a second to make."""
     return client("sqs", ATTEMPTS, read_timeout=READ_SECONDS)

@@ -1,6 +1,6 @@
 """The queue's memory of failures: which partitions and tables wait, and for how long.
 
-Times are seconds since 1970. The store's object outlives the sensor's cursor, which a person may reset.
+Times are epoch seconds. The stored object outlives the sensor's cursor, which a person may reset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakehouse_assets.storage.place import place_of
 logger = logging.getLogger(__name__)
 LONGEST_BACKOFF = 3600.0
 OPENS_AT = 3
-"""Failures in a row, each of another partition, that count as the table's."""
+"""Consecutive failures of different partitions that count as the table's."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EndedRun:
     status: dg.DagsterRunStatus
     covered: Mapping[str, frozenset[str]]
     bad: frozenset[str] = frozenset()
-    """Keys that the run blames for its failure."""
+    """Keys that the run blames."""
     reason: str = ""
 
 
@@ -47,7 +47,7 @@ class Strikes:
     """Canceled runs don't count."""
     until: float = 0.0
     runs: tuple[str, ...] = ()
-    """The ids of the last failed runs, at most ``Pace.tries``."""
+    """The last failed runs, at most ``Pace.tries``."""
     reason: str = ""
     seen: frozenset[str] = frozenset()
     """The last failed run's inbox items: newer ones deserve another try."""
@@ -67,9 +67,9 @@ class Breaker:
     """Tells a table that always fails from one with bad partitions."""
 
     failures: int
-    """Since a success; before it opens, only of partitions that had not failed before."""
+    """Since a success; before it opens, only of partitions without earlier failures."""
     until: float = 0.0
-    """No run before then, and then one, of one partition."""
+    """Before then no run, then one, of one partition."""
     run: str = ""
 
     @property
@@ -83,7 +83,7 @@ StrikesByPartition = Annotated[
     PlainSerializer(lambda found: [(*wanted, strikes) for wanted, strikes in found.items()]),
     BeforeValidator(lambda rows: {(table, key): strikes for table, key, strikes in rows}),
 ]
-"""In JSON a list: keys of JSON objects are texts."""
+"""A list in JSON, whose object keys are texts."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class QueueMemory:
     limits: Mapping[str, RunLimit] = field(default_factory=dict)
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     served: Mapping[str, float] = field(default_factory=dict)
-    """When each table was last asked for."""
+    """When each was last requested."""
     learned: tuple[str, ...] = ()
     version: Literal[2] = 2
 
@@ -103,20 +103,19 @@ class QueueMemory:
         return self.strikes.get(wanted, Strikes())
 
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
-        """Forgets partitions that nobody asks for any more."""
+        """Forgets unrequested partitions."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """Where a code location keeps its memory; raises what the storage raises."""
+    """A code location's stored memory; raises the storage's errors."""
 
     objects: Objects
-    """Below ``<LAKEHOUSE_STAGING>/queue``."""
     name: str = "state.json"
 
     def read(self) -> QueueMemory | None:
-        """Returns the memory, if this version can read it."""
+        """Returns readable memory, if any."""
         try:
             return TypeAdapter(QueueMemory).validate_json(self.objects.read(self.name))
         except FileNotFoundError:
@@ -137,7 +136,7 @@ def memory_store(lakehouse: Lakehouse) -> MemoryStore:
 
 
 def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
-    """Returns the memory after these runs."""
+    """Returns the updated memory."""
     for run in ended:
         memory = _learn(memory, run, paces[run.table], now)
     return memory
@@ -183,7 +182,7 @@ def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) ->
 def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
     """Holds nothing back while bad partitions explain the failures.
 
-    A run that names none of several is searched by halves; a repeated failure says nothing new of the table.
+    A run that names none of several is halved; a repeated failure says nothing new of the table.
     """
     if earlier.is_open:
         failures = earlier.failures + 1

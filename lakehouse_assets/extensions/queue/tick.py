@@ -21,9 +21,8 @@ from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
-"""The queue's name, and the table's identifier."""
 LOOKED_AT = 500
-"""Ended runs; far more than can end between ticks."""
+"""Far more runs than end between ticks."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class Runs:
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def lanes(self, names: Collection[str]) -> list[Lane]:
-        """Returns the lanes of these declared tables and of those with runs.
+        """Returns the lanes of these tables and of those with runs.
 
-        That includes the last tick's requests: Dagster makes them, even if its daemon died, before the next tick.
+        Includes the last tick's requests: Dagster makes them before the next tick, even if its daemon died.
         """
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
         return [self._lane(table) for table in self.tables if table.identifier in {*names, *own}]
@@ -53,7 +52,7 @@ class Runs:
         return Lane(table.identifier, pace_of(table), self.keys_of(table), asked, others, _row_of(table), last)
 
     def keys_of(self, table: Table) -> Sequence[str]:
-        """Returns the existing keys, in order; ("",) without partitions."""
+        """Returns existing keys, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
             of = table.partitions
             self._keys[table.identifier] = (
@@ -89,7 +88,7 @@ class Runs:
         self.ended  # noqa: B018
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
-        """Returns ended runs that are not ``known``, the oldest first."""
+        """Returns ended runs that are not ``known``, oldest first."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
     def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
@@ -108,7 +107,7 @@ class Runs:
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
     ) -> Mapping[str, frozenset[str]]:
-        """For a run that recorded nothing: what waits for the partitions of its tags."""
+        """For a run that recorded nothing: what waits for its tags' partitions."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
         if not set(ends) <= set(keys):
@@ -119,12 +118,12 @@ class Runs:
 
 
 def pace_of(table: Table) -> Pace:
-    """Returns the declared pace, or the default without Arrivals."""
+    """Returns the declared pace, or the default."""
     return table.arrivals.pace if table.arrivals else Pace()
 
 
 def _row_of(table: Table) -> Callable[[str], str]:
-    """A Dagster range over several dimensions is contiguous only within the last one."""
+    """A Dagster range is contiguous only within the last dimension."""
     return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")
 
 
@@ -141,23 +140,22 @@ class TickResult:
     depth: dict[str, int] = field(default_factory=dict)
     is_full: bool = False
     waiting: Sequence[Waiting] = ()
-    """Of the part of the inbox that was read."""
     undeclared: int = 0
     decision: Decision = field(default_factory=Decision)
 
     @property
     def faults(self) -> Mapping[str, Exception]:
-        """Errors by action; everything else was done."""
+        """Errors by action; the rest was done."""
         return self.taken.faults
 
     @property
     def left(self) -> int:
-        """The number of partitions neither in runs nor parked."""
+        """Partitions neither in runs nor parked."""
         known = (*self.decision.parked, *self.decision.in_runs)
         return len({one.wanted for one in self.waiting} - {one.wanted for one in known})
 
     def failing(self) -> Mapping[Wanted, str]:
-        """Returns why partitions don't run after failures."""
+        """Returns failures that hold partitions back."""
         memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         of_table = {
@@ -179,7 +177,7 @@ class QueueTick:
     store: MemoryStore
     runs: Runs
     now: float
-    """Seconds since 1970."""
+    """Epoch seconds."""
     most: int
 
     def run(self) -> TickResult:

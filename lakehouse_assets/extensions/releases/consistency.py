@@ -1,4 +1,4 @@
-"""Decides whether tables fit together: none was made from inputs that the others don't have."""
+"""Decides whether tables fit together: none was made from inputs that the others lack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Made = Mapping[Partition, dg.AssetMaterialization]
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A member's metadata, and the snapshot to release."""
+    """A member's metadata and snapshot."""
 
     key: dg.AssetKey
     identifier: str
@@ -31,7 +31,7 @@ class PinnedTable:
     snapshot: Snapshot
     io: FileIO
     before: int | None = None
-    """Its snapshot in the newest release, which was checked then."""
+    """Its snapshot in the newest release, already checked."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Log:
     graph: BaseAssetGraph[Any]
 
     def made(self, keys: Iterable[dg.AssetKey]) -> dict[dg.AssetKey, Made]:
-        """Returns the latest materializations of these assets, as the log has them now."""
+        """Returns the assets' latest materializations in the log."""
         return {key: latest_made(self.instance, self.graph, key) for key in keys}
 
     def unsettled(
@@ -53,8 +53,7 @@ class Log:
     ) -> Iterator[str]:
         """Yields a sentence for each table whose log and pinned snapshot disagree.
 
-        Usually this ends soon: a run has not reported yet, or has committed since. reload: loads a table's current
-        metadata.
+        Usually this ends soon: a run has not reported yet, or has committed since. reload: loads current metadata.
         """
         for table in pinned:
             of_partition = _named(made[table.key])
@@ -77,7 +76,7 @@ class Log:
     def _unreported(
         self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
     ) -> Iterator[str]:
-        """Yields a sentence for a run's commit that the log does not name."""
+        """Yields a sentence for a run's commit that the log lacks."""
         ids = {*named.values()}
         by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
         if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
@@ -103,7 +102,6 @@ class Log:
         return any(record.asset_key == key for record in records)
 
     def _planned(self, key: dg.AssetKey, snapshot: Snapshot) -> set[Partition]:
-        """Returns the partitions that a snapshot's run was for."""
         found: set[Partition] = set()
         planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
         for record in self.instance.get_records_for_run(_run_of(snapshot), of_type=planned).records:
@@ -169,7 +167,7 @@ def _only_rewrites(snapshot: Snapshot) -> bool:
 def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
     """Returns the snapshots that certainly did not lead to the line's head.
 
-    Older snapshots than the line's may have, as it ends at an expired parent.
+    Older ones than the line's may have, as it ends at an expired parent.
     """
     ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
     return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids

@@ -8,7 +8,7 @@ from lakehouse_assets.run.updated import HOURLY, when_updated
 
 
 class FitTogether(dg.AutomationCondition[dg.AssetKey]):
-    """True while no table was made from an outdated version of an input that is among or between them."""
+    """True while no table was made from an outdated version of an input among or between them."""
 
     def __init__(self, *tables: dg.AssetKey) -> None:
         self._tables = tables

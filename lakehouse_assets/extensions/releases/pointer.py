@@ -28,7 +28,6 @@ POINTER = "releases"
 MOST = 1000
 """Each reader reads all of them."""
 MARK = "lakehouse.pointer-of"
-"""The property that marks a pointer."""
 SCHEMA = Schema(
     NestedField(1, "release", LongType(), required=True, doc="The release's number: 1, 2, 3, …"),
     NestedField(2, "released_at", TimestamptzType(), required=True, doc="When it was released"),
@@ -56,7 +55,7 @@ class Member:
     snapshot_id: int
     committed_at: datetime
     rows: int | None
-    """None if too many files delete rows to count them."""
+    """None if too many files delete rows."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Pointer:
 
     @classmethod
     def read(cls, table: IcebergTable) -> Pointer:
-        """Reads a pointer's rows. Raises ForeignVersion if columns are missing, and the errors of its storage."""
+        """Reads a pointer's rows. Raises ForeignVersion if columns are missing, and its storage's errors."""
         found = [column.name for column in table.schema().columns]
         if missing := [column.name for column in SCHEMA.columns if column.name not in found]:
             raise ForeignVersion(
@@ -101,11 +100,11 @@ class Pointer:
         return self.releases[-1] if self.releases else None
 
     def of_run(self, run_id: str) -> KeptRelease | None:
-        """Returns the kept release of a Dagster run."""
+        """Returns a Dagster run's release."""
         return next((one for one in self.releases if one.run_id == run_id), None)
 
     def before(self, release: KeptRelease) -> KeptRelease | None:
-        """Returns the kept release before another one."""
+        """Returns the previous kept release."""
         return next((one for one in reversed(self.releases) if one.number < release.number), None)
 
     def move(self, releases: Sequence[KeptRelease]) -> None:
@@ -119,12 +118,12 @@ class Pointer:
 
 
 def pointer_identifier(name: str) -> str:
-    """Returns the identifier of a domain's pointer."""
+    """Returns a pointer's identifier."""
     return f"{name}.{POINTER}"
 
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
-    """Loads a pointer; None if there is none. Raises as Pointer.read()."""
+    """Loads a pointer, if it exists. Raises as Pointer.read()."""
     table = find_table(catalog, pointer_identifier(name))
     return Pointer.read(table) if table and MARK in table.properties else None
 
@@ -145,7 +144,7 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
 
 
 def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:
-    """Returns the snapshots of a table that kept releases name, even if their tags are gone.
+    """Returns the snapshots that kept releases name, even if their tags are gone.
 
     namespaces: the domains. Raises as Pointer.read().
     """
@@ -188,7 +187,7 @@ def _release(number: int, rows: Sequence[dict[str, Any]]) -> KeptRelease:
 
 @dataclass(frozen=True)
 class Released:
-    """One release for readers: each table at its released snapshot, whatever is committed meanwhile."""
+    """One release: each table at its released snapshot, whatever is committed meanwhile."""
 
     name: str
     number: int
@@ -199,7 +198,7 @@ class Released:
 
     @property
     def previous(self) -> Released:
-        """The release before this one, from the same load of the pointer. Raises NoSuchRelease."""
+        """The release before this one, without another load. Raises NoSuchRelease."""
         found = [one for one in self.pointer.releases if one.number < self.number]
         if not found:
             raise NoSuchRelease(
@@ -208,7 +207,7 @@ class Released:
         return _released(self.name, found[-1], self.catalog, self.pointer)
 
     def load(self, table: str) -> IcebergTable:
-        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it, or can't be read any more."""
+        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it or is unreadable."""
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
@@ -222,7 +221,7 @@ class Released:
         return found
 
     def scan(self, table: str, **options: Any) -> DataScan:
-        """Returns PyIceberg's scan, which gives Arrow, pandas and DuckDB. Raises as load()."""
+        """Returns PyIceberg's scan, for Arrow, pandas and DuckDB. Raises as load()."""
         return self.load(table).scan(snapshot_id=self.members[table].snapshot_id, **options)
 
     def polars(self, table: str) -> pl.LazyFrame:
@@ -232,7 +231,7 @@ class Released:
         return pl.scan_iceberg(self.load(table), snapshot_id=self.members[table].snapshot_id)
 
     def spark(self, session: SparkSession, table: str) -> DataFrame:
-        """Returns a frame of a Spark session that has the catalog as ``lake``. Raises as load()."""
+        """Returns a frame of a session with the catalog ``lake``. Raises as load()."""
         self.load(table)
         return session.read.option("versionAsOf", self.members[table].snapshot_id).table(f"{LAKE}.{table}")
 

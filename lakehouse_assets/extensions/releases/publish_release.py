@@ -36,11 +36,11 @@ from lakehouse_assets.storage.objects import at_once
 logger = logging.getLogger(__name__)
 
 LOOKS, LONGEST_WAIT_S = 5, 4.0
-"""How often and how long it waits for Dagster's log: a run reports within seconds of its commit."""
+"""How often and how long it waits for Dagster's log: runs report within seconds."""
 HISTORY = 20
-"""The snapshots of the pointer that are kept."""
+"""The pointer's kept snapshots."""
 TAG = "lakehouse.release.{name}."
-"""A run's id follows, so that concurrent releases don't move each other's tags."""
+"""A run's id follows, so that concurrent releases don't share tags."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Order:
     keep: int
     keep_for: timedelta
     again: int | None = None
-    """A kept release to release again; None for the current snapshots."""
+    """A kept release to release again, instead of the current snapshots."""
     anyway: bool = False
     """Whether to release tables that don't fit together."""
 
@@ -63,25 +63,23 @@ class ReleaseOutcome:
     """The result of an order."""
 
     release: KeptRelease
-    """The release that readers get now."""
     before: KeptRelease | None
     is_new: bool
-    """False if nothing had changed, or an earlier try of the run made it."""
+    """False if nothing had changed, or the run's earlier try made it."""
     misfits: tuple[str, ...] = ()
-    """Why its tables don't fit together."""
     named: frozenset[str] = frozenset()
     """The tables of kept releases, before the pointer moved."""
 
 
 class MemberMoved(LakehouseError):
-    """A member has changed since it was pinned: the release must be planned again."""
+    """A member has changed since it was pinned: the release needs another plan."""
 
 
 def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     """Makes the ordered release, and moves the pointer to it.
 
-    Each attempt plans again from the current pointer and tables, so a delayed one never replaces a newer release. If it
-    is killed, readers get the release before, or this one.
+    Each attempt plans from the current pointer and tables, so a delayed one never replaces a newer release. If it is
+    killed, readers get the release before, or this one.
 
     Raises ReleaseRefused if tables can't be released or don't fit together, PublishContended if the attempts run out or
     the catalog stays unreachable.
@@ -135,7 +133,7 @@ def _now(pointer: Pointer) -> datetime:
 
 
 def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) -> tuple[KeptRelease, ...]:
-    """Returns the last releases by number, and those that are young. releases: oldest first."""
+    """Returns the last releases by number, and young ones. releases: oldest first."""
     since = releases[-1].released_at - keep_for
     kept = [one for n, one in enumerate(reversed(releases)) if n < keep or one.released_at >= since]
     return tuple(reversed(kept[:MOST]))
@@ -145,7 +143,7 @@ def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) 
 
 
 def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> list[PinnedTable]:
-    """Pins each member at main's head. Raises ReleaseRefused for one without a snapshot."""
+    """Pins members at main's head. Raises ReleaseRefused for one without a snapshot."""
     before = {member.table: member.snapshot_id for member in newest.members} if newest else {}
 
     def pinned(declared: Table) -> PinnedTable:
@@ -209,7 +207,7 @@ def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
 
 
 def tag_of(name: str, run_id: str) -> str:
-    """Returns the tag that keeps a release's snapshots."""
+    """Returns a release's tag."""
     return TAG.format(name=name) + run_id
 
 
@@ -231,7 +229,7 @@ def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> No
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
-    """Raises MemberMoved if a member is gone; otherwise its tag now protects it from expiry."""
+    """Raises MemberMoved if a member is gone; otherwise its tag now protects it."""
 
     def verify(member: Member) -> None:
         table = find_table(catalog, member.table)
@@ -254,9 +252,9 @@ def tidy(
     named: Collection[str],
     unfinished: Callable[[Collection[str]], Collection[str]],
 ) -> None:
-    """Sets the tags of kept releases, and removes others except those of unfinished runs.
+    """Sets the tags of kept releases; removes others except those of unfinished runs.
 
-    Expires the pointer's old snapshots. Raises LakehouseError and the catalog's errors; the release is made already.
+    Expires the pointer's old snapshots. Raises LakehouseError and the catalog's errors, though the release is made.
     """
     prefix = TAG.format(name=order.name)
     loaded = at_once(partial(find_table, catalog), sorted({*named, *(table.identifier for table in order.tables)}))
@@ -284,6 +282,6 @@ def tidy(
 
 
 def _old_history(metadata: TableMetadata) -> Expiry:
-    """Returns nothing while few are old, so that not each release makes a second commit."""
+    """Returns nothing while few are old, which saves a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from lakehouse_assets.run.run import Run
 
 SQL = "sql"
-"""Metadata of a source's asset: what to run in its database."""
+"""Metadata of a source's asset: the SQL for its database."""
 
 
 class Sources(Extension):
-    """Kafka topics and PostgreSQL tables whose rows are moved into a table."""
+    """Moves rows of Kafka topics and PostgreSQL tables."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns one for a table with a source."""
+        """Returns one if there is a source."""
         from lakehouse_assets.extensions.sources.hook import MoveSource
 
         return [MoveSource()] if run.table.source is not None else []
 
     def problems(self, tables: Sequence[Table]) -> Iterable[str]:
-        """Yields the PostgreSQL tables that several tables have as their source."""
+        """Yields PostgreSQL tables that are the source of several tables."""
         from lakehouse_assets.extensions.sources.postgres import PostgresTable
 
         readers = defaultdict[str, list[str]](list)
@@ -44,7 +44,7 @@ class Sources(Extension):
                 )
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-        """Returns what shows, moves and purges rows; nothing without a table that has a source."""
+        """Returns what shows, moves and purges rows; nothing without sources."""
         moved = [table for table in tables if table.source is not None]
         if not moved:
             return dg.Definitions()

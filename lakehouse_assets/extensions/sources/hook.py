@@ -41,7 +41,7 @@ MOVE_REST = (
 
 
 class MoveSource(RunHook):
-    """The rows of its table's source that a run moves."""
+    """The source rows that a run moves."""
 
     name: ClassVar[str] = "source"
     range: SourceRange | None = None
@@ -67,7 +67,7 @@ class MoveSource(RunHook):
         return HookWork("lakehouse_assets.extensions.sources.worker:SourceRows", told)
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns how far rows were moved, and which were given up."""
+        """Returns positions, and rows given up."""
         assert run.table.source is not None
         to = read_to(fork.receipt for fork in forks).get(run.table.source.name)
         shown = Shown({"moved_to": to or "no further: there was nothing to move"})
@@ -77,9 +77,9 @@ class MoveSource(RunHook):
 
 
 def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> SourceRange | None:
-    """Returns what a run moves of its table's source; None for a table without one.
+    """Returns what a run moves of its table's source, if any.
 
-    Raises SourceUnreachable, and PublishRefused if the source lacks rows that were not moved yet, or declared columns.
+    Raises SourceUnreachable, and PublishRefused if the source lacks unmoved rows, or declared columns.
     """
     if (source := table.source) is None:
         return None
@@ -119,7 +119,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
 
 
 def mover_of(table: Table, metadata: TableMetadata) -> str:
-    """Returns what a source records as its mover."""
+    """Returns the mover that sources record."""
     return f"{table.identifier}@{metadata.table_uuid}"
 
 

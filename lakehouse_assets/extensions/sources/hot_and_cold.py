@@ -40,7 +40,7 @@ class HotRows:
     by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
 
     def kept(self, identity: str) -> HotRows:
-        """Returns rows that can't change: of the same source, in splits with an end."""
+        """Returns rows that can't change: of that source, in splits with an end."""
         if identity != self.identity:
             return HotRows()
         return HotRows(identity, {split: rows for split, rows in self.by_split.items() if split.end is not None})
@@ -57,14 +57,14 @@ class HotRows:
         return [*divided, *([Split(split.partition, begin, split.end)] if begin < split.end else [])]
 
     def to_arrow(self, schema: pa.Schema) -> pa.Table:
-        """Returns all rows; missing columns are null."""
+        """Missing columns are null."""
         import pyarrow as pa
 
         return pa.concat_tables([schema.empty_table(), *self.by_split.values()], promote_options="default")
 
 
 def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
-    """Returns the source's position in the table, if any. Raises SourceLost if it is unknown."""
+    """Returns the source's position in the table, if any. Raises SourceLost if unknown."""
     assert table.source is not None
     known = read_on(cold.metadata) if cold is not None else ReadOn()
     if why := known.unknown.get(table.source.name):
@@ -111,7 +111,7 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
 
 
 def hot_schema(table: Table) -> pa.Schema:
-    """Returns the source's columns as nullable Arrow fields of PySpark's types, as workers move them."""
+    """Returns the source's columns as nullable Arrow fields of PySpark's types, as workers do."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -165,18 +165,18 @@ UNREACHABLE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class HotAndCold:
-    """A table and the unmoved rows of its source, read once: later writes are not in it."""
+    """A table and its source's unmoved rows, read once: later writes are not in it."""
 
     declared: Table
     cold: IcebergTable | None = field(repr=False)
     snapshot_id: int | None
     """The table's snapshot; None if it has none yet."""
     position: Offsets | None
-    """How far the source was moved into that snapshot; None if no run has moved rows."""
+    """The source's position in that snapshot; None if no run has moved rows."""
     hot: pa.Table = field(repr=False)
-    """The source's rows that are not in the snapshot, with the table's columns, without deleted ones."""
+    """The source's rows outside the snapshot, with the table's columns, without deleted ones."""
     shadowed: pa.Table | None = field(repr=False)
-    """Keys, also of deleted rows, that are outdated in the table; None if rows are only added."""
+    """Outdated keys of the table, also of deleted rows; None if rows are only added."""
     columns: Sequence[str]
     where: str
     limit_hot: int
@@ -226,7 +226,7 @@ class HotAndCold:
         connection.register(name, self.polars().collect().to_arrow())
 
     def spark(self, session: SparkSession, name: str) -> DataFrame:
-        """Returns all rows, also as a temporary view. session: with the same catalog, as ``lake``."""
+        """Returns all rows, also as a temporary view. session: with the same ``lake``."""
         from pyspark.sql import functions as F  # noqa: TID251  the reader has brought a session
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: TID251
 

@@ -28,7 +28,7 @@ SETTINGS = ("bootstrap.servers", "security.protocol", "client.", "sasl.", "ssl."
 SKIPPED = re.compile(r"\d+:\d+@\S+")
 SECONDS = 15.0
 STUCK_SECONDS = 60.0
-"""After so long without an expected record, the broker counts as unreachable."""
+"""Without an expected record for so long, the broker counts as unreachable."""
 BATCH = 10_000
 NAMED = 100
 LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
@@ -99,7 +99,7 @@ class KafkaTopic(RowSource):
         return SourceState(str(found.topic_id), first, safe, newest, retention)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns the last stable offsets or, above ``ceiling``, the same share of each partition."""
+        """Returns the last stable offsets or, above ``ceiling``, an equal share of each partition."""
         spans = begin.spans(Offsets(state.identity, state.safe))
         total = sum(end - start for start, end in spans.values())
         if total <= self.ceiling:
@@ -135,7 +135,7 @@ class KafkaTopic(RowSource):
                 return
 
     def _left_out(self, partition: int) -> set[int]:
-        """Skips of an earlier topic of that name don't count."""
+        """Skips of an earlier topic don't count."""
         identity = self._identity()
         named = [re.split("[:@]", one, maxsplit=2) for one in self.skip]
         return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
@@ -162,7 +162,7 @@ class KafkaTopic(RowSource):
     ) -> Iterator[Sequence[Message]]:
         """Yields committed records, in order by partition. first_only: one of each.
 
-        A range ends once a record or the partition's end lies behind it: it may be empty, because aborted records and
+        A range ends once a record or the partition's end lies behind it: it may be empty, as aborted records and
         transaction markers have offsets too.
         """
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -252,7 +252,7 @@ class KafkaTopic(RowSource):
 
 
 def bad_records(bad: Mapping[str, str]) -> str:
-    """Says what to do about unreadable records. bad: reasons by record as in ``skip``, not empty."""
+    """Returns what to do about unreadable records. bad: reasons by record as in ``skip``."""
     where, why = next(iter(bad.items()))
     others = f" Nor can {len(bad) - 1:,} after it." if len(bad) > 1 else ""
     return (

@@ -33,11 +33,11 @@ CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 BLOCK_BYTES = 1 << 20
 """More for a longer row."""
 PURGED = "lakehouse_purged"
-"""The table that says up to which ``pos`` each source was purged, and where it is moved."""
+"""Records up to which ``pos`` each source was purged, and where it is moved."""
 MARKS = "lakehouse_marks"
-"""The table with a row for each move, which a database set back behind it lacks."""
+"""Has a row for each move, which a database set back behind it lacks."""
 PURGES = "lakehouse.purges"
-"""The setting that lets a transaction delete rows of the source with that oid."""
+"""Lets a transaction delete rows of the source with that oid."""
 TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -51,7 +51,7 @@ TYPES = {
 }
 """By Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
 THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
-"""The database's part of an identity; the table's oid follows."""
+"""An identity without the table's oid."""
 OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
 STATE = f"""
 SELECT ({THIS}), to_regclass(%s)::oid, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
@@ -118,7 +118,7 @@ class PostgresTable(RowSource):
                 yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
 
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Asks for identity, purges, and the oldest transaction that may write."""
+        """Asks for identity, purges, and the oldest possible writer."""
         mark = position.mark if position else ""
         with self._cursor() as cursor:
             cursor.execute(STATE, (self.table, self.table))
@@ -313,8 +313,8 @@ class PostgresTable(RowSource):
     def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
         """Writes rows that the lake had at ``position`` as new, and returns their number.
 
-        Keeps rows written since. Returns None, and writes nothing, if the source was purged further: what was purged
-        may be newer. A purge waits until this ends.
+        Keeps rows written since. Returns None, and writes nothing, if the source was purged further, perhaps of newer
+        rows. A purge waits until this ends.
         """
         import pyarrow.csv as csv
 
@@ -361,12 +361,12 @@ class PostgresTable(RowSource):
 
 
 class Writer(NamedTuple):
-    """The transaction that has been writing longest."""
+    """The longest-writing transaction."""
 
     seconds: float = 0.0
     who: str = ""
     blind_role: str = ""
-    """The role that asks, if it can't see others' transactions."""
+    """The asking role, if others' transactions are hidden."""
 
 
 class _CopiedRows:
@@ -384,5 +384,5 @@ def quoted(name: str) -> str:
 
 
 def postgres_type(type_: str) -> str | None:
-    """Returns PostgreSQL's type for an Iceberg type, if it can be read."""
+    """Returns PostgreSQL's type for a readable Iceberg type."""
     return type_.replace("decimal", "numeric") if type_.startswith("decimal(") else TYPES.get(type_)

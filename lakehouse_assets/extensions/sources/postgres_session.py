@@ -1,4 +1,4 @@
-"""PostgreSQL sessions, and faults of tables that can't be moved safely."""
+"""PostgreSQL sessions, and faults that make a table's moves unsafe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PINNED = {
     # A query fails if a policy would hide rows: the position would pass them.
     "row_security": "off",
 }
-"""Values or visible rows depend on these; those of roles, databases and PGOPTIONS don't count."""
+"""Values or visible rows depend on these, whatever roles, databases and PGOPTIONS set."""
 
 
 class Patience(NamedTuple):
@@ -43,8 +43,7 @@ def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
     """Yields a cursor in one transaction, committed at the end, in UTF-8. name: for messages.
 
     Raises SourceUnreachable if the server is missing, full, read-only or too slow; SourceLost if tables, columns or
-    rights are missing; BadValue for a value that it can't take; SourceRefused for a write that a rule of the database
-    forbids.
+    rights are missing; BadValue for a value that it can't take; SourceRefused for a write that a database rule forbids.
     """
     import psycopg2
 
@@ -113,7 +112,7 @@ def _where() -> str:
 
 
 POS, POS_AT = "pos", "pos_at"
-"""Extra columns of a source: the transaction that last wrote the row, and when that began."""
+"""Extra columns of a source: the transaction that last wrote the row, and its start."""
 OWN = {
     DELETED: "boolean NOT NULL DEFAULT false",
     POS: "bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint",
@@ -123,7 +122,7 @@ OWN = {
 
 
 def faults_of(cursor: Cursor, table: str) -> list[Fault]:
-    """Returns a table's faults; none if it does not exist."""
+    """Returns a table's faults, if it exists."""
     cursor.execute(faults_query(table))
     return [Fault(*row) for row in cursor.fetchall()]
 
@@ -131,7 +130,7 @@ def faults_of(cursor: Cursor, table: str) -> list[Fault]:
 def faults_query(table: str) -> str:
     """Returns the query for Faults. table: only lower-case letters, digits, ``_`` and a dot.
 
-    It compares types, defaults and actions as PostgreSQL prints them.
+    Compares types, defaults and actions as PostgreSQL prints them.
     """
     return f"""\
 WITH source AS (SELECT * FROM pg_class WHERE oid = to_regclass('{table}'))

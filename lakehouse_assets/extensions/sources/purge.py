@@ -33,9 +33,10 @@ class Purgeable:
 
 
 def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
-    """Returns the rows that main has had for the source's grace, if any. now: seconds since 1970.
+    """Returns the rows that main has had for the source's grace, if any. now: epoch seconds.
 
-    Asks the catalog: a commit may have been rolled back. Raises SourceLost, SourceUnreachable and what catalogs raise.
+    Asks the catalog, as a commit may have been rolled back. Raises SourceLost, SourceUnreachable and the catalog's
+    errors.
     """
     source = table.source
     if not isinstance(source, PostgresTable):
@@ -62,7 +63,7 @@ class PurgeConfig(dg.Config):
 
 
 def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables."""
+    """Returns the job."""
 
     @dg.op(name="purge", out=dg.Out(dg.Nothing))
     def purge(context: dg.OpExecutionContext, config: PurgeConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:

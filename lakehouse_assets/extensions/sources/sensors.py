@@ -26,15 +26,15 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import MOVE
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 60.0, 3600.0
-"""After a failed run; the wait doubles with each further one."""
+"""After a failed run, doubled with each further one."""
 NEAR = 0.5
-"""The share of a topic's retention that the oldest record may wait without a warning."""
+"""The share of a topic's retention after which the oldest record's wait is a warning."""
 LONG_WRITER_SECONDS = 300.0
-"""A longer transaction is a warning: it blocks the move of all later rows."""
+"""Longer transactions are warnings: they block the move of later rows."""
 
 
 def is_due(source: RowSource, lag: Lag, now: datetime) -> bool:
-    """Whether the rows, or the wait of the oldest, are worth a commit.
+    """Whether the rows, or the oldest one's wait, are worth a commit.
 
     Without a readable row, as in aborted records, nothing waits.
     """
@@ -42,7 +42,7 @@ def is_due(source: RowSource, lag: Lag, now: datetime) -> bool:
 
 
 def wait_after(failures: int) -> float:
-    """Returns the seconds to wait after failures in a row."""
+    """Returns the seconds after consecutive failures."""
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** (failures - 1)) if failures else 0.0
 
 
@@ -56,7 +56,7 @@ class SourceLook:
     """Seconds of the oldest writing transaction; 0 if unknown."""
     writer: str = ""
     blind_role: str = ""
-    """The role that looks, if it can't see others' transactions."""
+    """The asking role, if others' transactions are hidden."""
     advice: Sequence[str] = ()
 
     def metadata(self, now: datetime) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
 
 
 def warning(text: str) -> dg.AssetCheckResult:
-    """Returns a failed check that is not urgent."""
+    """Returns a failed check of severity WARN."""
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=text)
 
 
@@ -115,7 +115,7 @@ REMEMBERED = 8
 
 
 def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
-    """Asks the source how far the table is behind. Raises SourceLost, SourceUnreachable and what catalogs raise."""
+    """Asks how far the table is behind. Raises SourceLost, SourceUnreachable and the catalog's errors."""
     source = table.source
     assert source is not None
     # Without the retries of lakehouse.catalog(): they outlast a tick, and the next tick tries again.
@@ -152,14 +152,14 @@ class SourceCursor(SensorCursor):
     """The sensor's cursor. Losing it loses nothing."""
 
     shown_at: float = 0.0
-    """Seconds since 1970."""
+    """Epoch seconds."""
     said: dict[str, str] = field(default_factory=dict)
 
 
 def movers_sensor(
     tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
 ) -> dg.SensorDefinition:
-    """Returns the sensor that asks for moves."""
+    """Returns the sensor of moves."""
 
     @dg.sensor(
         name="lakehouse_movers",
@@ -226,7 +226,7 @@ def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
 def purges_sensor(
     tables: Sequence[Table], status: dg.DefaultSensorStatus, clock: Callable[[], float] = time.time
 ) -> dg.SensorDefinition:
-    """Returns the sensor that asks for the job lakehouse_purge."""
+    """Returns the sensor of purges."""
 
     @dg.sensor(
         name="lakehouse_purges",
@@ -260,6 +260,6 @@ def source_check(table: Table) -> dg.AssetChecksDefinition:
 
 
 def source_key(table: Table) -> dg.AssetKey:
-    """Returns the key of the source's asset."""
+    """Returns the source's key."""
     assert table.source_key is not None
     return table.source_key

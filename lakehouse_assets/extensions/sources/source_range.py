@@ -1,4 +1,4 @@
-"""The source rows that a run moves, as its plan and its workers have them."""
+"""The source rows that a run moves, for its plan and its workers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def offsets(known: ReadOn, source: str) -> Offsets | None:
 
 @dataclass(frozen=True)
 class SourceRange:
-    """The source rows that a run moves, from ``begin`` up to ``to``, which is excluded."""
+    """The source rows from ``begin`` up to ``to``, exclusive."""
 
     source: KafkaTopic | PostgresTable
     begin: Offsets
-    """The table's position at planning, else the first row that was there."""
+    """The table's position at planning, else the source's first row."""
     to: Offsets
     lost_from: Offsets | None = None
     """The table's position if the source has lost rows behind it: the run gives up those up to ``begin``."""
 
     @property
     def given_up(self) -> str:
-        """The offsets that the run gives up, as text."""
+        """The given-up offsets, as text."""
         if self.lost_from is None:
             return ""
         spans = self.lost_from.spans(self.begin).items()

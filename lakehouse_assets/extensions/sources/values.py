@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class OtherCase(ValueError):
-    """A field differs from a column in case only, which would silently be null."""
+    """A field differs from a column only in case, which would silently be null."""
 
 
 def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ignore_case: bool, path: str = "") -> None:
-    """Renames fields that differ from a column in case only, in place, nested ones too.
+    """Renames fields that differ from a column only in case, in place, nested ones too.
 
     An exact name takes precedence. path: for messages. Raises OtherCase unless ``ignore_case``, and ValueError if two
     fields are one column.
@@ -78,8 +78,8 @@ def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool
 PREFIX = "SCHEMA_REGISTRY_"
 SECONDS = 15.0
 NOT_FOUND = (40401, 40402, 40403)
-"""The registry's codes for a missing subject, version or schema. A 404 without one has another cause, such as an
-incomplete URL."""
+"""The registry's codes for a missing subject, version or schema. Other 404s have another cause, such as an incomplete
+URL."""
 
 
 def registry_urls() -> str | None:
@@ -88,7 +88,7 @@ def registry_urls() -> str | None:
 
 
 def ask(path: str) -> dict[str, Any] | None:
-    """Returns the first answer of its URLs; None without such a schema. Raises SourceUnreachable."""
+    """Returns the first answer of its URLs; None without a schema. Raises SourceUnreachable."""
     settings = named_settings(PREFIX)
     if not (urls := settings.get("url")):
         raise SourceUnreachable(f"{PREFIX}URL is not set: no schema can be looked up")
@@ -135,7 +135,7 @@ def _code(error: HTTPError) -> int | None:
 ARROW_CHANGED = re.compile(r"Column\(/(?P<field>.*)\) changed from (?P<wanted>\w+) to (?P<is>\w+)")
 """Arrow's message (26) for another JSON type."""
 NO_JSON_TYPE = re.compile(r"\b(time|uuid|fixed|map)\b(?!:)")
-"""Also nested, JSON lacks it; before a colon it is a field's name."""
+"""Types that JSON lacks, also nested; before a colon, a field's name."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Json:
                 yield f"column {name!r} is of the type {type_}, {part} can't be read from JSON: declare it {instead}"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """Raises ValueError, which names none, if a value can't be read."""
+        """Raises ValueError, which names none, for unreadable values."""
         import pyarrow as pa
         import pyarrow.json
 
@@ -260,7 +260,7 @@ schema resolution."""
 INSTEAD = {"time": "long", "uuid": "string", "fixed": "binary"}
 """Unreadable types, and what to declare instead."""
 NO_TYPE = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?!:)")
-"""Also nested; before a colon it is a field's name."""
+"""Also nested; before a colon, a field's name."""
 NO_KEY = re.compile(r"map<(?!string)")
 
 
@@ -311,7 +311,7 @@ class Avro:
 
 @dataclass(frozen=True)
 class WriterSchema:
-    """The schema that values were written with, as fastavro has it."""
+    """The schema of written values, as fastavro has it."""
 
     wrapped: dict[str, Any]
     """A record whose one field is the value."""
@@ -397,7 +397,7 @@ def _parsed(found: Mapping[str, Any], named: dict[str, Any]) -> Any:
 
 
 def _as_stored(type_: dict[str, Any]) -> dict[str, Any]:
-    """Drops logical types that no column has: a uuid is read as text."""
+    """Drops logical types that no column has: a uuid is text."""
     if _name(type_) not in BECOMES:
         type_.pop("logicalType", None)
     return type_

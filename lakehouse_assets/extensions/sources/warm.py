@@ -31,8 +31,8 @@ TRIES = 5
 def warm(catalog: Catalog, table: Table, where: str) -> int:
     """Puts matching rows back into the table's source, and returns their number.
 
-    Skips rows with a newer version there. where: as in PyIceberg's scans. Raises SourceLost, SourceUnreachable and what
-    catalogs raise.
+    Skips rows with a newer version there. where: as in PyIceberg's scans. Raises SourceLost, SourceUnreachable and the
+    catalog's errors.
     """
     source = table.source
     assert isinstance(source, PostgresTable)
@@ -60,7 +60,7 @@ class WarmConfig(dg.Config):
 
 
 def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job over these tables."""
+    """Returns the job."""
     known = {table.identifier: table for table in tables}
 
     @dg.op(name="warm", out=dg.Out(dg.Nothing))

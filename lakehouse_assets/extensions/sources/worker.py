@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RAISED: Mapping[str, type[LakehouseError]] = {kind.__name__: kind for kind in (SourceLost, SourceUnreachable, BadValue)}
 OF_TASK = re.compile(rf"(?:\w+\.)*({'|'.join(RAISED)}): (.+)")
-"""Spark keeps only the text of an error that a task raised."""
+"""Spark keeps only the text of a task's error."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SplitReader:
     environment: Mapping[str, str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Yields the rows of the splits whose numbers are in the batches."""
+        """Yields the rows of the splits that the batches number."""
         os.environ.update(self.environment)
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -49,9 +49,9 @@ class SplitReader:
 def read_range(
     spark: SparkSession, chosen: SourceRange, position: Offsets | None, columns: StructType
 ) -> tuple[DataFrame, Offsets]:
-    """Returns the rows of a range that are not moved yet, and the position behind them.
+    """Returns a range's unmoved rows, and the position behind them.
 
-    Rows are read once: an upsert meanwhile takes a row out of the range, so a second read would miss it. Raises
+    Reads rows once: an upsert meanwhile takes a row out of the range, so a second read would miss it. Raises
     SourceLost, SourceUnreachable and BadValue.
     """
     source, begin = chosen.source, chosen.left(position)
@@ -79,7 +79,7 @@ def read_range(
 
 
 class SourceRows(StageHook):
-    """Lets a step read the source rows that the run moves."""
+    """Lets a step read the run's source rows."""
 
     def __init__(self, chunk: ChunkContext, told: Any) -> None:
         super().__init__(chunk, told)

@@ -29,44 +29,38 @@ LOST = "the trash does not have it"
 
 
 class Bin(Protocol):
-    """Takes files and gives them back. All methods can be repeated after a kill at any point."""
+    """Takes files and gives them back. Each method can be repeated after a kill at any point."""
 
     def prepare(self, entries: Sequence[Entry], batch_id: str) -> list[Entry | str]:
-        """Returns each entry with ``held`` and ``version``, or the reason why it can't be taken."""
+        """Returns entries with ``held`` and ``version``, or why they can't be taken."""
 
     def take(self, batch: Batch) -> Mapping[int, str]:
-        """Moves files into the trash. Returns the reasons of files that stay, by ordinal."""
+        """Moves files into the trash. Returns why files stay, by ordinal."""
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether the trash has the file and the table does not."""
+        """Whether only the trash has the file."""
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
         """Moves files back. Returns for each BACK, THERE, or a reason."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Deletes a batch for good. Returns as take().
-
-        taken: the files known to be in the trash.
-        """
+        """Deletes a batch for good. Returns as take(). taken: files known to be in the trash."""
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:
-    """Gives each entry a distinct location in that folder."""
+    """Gives each entry a distinct location in the folder."""
     return [replace(entry, held=f"{folder}/{n:05d}") for n, entry in enumerate(entries)]
 
 
 @dataclass(frozen=True)
 class LocalBin:
-    """Renames files, so that their bytes, inodes and times stay the same."""
+    """Renames files, which keeps their bytes, inodes and times."""
 
     folder: str
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:
-        """Returns the bin for a table.
-
-        Raises OSError (EXDEV) if the table is on another file system than the trash.
-        """
+        """Raises OSError (EXDEV) if the table is on another file system than the trash."""
         make_folder(folder)
         if os.path.exists(table.key) and os.stat(table.key).st_dev != os.stat(folder).st_dev:
             raise OSError(errno.EXDEV, f"{os.strerror(errno.EXDEV)}: it and the trash {folder}")
@@ -85,11 +79,11 @@ class LocalBin:
         return stayed(told)
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether only the trash has the file."""
+        """As Bin.is_held()."""
         return os.path.lexists(entry.held) and not _is_same(entry, entry.location)
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Moves files back; a file with the same bytes counts as THERE."""
+        """A file with the same bytes counts as THERE."""
         told = [_give_back(entry) for entry in entries]
         for folder in {os.path.dirname(e.location) for e, t in zip(entries, told, strict=True) if t == BACK}:
             sync(folder)
@@ -147,7 +141,7 @@ def _give_back(entry: Entry) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Raises FileExistsError if the target exists. Atomic only if the file system has hard links."""
+    """Raises FileExistsError if the target exists. Atomic only with hard links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -21,12 +21,12 @@ from lakehouse_assets.maintenance.collect.seen import NotJudged, Site, TableList
 from lakehouse_assets.storage.place import Place, crc_owner
 
 SHARE = 0.2
-"""The largest share of a table's bytes that is moved without a person's permission."""
+"""The largest share of a table's bytes moved without a person's permission."""
 BATCH = 1000
-"""Files between two reads of the table's metadata, and in one record of the ledger."""
+"""Files between two reads of the metadata, and in a ledger record."""
 DEFAULTS = Periods()
 MODIFIED = 6
-"""The index of ``modified_ms`` in a row of ``unneeded``."""
+"""The index of ``modified_ms`` in ``unneeded``."""
 
 
 def collect(
@@ -40,12 +40,11 @@ def collect(
 ) -> Report:
     """Collects the unneeded files of one table.
 
-    run: the Dagster run's id, for the ledger. allow_large: move files even if more than SHARE of the table's bytes is
-    due.
+    run: the Dagster run's id, for the ledger. allow_large: move files even if more than SHARE of the bytes is due. The
+    report's problems say why no file was judged or moved.
 
-    The report's problems say why no file was judged or moved. Raises StorageRefused, OSError and the catalog's errors;
-    the ledger has all moved files, and the next pass continues. Errors after the table is loaded are noted for the
-    check ``storage``, except in a dry run.
+    Raises StorageRefused, OSError and the catalog's errors; the ledger has all moved files, and the next pass
+    continues. Errors after the table is loaded are noted for the check ``storage``, except in a dry run.
     """
     report = Report(identifier, dry_run)
     try:
@@ -89,7 +88,7 @@ class UnneededFile(NamedTuple):
 
     @classmethod
     def of(cls, due: bool, first_seen_ms: int, why: str, token: str | None, *file: Any) -> UnneededFile:
-        """Reads it from a row of a spool."""
+        """Reads a row of a spool."""
         return cls(Listed.of(*file), due, first_seen_ms, why, token)
 
 
@@ -104,7 +103,7 @@ class _Pass:
     due_of_table: Tally = field(default_factory=Tally)
     """Without receipts."""
     gone: set[bytes] = field(default_factory=set)
-    """Digests of places whose files are, or may be, in the trash."""
+    """Digests of places of files that may be in the trash."""
 
     def run(self) -> None:
         with closing(self.seen.files), closing(self.unneeded):
@@ -161,10 +160,7 @@ class _Pass:
         )
 
     def _mark(self) -> None:
-        """Marks all files except those about to be moved.
-
-        If a person restores one of those, the next pass must not move it again.
-        """
+        """Marks all files except those about to be moved: a restored file must not move at once again."""
         self._write_marks(lambda candidate: self.report.is_large or not candidate.due)
 
     def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
@@ -209,7 +205,6 @@ class _Pass:
         self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
     def _may_still_go(self, candidate: UnneededFile, resumed: set[str]) -> bool:
-        """Whether the file is still unneeded."""
         place = candidate.file.place
         is_live = place in self.seen.live or crc_owner(place) in self.seen.live
         if is_live or candidate.token in resumed:

@@ -1,4 +1,4 @@
-"""Decides which files may go. Broken marks count as none: files then only wait for another grace period."""
+"""Decides which files may go. Broken marks count as none, which only costs another grace period."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ LIVE = Judgement(Keep.LIVE)
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Everything that decides about a table's files."""
+    """What decides about files."""
 
     live: PlaceSet
     staged: StagedFiles
     foreign: PlaceSet
-    """Places named by metadata that the catalog lacks; somebody may still need them."""
+    """Places that metadata unknown to the catalog names; somebody may need them."""
     states: Mapping[str, RunState]
     now_ms: int
     periods: Periods
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
-        """Judges a file in the table's folders. marked: the token in its mark."""
+        """marked: the token in the file's mark."""
         place, owner = file.place, crc_owner(file.place)
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
@@ -100,7 +100,7 @@ class Knowledge:
 
 
 MOST = 250_000
-"""The most marks of one pass, for the files modified first; each takes 150 bytes of memory."""
+"""The most marks of a pass, for the files modified first; each takes 150 bytes of memory."""
 DIGEST_BYTES = 16
 
 
@@ -122,10 +122,9 @@ class MarkedFiles:
 
 @dataclass(frozen=True)
 class MarksOfTable(Durable):
-    """The serialized marks of one table."""
+    """A table's serialized marks."""
 
     newest_ms: tuple[tuple[str, int], ...]
-    """The time of each run's last file."""
     groups: tuple[MarkedFiles, ...]
 
 
@@ -151,7 +150,7 @@ class MarkStore:
     def read(self) -> Marks:
         """Returns no marks if the file is missing, torn or of another version.
 
-        Raises OSError if the storage can't be read: without marks, every file would wait for another grace period.
+        Raises OSError if the storage fails: without marks, every file would wait for another grace period.
         """
         found = read_json(self.io, self.location, MarksOfTable.from_json)
         if found is None:

@@ -19,7 +19,7 @@ INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "pu
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The table that files were taken from."""
+    """A table that files were taken from."""
 
     identifier: str
     uuid: str
@@ -37,12 +37,12 @@ class Entry:
     why: str
     since_ms: int
     held: str = ""
-    """Its location in the trash; in a versioned bucket the same as ``location``."""
+    """Its location in the trash; in a versioned bucket ``location``."""
     version: str | None = None
 
     @classmethod
     def of(cls, file: Listed, why: str, since_ms: int) -> Entry:
-        """Returns the entry of a file that is not in the trash yet."""
+        """Returns the entry of a file not yet in the trash."""
         return cls(*file.row, why, since_ms)
 
     @property
@@ -57,7 +57,7 @@ class Entry:
 
 
 class Record(Durable):
-    """Ignores unknown fields, so that other versions' records stay readable."""
+    """Ignores unknown fields: other versions' records stay readable."""
 
     __pydantic_config__ = {"extra": "ignore"}  # noqa: RUF012 (as pydantic reads it)
 
@@ -114,29 +114,29 @@ class Recorded:
     def held(self) -> list[int]:
         """Returns the ordinals of files that may be in the trash.
 
-        Includes ``kept``: a run that was killed, or overlapped with another, may have recorded it wrongly.
+        Includes ``kept``, as a killed or overlapped run may have recorded it wrongly.
         """
         return [] if self.is_purged else [n for n in range(len(self.batch.entries)) if n not in self.restored]
 
     def taken(self) -> list[int]:
-        """Returns the ordinals of files that are surely in the trash."""
+        """Returns the ordinals of files surely in the trash."""
         return [n for n in self.held() if n not in self.kept]
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one table: a folder for each batch, with an object for each event."""
+    """The ledger of one table: a folder by batch, an object by event."""
 
     objects: Objects
 
     def begin(self, batch: Batch) -> None:
-        """Durably writes which files are about to be taken."""
+        """Durably records the files to take."""
         head = batch.to_fields()
         lines = [head, *head.pop("entries")]
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def record(self, batch: Batch, name: str, record: Record) -> None:
-        """Records an event. name: TAKEN, PURGED, or RESTORED with a unique suffix."""
+        """name: TAKEN, PURGED, or RESTORED with a unique suffix."""
         self.objects.write(f"{batch.id}/{name}", json.dumps(record.to_fields(), indent=1).encode())
 
     def forget(self, batch: Batch) -> None:
@@ -153,7 +153,7 @@ class Ledger:
         return self._parsed(f"{begun[-1][0]}/{INTENT}", Batch) if begun else None
 
     def unfinished(self) -> list[Recorded]:
-        """Returns the batches whose runs ended before they recorded what they took."""
+        """Returns the batches whose runs ended before they recorded the result."""
         begun = [(folder, files) for folder, files in self._begun() if TAKEN not in files]
         return at_once(lambda found: self._read(*found), begun)
 

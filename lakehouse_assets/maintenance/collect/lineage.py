@@ -33,13 +33,13 @@ class MetadataOrigin(StrEnum):
     FORK = "of a run's fork"
     PAST = "of the table's past"
     SIDE = "of one commit beside the table's own"
-    """A failed or unfinished commit, or another catalog's first: all three leave the same file."""
+    """A failed or unfinished commit, or another catalog's first: all leave the same file."""
     OTHER_CATALOG = "of another catalog, for which the table went on"
 
 
 @dataclass(frozen=True)
 class LineageFacts:
-    """A metadata file's account of its history."""
+    """A metadata file's history."""
 
     uuid: UUID
     updated_ms: int
@@ -50,7 +50,7 @@ class LineageFacts:
 
 @dataclass
 class Lineage:
-    """The commits that led to the current metadata file."""
+    """The commits up to the current metadata file."""
 
     uuid: UUID
     oldest_ms: int
@@ -58,7 +58,7 @@ class Lineage:
 
     @classmethod
     def read(cls, table: Table) -> Lineage:
-        """Follows the metadata logs back to the oldest file that still exists. Raises UnknownStorage and OSError."""
+        """Follows the metadata logs to the oldest existing file. Raises UnknownStorage and OSError."""
         metadata = table.metadata
         line = cls(metadata.table_uuid, metadata.last_updated_ms)
         line.add(table.metadata_location, metadata.last_updated_ms)
@@ -72,21 +72,19 @@ class Lineage:
         return line
 
     def add(self, location: str, updated_ms: int) -> None:
-        """Adds a metadata file. Raises UnknownStorage."""
+        """Raises UnknownStorage."""
         self._files.add(location)
         self.oldest_ms = min(self.oldest_ms, updated_ms)
 
     def has(self, location: str) -> bool:
-        """Whether the line is known to have the file. Raises UnknownStorage."""
+        """Whether the file is known to be on the line. Raises UnknownStorage."""
         return any(place in self._files for place in all_aliases(location))
 
     def standing(self, facts: LineageFacts, *, is_settled: bool) -> MetadataOrigin:
         """Decides the origin of a metadata file that is not on the line. Raises UnknownStorage.
 
-        is_settled: a person has since confirmed that no other catalog has the table.
-
-        Two commits on top of a file that the line lacks prove another catalog. A file older than the known line may be
-        of the table's past.
+        is_settled: a person has confirmed since that no other catalog has the table. Two commits on top of a file that
+        the line lacks prove another catalog. A file older than the known line may be of the table's past.
         """
         if facts.uuid != self.uuid:
             return MetadataOrigin.OTHER_TABLE
@@ -103,11 +101,10 @@ Taken = list[tuple[str, LineageFacts]]
 
 
 def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> tuple[PlaceSet, Taken]:
-    """Reads the metadata files in the table's folders that nobody names. Raises UnknownStorage and OSError.
+    """Reads the metadata files that nobody names, except unreadable ones. Raises UnknownStorage and OSError.
 
-    Returns the places that somebody may still need, and another catalog's metadata files. Skips unreadable files.
-
-    settled_ms: files until then are no other catalog's.
+    Returns places that somebody may need, and another catalog's metadata files. settled_ms: files until then are no
+    other catalog's.
     """
     kept, taken = PlaceSet(), Taken()
     others = reader.beside(kept.add)
@@ -128,7 +125,7 @@ def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_
 
 
 def read_facts(io: FileIO, location: str) -> LineageFacts | None:
-    """Reads a metadata file's history; None if it is gone, torn or not metadata. Raises OSError."""
+    """Reads a metadata file's history; None if it is gone, torn or foreign. Raises OSError."""
     try:
         with io.new_input(location).open() as stream:
             data = stream.read()
@@ -141,7 +138,7 @@ def read_facts(io: FileIO, location: str) -> LineageFacts | None:
 
 
 def _read_named(reader: Reader, location: str) -> None:
-    """Skips the metadata log: with it, each failed commit would keep the one before, without end."""
+    """Skips the metadata log, with which each failed commit would keep the one before, without end."""
     try:
         metadata = FromInputFile.table_metadata(reader.io.new_input(location))
         reader.read(location, metadata.model_copy(update={"metadata_log": []}))

@@ -1,4 +1,4 @@
-"""Lists the files in storage, and reads the storage's clock."""
+"""Lists files in storage, and reads its clock."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file as the storage describes it."""
+    """A file as the storage lists it."""
 
     place: Place
     size: int
     modified_ms: int
     """S3 has whole seconds only."""
     etag: str
-    """S3's etag without quotes, or a local file's inode and exact time."""
+    """S3's etag without quotes, or an inode and exact time."""
 
     @property
     def row(self) -> tuple[str, int, int, str]:
@@ -79,14 +79,14 @@ class Spool:
 def list_files(properties: Mapping[str, str], root: Place) -> Iterator[Listed]:
     """Yields every file below the root; neither follows nor lists links.
 
-    Raises StorageRefused if a part can't be listed; the files before it are then no valid listing.
+    Raises StorageRefused if a part can't be listed; the files before it are no valid listing.
     """
     with refusals(f"table at {root.location}", "be listed", root):
         yield from _list_local(root) if root.kind is StorageKind.FILE else _list_s3(raw_client(properties), root)
 
 
 def local_listed(place: Place, status: os.stat_result) -> Listed:
-    """Describes a local file by its status."""
+    """Describes a local file."""
     modified = status.st_mtime_ns
     return Listed(place, status.st_size, modified // 1_000_000, f"{status.st_ino:x}-{modified:x}")
 
@@ -115,7 +115,7 @@ def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
 
 
 def storage_now(properties: Mapping[str, str], staging: str) -> int:
-    """Returns the modification time of a file written now below the staging prefix. Raises StorageRefused."""
+    """Returns the modification time of a file written now. Raises StorageRefused."""
     probe = place_of(staging).child(CLOCK)
     with refusals("LAKEHOUSE_STAGING", "be written", probe):
         if probe.kind is StorageKind.S3:

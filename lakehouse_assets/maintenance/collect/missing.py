@@ -1,4 +1,4 @@
-"""Finds live files that are missing from storage, and drops them from the metadata."""
+"""Finds live files missing from storage, and drops them from the metadata."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ RESTORE, DROP_MISSING = "lakehouse_restore", "lakehouse_drop_missing"
 
 @dataclass
 class Unseen:
-    """The live files that a listing has not shown so far."""
+    """The live files that a listing has not shown."""
 
     table: Table
     _entries: dict[bytes, ManifestEntry] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Table) -> Unseen:
-        """Starts with all live files. Raises as read_manifests()."""
+        """Raises as read_manifests()."""
         read = Entries(without_metrics=True).read(table.io, live_manifests(table))
         found = (entry for entries in read for entry in entries)
         return cls(table, {digest(without_links(place_of(e.data_file.file_path))): e for e in found})
@@ -56,9 +56,9 @@ class Unseen:
         self._entries.pop(of_place, None)
 
     def problem(self, trashes: Callable[[], Iterable[Trash]]) -> str | None:
-        """Describes the missing files with a cure; None if no file is missing. Raises OSError and StorageRefused.
+        """Describes the missing files with a cure, or returns None. Raises OSError and StorageRefused.
 
-        Opens files that were not listed: they may be newer than the listing, or lie outside the folders.
+        Opens unlisted files: they may be newer than the listing, or outside the folders.
         """
         by_path = {entry.data_file.file_path: entry for entry in self._entries.values()}
         gone = missing_files(self.table.io, [entry.data_file for entry in by_path.values()])
@@ -77,7 +77,7 @@ class Unseen:
 
 
 def in_trash(trashes: Iterable[Trash], locations: Iterable[str]) -> set[str]:
-    """Returns the locations that can be restored. Raises StorageRefused and UnknownStorage."""
+    """Returns the restorable locations. Raises StorageRefused and UnknownStorage."""
     held = {place for trash in trashes for place in trash.held()}
     return {location for location in locations if without_links(place_of(location)) in held}
 
@@ -94,7 +94,7 @@ def named(table: Table, entries: Iterable[ManifestEntry]) -> str:
 
 
 def partition_name(metadata: TableMetadata) -> Callable[[ManifestEntry], str]:
-    """Returns a function that names a file's partition."""
+    """Returns a function that names an entry's partition."""
     path_of = partition_paths(metadata)
     return lambda entry: path_of(partition_of(entry)) or "the whole table"
 
@@ -107,14 +107,13 @@ def _named(metadata: TableMetadata, partition: str, entries: list[ManifestEntry]
 
 
 def run_of(metadata: TableMetadata, entry: ManifestEntry) -> str:
-    """Names the run that wrote a file; the snapshot if the run is unknown."""
+    """Names the run that wrote a file, else the snapshot."""
     snapshot = metadata.snapshot_by_id(entry.snapshot_id) if entry.snapshot_id is not None else None
     run = snapshot.summary[RUN_ID] if snapshot and snapshot.summary else None
     return f"run {run}" if run else f"snapshot {entry.snapshot_id}"
 
 
 DROPPED = "lakehouse.missing-files-dropped"
-"""The snapshot property that names the dropped files."""
 
 
 @dataclass
@@ -161,10 +160,9 @@ class DropMissing(Publishable):
         return [entry.data_file for entry in self.missing] if now.table_uuid == self.uuid else ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Plans to remove the missing files that are live.
+        """Plans to remove missing files that are live.
 
-        Raises NothingLeft if there are none, PublishRefused if a missing delete file is needed or the table was
-        replaced.
+        Raises NothingLeft without any, PublishRefused if a missing delete file is needed or the table was replaced.
         """
         refuse_other_versions(table)
         name = ".".join(table.name())
@@ -209,5 +207,5 @@ class DropMissing(Publishable):
 
 
 def is_data(entry: ManifestEntry) -> bool:
-    """Whether the entry is a data file."""
+    """Whether it lists a data file."""
     return entry.data_file.content is DataFileContent.DATA

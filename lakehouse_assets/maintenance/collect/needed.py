@@ -38,7 +38,7 @@ HINT = "version-hint.text"
 
 
 def without_links(place: Place) -> Place:
-    """Resolves links in the path of a local file, but not the file itself."""
+    """Resolves links in a local file's path, but not the file itself."""
     if place.kind is not StorageKind.FILE or "\0" in place.key:
         return place
     folder, _, name = place.key.rpartition("/")
@@ -56,19 +56,19 @@ def _real(folder: str) -> str:
 
 
 def all_aliases(location: str) -> frozenset[Place]:
-    """Returns all places that some client may read the location as, also without links. Raises UnknownStorage."""
+    """Returns all places that a client may read the location as, also without links. Raises UnknownStorage."""
     found = aliases(location)
     return found | frozenset(map(without_links, found))
 
 
 def digest(place: Place) -> bytes:
-    """Returns a hash that is the same in every process."""
+    """Returns a hash that is the same in all processes."""
     return blake2b(place.raw, digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass
 class PlaceSet:
-    """A set of places, with about 100 bytes for each."""
+    """A set of places, at about 100 bytes each."""
 
     _exact: set[bytes] = field(default_factory=set)
     _names: set[bytes] = field(default_factory=set)
@@ -84,11 +84,11 @@ class PlaceSet:
         return digest(place) in self._exact
 
     def has(self, of_place: bytes) -> bool:
-        """Whether the set has this digest."""
+        """Whether the set has it."""
         return of_place in self._exact
 
     def has_twin(self, place: Place) -> bool:
-        """Whether another place in the set differs only by case or Unicode normalisation."""
+        """Whether another place differs only by case or Unicode normalisation."""
         name = case_folded(place)
         if name == place and not self._names:
             return False
@@ -98,7 +98,7 @@ class PlaceSet:
 
 @dataclass
 class Reader:
-    """Finds the locations that metadata names. Reads each manifest and manifest list once."""
+    """Finds the locations that metadata names; reads each manifest and manifest list once."""
 
     io: FileIO
     found: Callable[[str], None]
@@ -107,7 +107,7 @@ class Reader:
     def read(self, location: str, metadata: TableMetadata) -> None:
         """Finds the locations that a metadata file names, for all its snapshots. Raises UnknownStorage and OSError.
 
-        Raises UnreadableMetadata if a file is missing, torn or foreign: then no file of the table may be judged.
+        Raises UnreadableMetadata if a file is missing, torn or foreign: then no file may be judged.
         """
         try:
             for name in chain(_named_by(location, metadata), self._manifests(metadata)):
@@ -119,7 +119,7 @@ class Reader:
             ) from error
 
     def beside(self, found: Callable[[str], None]) -> Reader:
-        """Returns a reader that skips everything this one has read."""
+        """Returns a reader that skips what this one has read."""
         return Reader(self.io, found, set(self._known))
 
     def _manifests(self, metadata: TableMetadata) -> Iterator[str]:
@@ -166,7 +166,7 @@ HELD = (RunState.ALIVE, RunState.RESUMABLE)
 
 @dataclass(frozen=True)
 class Chain:
-    """A run and all runs that resumed it."""
+    """A run and its resumptions."""
 
     created_ms: int
     """By the clock of Dagster's storage."""
@@ -179,13 +179,13 @@ class Periods:
     """The collector's waiting times."""
 
     grace: timedelta = timedelta(days=3)
-    """From the first sight of an unneeded file to its move to the trash."""
+    """From the first sight of an unneeded file to its move."""
     unnamed: timedelta = LONGEST_WORKER + RESUMABLE
-    """The minimum age of a file that no run names: a worker may still report it, or another writer commit it."""
+    """The minimum age of an unnamed file: a worker may report it, or another writer commit it."""
     unknown: timedelta = KEEP
-    """The age at which a run that Dagster does not know is dead."""
+    """When a run unknown to Dagster counts as dead."""
     resumable: timedelta = RESUMABLE + timedelta(days=1)
-    """A day longer, as the clocks of Dagster's storage and the files' storage may differ."""
+    """A day longer, as the clocks of Dagster's storage and the files' may differ."""
 
 
 def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
@@ -194,7 +194,7 @@ def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
 
 
 def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
-    """Returns the chains of the runs that Dagster knows."""
+    """Returns the known chains by token."""
     heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
     if not heads:
         return {}
@@ -220,7 +220,7 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
 
 
 def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> RunState:
-    """Returns the state of a token. newest_ms: the time of the run's last file, by the storage's clock.
+    """Returns the state of a token. newest_ms: the run's last file, by the storage's clock.
 
     chain: None if the run is another Dagster instance's, or was deleted.
     """
@@ -235,7 +235,7 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
 
 @dataclass
 class RunFiles:
-    """The files that runs of one table left."""
+    """The files that one table's runs left."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
     bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
@@ -243,7 +243,7 @@ class RunFiles:
 
     @classmethod
     def of(cls, folder: Place, listed: Iterable[Listed]) -> RunFiles:
-        """Sorts the files in ``<staging>/<identifier>`` by run."""
+        """Sorts files in ``<staging>/<identifier>`` by run."""
         found = cls()
         for file in listed:
             token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
@@ -281,7 +281,7 @@ class StagedFiles:
 
 
 def token_of_base(place: Place) -> str | None:
-    """Returns the token if the file is a fork base."""
+    """Returns a fork base's token."""
     found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
     return found["token"] if found else None
 
@@ -289,7 +289,7 @@ def token_of_base(place: Place) -> str | None:
 def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapping[str, RunState]) -> StagedFiles:
     """Reads the files named by receipts' forks and by held fork bases. Raises OSError.
 
-    Skips unreadable metadata, as no run can use it either: its files go by their age.
+    Skips unreadable metadata, which no run can use: its files go by their age.
     """
     found = StagedFiles()
     for token in {**leavings.receipts, **leavings.bases}:

@@ -1,4 +1,4 @@
-"""Finds tables of the catalog that share a folder, or name files outside their own folders (``add_files``).
+"""Finds tables that share a folder, or name files outside their own folders (``add_files``).
 
 If tables share a folder, nobody can tell who owns a file.
 """
@@ -26,9 +26,9 @@ from lakehouse_assets.maintenance.collect.needed import Reader, folder_without_l
 from lakehouse_assets.storage.place import Place, aliases, is_elsewhere
 
 FRESH_SECONDS = 300.0
-"""A file that another table starts to name within this time may still go."""
+"""A file that another table names within this time may still go."""
 TRIES = 2
-"""A table's error may have passed after all others were read."""
+"""A table's error may have passed once others are read."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,7 @@ class Located:
 
     @classmethod
     def of(cls, identifier: str, table: Table, *, skip_elsewhere: bool = False) -> Located:
-        """Returns a table's folders. Raises UnknownStorage.
-
-        skip_elsewhere: omit folders in storages where no collected table can be.
-        """
+        """Returns a table's folders. Raises UnknownStorage. skip_elsewhere: omit storages that can't be collected."""
         named = [
             table.location(),
             table.properties.get(TableProperties.WRITE_DATA_PATH),
@@ -55,7 +52,7 @@ class Located:
         return cls(identifier, str(table.metadata.table_uuid), _outermost(paths))
 
     def holds(self, place: Place) -> bool:
-        """Whether the place is, or lies in, one of the table's folders."""
+        """Whether the place is in one of the table's folders."""
         return any(place.is_within(root) for root in self.roots)
 
 
@@ -75,10 +72,9 @@ class Locations:
 
     tables: Sequence[Located]
     unknown: Mapping[str, str]
-    """Reasons, by identifier."""
 
     def conflicts(self, table: Located, staging: Place, exclusive_prefix: Place | None) -> list[str]:
-        """Returns the reasons why no file of the table can be judged.
+        """Returns why no file of the table can be judged.
 
         An unreadable table may name any file, so it blocks all tables except those below ``exclusive_prefix``.
         """
@@ -120,7 +116,7 @@ class Neighbours:
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Locations that a table names outside its folders, by UUID."""
+    """Locations outside a table's folders, by UUID."""
     _readers: dict[Located, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 
@@ -128,14 +124,14 @@ class Neighbours:
         """Loads every table and reads what it names; returns the last result for FRESH_SECONDS.
 
         Unreadable tables are in ``unknown``, as is ``namespace.*`` if a namespace can't be listed. Raises the catalog's
-        errors if it can't list its namespaces.
+        errors if it can't list namespaces.
         """
         if self._last is None or time.monotonic() - self._last[0] >= FRESH_SECONDS:
             self._last = time.monotonic(), self._look()
         return self._last[1]
 
     def named_by_others(self, uuid: str) -> set[str]:
-        """Returns the locations that other tables name outside their folders."""
+        """Returns other tables' locations outside their folders."""
         return {location for other, found in self.outside.items() if other != uuid for location in found}
 
     def _look(self) -> Locations:

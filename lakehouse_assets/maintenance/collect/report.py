@@ -25,7 +25,7 @@ OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
 
 
 class Refused(str):
-    """Why the storage refuses to remove a file, for now."""
+    """Why the storage can't remove a file for now."""
 
     __slots__ = ()
 
@@ -62,10 +62,7 @@ class Kept:
 
 @contextmanager
 def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
-    """Turns errors of the file system and of S3 into StorageRefused.
-
-    subject, verb: "table nyc.flights", "be listed".
-    """
+    """Turns errors of the file system and of S3 into StorageRefused. verb: such as "be listed"."""
     try:
         yield
     except StorageRefused:
@@ -98,9 +95,9 @@ def is_of_one_file(error: Exception) -> bool:
 
 
 def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
-    """Returns the reasons of files that stay, by ordinal.
+    """Returns why files stay, by ordinal. told: None, a reason, or an error with is_of_one_file().
 
-    told: for each file None, a reason, or an error with is_of_one_file(). Raises the first error if all are the same.
+    Raises the first error if all are the same.
     """
     reasons = [_refused(why) if isinstance(why, Exception) else why for why in told]
     if told and isinstance(told[0], Exception) and len(set(reasons)) == 1:
@@ -149,22 +146,18 @@ class Report:
     identifier: str
     dry_run: bool
     judged_ms: int | None = None
-    """None if no file was judged."""
     listed: Tally = field(default_factory=Tally)
-    """Without receipts."""
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     """By reason."""
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     """By reason, with receipts."""
     due: Tally = field(default_factory=Tally)
-    """Unneeded files, marked long enough."""
     examples: list[tuple[str, int, str]] = field(default_factory=list)
     """Location, bytes and reason."""
     trashed: Tally = field(default_factory=Tally)
     purged: Tally = field(default_factory=Tally)
-    """Deleted from the trash."""
     refused: list[Kept] = field(default_factory=list)
-    """Due files that could not be moved or deleted."""
+    """Due files that stayed."""
     problems: list[str] = field(default_factory=list)
     is_large: bool = False
     """Whether a person must allow the move."""
@@ -176,17 +169,16 @@ class Report:
 
 
 def notes(staging: str, uuid: UUID, name: str) -> str:
-    """Returns the location of the collector's notes about a table."""
+    """Returns where the collector's notes about a table are."""
     return f"{staging}/collect/{uuid}/{name}"
 
 
 @dataclass(frozen=True)
 class LastLook(Durable):
-    """The results of the last pass that could judge files; ``problems`` are the last pass's."""
+    """The last pass that could judge files; ``problems`` are the last pass's."""
 
     at_ms: int | None = None
     files: int = 0
-    """Unneeded files."""
     size: int = 0
     due: int = 0
     problems: tuple[str, ...] = ()

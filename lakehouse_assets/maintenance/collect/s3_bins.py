@@ -1,4 +1,4 @@
-"""The bins of S3: copies below the staging prefix, or delete markers in a versioned bucket."""
+"""The bins of S3: copies below the staging prefix, or delete markers in versioned buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse_assets.storage.objects import LARGEST_COPY, LARGEST_DELETE, at_on
 from lakehouse_assets.storage.place import Place
 
 ObjectOutcome: TypeAlias = str | ClientError | None
-"""None, the reason why an object stays, or an error with is_of_one_file()."""
+"""None, why an object stays, or an error with is_of_one_file()."""
 PART_BYTES = 256 * 2**20
 """S3 takes 10,000 parts of an object of at most 5 TiB."""
 UNVERSIONED = "null"
@@ -34,7 +34,7 @@ class FoundObject:
     version: str
 
     def is_entry(self, entry: Entry) -> bool:
-        """Whether it is the listed object, by version if the entry has one."""
+        """Whether it is the listed object, by version if known."""
         if entry.version:
             return self.version == entry.version
         return (self.size, self.etag) == (entry.size, entry.etag)
@@ -46,17 +46,17 @@ class S3Bin:
 
     client: Any
     is_conditional: bool
-    """Whether the server compares etags atomically as it copies or deletes."""
+    """Whether the server compares etags as it copies or deletes."""
 
     def is_held(self, entry: Entry) -> bool:
-        """Whether only the trash has the listed object."""
+        """As Bin.is_held()."""
         found = self._head(entry.place)
         return not (found and found.is_entry(entry)) and self._head(entry.held_place, entry.version) is not None
 
     def give_back(self, entries: Sequence[Entry]) -> list[str]:
-        """Copies objects back to free places; the trash keeps them until destroy().
+        """Copies objects to free places; the trash keeps them until destroy().
 
-        A version becomes a new one, which purging the old one can't remove.
+        A restored version is a new one, which purging the old one can't remove.
         """
         return at_once(self._give_back, entries)
 
@@ -98,7 +98,7 @@ class S3Bin:
         return CHANGED if found else GONE
 
     def _copy(self, entry: Entry, source: Place, target: Place, conditions: Mapping[str, str]) -> None:
-        """Raises ClientError if a condition fails or the source is gone; OSError if the copy's size is wrong."""
+        """Raises ClientError if a condition fails or the source is gone; OSError for a wrong size."""
         origin = {"Bucket": source.bucket, "Key": source.key, **({"VersionId": entry.version} if entry.version else {})}
         if entry.size > LARGEST_COPY:
             from boto3.s3.transfer import TransferConfig
@@ -116,10 +116,9 @@ class S3Bin:
             raise OSError(f"the copy {target.location!r} has {found and found.size} bytes, expected {entry.size}")
 
     def _delete_same(self, entries: Sequence[Entry]) -> list[ObjectOutcome]:
-        """Deletes unchanged objects.
+        """Deletes unchanged objects. Only an object that still exists counts as changed.
 
-        boto3 retries after a lost answer, and is refused its own success: an object counts as changed only if it still
-        exists.
+        boto3 retries after a lost answer, and is refused its own success.
         """
         errors = self._delete(entries, [{"ETag": f'"{entry.etag}"'} for entry in entries])
 
@@ -131,7 +130,7 @@ class S3Bin:
         return at_once(lambda both: told(*both), list(zip(entries, errors, strict=True)))
 
     def _delete(self, entries: Sequence[Entry], which: Sequence[Mapping[str, str | None]]) -> list[ClientError | None]:
-        """Deletes objects of one bucket. Returns for each None or the refusal. which: their versions or etags."""
+        """Returns None or the refusal for each object. which: versions or etags."""
         errors: dict[str, ClientError] = {}
         objects = [{"Key": entry.place.key, **of} for entry, of in zip(entries, which, strict=True)]
         for start in range(0, len(objects), LARGEST_DELETE):
@@ -146,7 +145,7 @@ class S3Bin:
 
 @dataclass(frozen=True)
 class PlainBin(S3Bin):
-    """Copies objects below the staging prefix, then deletes those that are unchanged."""
+    """Copies objects below the staging prefix, then deletes the unchanged ones."""
 
     folder: Place
 
@@ -220,9 +219,9 @@ class VersionedBin(S3Bin):
 
 
 def compares(client: Any, folder: Place) -> bool:
-    """Tests with two objects in that folder whether the server compares etags.
+    """Tests with two objects in the folder whether the server compares etags.
 
-    Killed runs leave no more than these. Concurrent tests may wrongly return False, which is slower but safe.
+    Killed runs leave no more than these. Concurrent tests may wrongly return False, which is only slower.
     """
     one, other = folder.child("probe-1"), folder.child("probe-2")
     try:

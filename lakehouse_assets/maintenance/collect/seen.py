@@ -1,4 +1,4 @@
-"""One look at a table's folders: its files, runs, metadata and neighbours."""
+"""One look at a table: its files, runs, metadata and neighbours."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Site:
         return load_file_io(dict(self.catalog.properties), self.staging)
 
     def receipts_of(self, identifier: str) -> Place:
-        """Returns the folder of a table's receipts."""
+        """Returns the folder of receipts."""
         return self.staging_place.child(identifier)
 
     def notes(self, uuid: UUID, name: str) -> str:
-        """Returns the location of the collector's notes about a table."""
+        """Returns the location of notes."""
         return notes(self.staging, uuid, name)
 
     def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
@@ -82,11 +82,11 @@ class Site:
         return list_files(self._properties(table), root)
 
     def list_receipts(self, identifier: str) -> Iterator[Listed]:
-        """Lists a table's receipts. Raises as list_files()."""
+        """Raises as list_files()."""
         return list_files(self.catalog.properties, self.receipts_of(identifier))
 
     def now_ms(self) -> int:
-        """Returns the time by the storage's clock. Raises as storage_now()."""
+        """By the storage's clock. Raises as storage_now()."""
         return storage_now(self.catalog.properties, self.staging)
 
     def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
@@ -95,7 +95,7 @@ class Site:
             write_mark(table, mark)
 
     def trash(self, table: Table, identifier: str, root: Place) -> Trash:
-        """Returns the trash for a folder. Raises as Trash.for_location()."""
+        """Raises as Trash.for_location()."""
         owner = Owner(identifier, str(table.metadata.table_uuid))
         return Trash.for_location(self._properties(table), self.staging, owner, root)
 
@@ -137,7 +137,7 @@ class NotJudged(MaintenanceRefused):
 
 @dataclass
 class TableListing:
-    """A table's listed files, and what is known about them."""
+    """A table's listed files, and what decides about them."""
 
     site: Site
     identifier: str
@@ -150,22 +150,22 @@ class TableListing:
     leavings: RunFiles = field(default_factory=RunFiles)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
-    """Named by the table, or by other tables outside their folders."""
+    """Named by the table, or by others outside their folders."""
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
     is_marked: bool = False
-    """Tracked because some storages answer "denied" for a missing mark."""
+    """Noted, as some storages answer "denied" for a missing mark."""
     mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
     _looked: Locations | None = None
 
     @classmethod
     def begin(cls, site: Site, identifier: str, table: Table, periods: Periods) -> TableListing:
-        """Starts a pass over a table. Raises UnknownStorage, and as Site.now_ms()."""
+        """Starts a pass. Raises UnknownStorage, and as Site.now_ms()."""
         return cls(site, identifier, periods, table, Located.of(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
-        """Lists all files and receipts first: files written later are not judged. Raises as Site.list_table()."""
+        """Lists all files and receipts first: later files are not judged. Raises as Site.list_table()."""
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = RunFiles.of(folder, self.site.list_receipts(self.identifier))
@@ -179,8 +179,8 @@ class TableListing:
     def read_all(self) -> None:
         """Reads the marks, the runs and their staged files, then the table's metadata.
 
-        Runs come first: files that a run publishes in between are then live. Raises NotJudged, UnreadableMetadata,
-        OSError, and the errors of Dagster's storage and the catalog.
+        In this order, files that a run publishes meanwhile are live. Raises NotJudged, UnreadableMetadata, OSError, and
+        the errors of Dagster's storage and the catalog.
         """
         self.marks = self.mark_store.read()
         self.newest_ms = {**self.marks.newest_ms, **self.leavings.newest_ms}
@@ -198,7 +198,7 @@ class TableListing:
         self.knowledge = Knowledge(self.live, staged, kept, states, self.now_ms, self.periods)
 
     def states(self, tokens: Collection[str]) -> dict[str, RunState]:
-        """Returns the current states of runs that have files."""
+        """Returns current states of runs."""
         chains = self.site.chains(tokens)
         return {
             token: state_of(chains.get(token), self.newest_ms[token], self.now_ms, self.periods) for token in tokens
@@ -207,7 +207,7 @@ class TableListing:
     def read_again(self) -> None:
         """Reads the table's metadata again, and other tables if the last look is too old.
 
-        Raises NotJudged if the table left the catalog, was replaced, or shares its folders with another one.
+        Raises NotJudged if the table left the catalog, was replaced, or shares folders.
         """
         table = load(self.site, self.identifier)
         where = Located.of(self.identifier, table)
@@ -225,7 +225,7 @@ class TableListing:
     def note_owner(self) -> None:
         """Marks the table's folder as this catalog's, if it has no mark.
 
-        Table buckets refuse files with names unknown to Iceberg; there, only lineage reveals another owner.
+        Table buckets refuse names unknown to Iceberg; there, only lineage reveals another owner.
         """
         if self.mark is None:
             try:
@@ -239,7 +239,7 @@ class TableListing:
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
     def judged(self) -> Iterator[tuple[Listed, Judgement, Mark | None]]:
-        """Yields every listed file and receipt."""
+        """Yields all files and receipts."""
         for file in starmap(Listed.of, self.files):
             mark = self.marks.of(file)
             yield file, self.knowledge.judge(file, mark.token if mark else None), mark
@@ -281,7 +281,7 @@ class TableListing:
 
 
 def load(site: Site, identifier: str) -> Table:
-    """Loads a table. Raises NotJudged if it is not in the catalog, and the catalog's errors."""
+    """Raises NotJudged if the table is not in the catalog, and the catalog's errors."""
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:

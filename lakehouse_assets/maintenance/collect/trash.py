@@ -33,7 +33,7 @@ from lakehouse_assets.storage.place import Place, StorageKind, place_of
 
 RETENTION = timedelta(days=7)
 LEDGER_LIFE = timedelta(days=90)
-"""How long the ledger remembers files that can't be restored any more."""
+"""How long the ledger remembers purged files."""
 TABLE_BUCKET = "--table-s3"
 """The suffix of S3 Tables' buckets (https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-tables.html)."""
 UNFINISHED = "the run ended before it was taken"
@@ -46,9 +46,8 @@ class TrashReport:
     files: int
     size: int
     kept: tuple[Kept, ...]
-    """The files that should have gone."""
     until_ms: int = 0
-    """The end of retention; 0 after purge()."""
+    """0 after purge()."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class TrashSelection:
     """Files or folders; empty for any."""
 
     def has(self, batch: Batch, entry: Entry) -> bool:
-        """Whether the file is selected."""
+        """Whether it is selected."""
         if self.run not in (None, batch.run):
             return False
         file = without_links(entry.place)
@@ -75,7 +74,7 @@ class RestoreReport:
     restored: int
     size: int
     there: int
-    """Files that were there already, unchanged."""
+    """Unchanged files already there."""
     lost: tuple[Kept, ...]
 
 
@@ -95,8 +94,8 @@ class Trash:
     def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
         """Returns the trash for files below the place.
 
-        properties: of a FileIO with access to both the table and the staging prefix. Raises StorageRefused if the
-        storage can't take files and give them back.
+        properties: of a FileIO for the table and the staging prefix. Raises StorageRefused if the storage can't take
+        files and give them back.
         """
         folder = place_of(staging).child(f"collect/{owner.uuid}")
         with refusals(f"table {owner.identifier}", "be collected", place):
@@ -107,8 +106,8 @@ class Trash:
     def put(self, files: Sequence[Entry], run: str) -> TrashReport:
         """Moves unchanged files to the trash. run: the Dagster run's id.
 
-        Records the intent, takes the files, then records the result. Raises StorageRefused if the storage fails,
-        ValueError for a file outside the trash's place.
+        Records the intent, takes the files, then records the result. Raises StorageRefused, and ValueError for a file
+        outside the trash's place.
         """
         for file in files:
             if not file.place.is_within(self.place):
@@ -140,7 +139,7 @@ class Trash:
         return {without_links(one.batch.entries[n].place) for one in recorded for n in one.held()}
 
     def restore(self, selection: TrashSelection) -> RestoreReport:
-        """Moves files back; never overwrites a file. Raises StorageRefused; restored files stay."""
+        """Moves files back; overwrites none. Raises StorageRefused; restored files stay."""
         count: Counter[str] = Counter()
         lost: list[Kept] = []
         with self._refusals("be restored"):
@@ -164,10 +163,7 @@ class Trash:
         return told
 
     def purge(self, now_ms: int) -> TrashReport:
-        """Deletes files after their retention, and old records. Raises StorageRefused.
-
-        Deletes only files that the ledger records as taken.
-        """
+        """Deletes expired files that the ledger records as taken, and old records. Raises StorageRefused."""
         gone: list[Entry] = []
         kept: list[Kept] = []
         with self._refusals("be purged"):
@@ -189,8 +185,7 @@ class Trash:
     def _settle(self) -> None:
         """Checks and records what a run took that ended without a record.
 
-        Moves no file, as such a run's decisions may be outdated. If the run is still working, its own record replaces
-        this one.
+        Moves no file, as its decisions may be outdated. If the run still works, its own record replaces this one.
         """
         for recorded in self.ledger.unfinished():
             batch = recorded.batch
@@ -215,7 +210,7 @@ def _ms(moment: datetime) -> int:
 
 
 def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, Callable[[Batch], Bin]]:
-    """Returns the place's bin, and a function for earlier batches. Raises StorageRefused."""
+    """Returns the place's bin, and one for earlier batches. Raises StorageRefused."""
     if folder.is_within(place):
         raise StorageRefused(
             f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "

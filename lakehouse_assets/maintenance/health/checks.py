@@ -1,4 +1,4 @@
-"""The asset checks ``files``, ``history`` and ``storage`` of every declared table, and their sensor."""
+"""The asset checks ``files``, ``history`` and ``storage`` of tables, and their sensor."""
 
 # No `from __future__ import annotations`: Dagster needs annotations as objects, not as strings.
 
@@ -17,8 +17,8 @@ EVERY_SECONDS = 300
 def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
     """Returns the three health checks of a table.
 
-    Dagster adds them to each materialization, for about 0.25 s of CPU; otherwise they would have no *Execute* button.
-    They never fail a run, which has published already: errors become warnings of the checks.
+    Dagster adds them to each materialization, for about 0.25 s of CPU; otherwise they would lack *Execute*. They never
+    fail a run, which has published: errors become warnings.
     """
     specs = [dg.AssetCheckSpec(check.value, asset=table.key, description=DESCRIPTIONS[check]) for check in Check]
 
@@ -43,7 +43,7 @@ def health_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns one sensor for all tables. clock: seconds since 1970."""
+    """clock: epoch seconds."""
 
     @dg.sensor(
         name="lakehouse_health",

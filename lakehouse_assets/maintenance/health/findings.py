@@ -1,4 +1,4 @@
-"""What is wrong with the health of a table, in words. Pure functions."""
+"""What is wrong with a table's health, in words. Pure functions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DESCRIPTIONS = {
 
 
 def error_text(error: Exception) -> str:
-    """Returns an error as text: ours are sentences; for others, the class says most."""
+    """Returns our errors' sentences; for others, also the class, which says most."""
     return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
 
 
 def size_text(size: float) -> str:
-    """Returns bytes as text, rounded to three or four digits: ``64 MiB``."""
+    """Rounds to three or four digits: ``64 MiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
@@ -49,18 +49,17 @@ class Severity(StrEnum):
     """A finding's severity."""
 
     WARN = "WARN"
-    """Should be mended soon."""
     ERROR = "ERROR"
     """Readers and writers already suffer."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The least numbers that are a warning and an error."""
+    """The least numbers for a warning and an error."""
 
     warn: float
     error: float
-    """Ten times the warning, unless something better is known."""
+    """Ten times the warning, unless known better."""
 
     def severity(self, found: float) -> Severity | None:
         """Returns the severity; None below both limits."""
@@ -71,7 +70,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a table."""
+    """Something wrong with a table."""
 
     check: Check
     severity: Severity
@@ -94,7 +93,7 @@ Measures = Sequence[HealthMeasure]
 
 
 def by_check(health: TableHealth, measures: Measures) -> dict[Check, list[Finding]]:
-    """Returns the findings of each check, gravest first."""
+    """Returns each check's findings, gravest first."""
     found = [finding for measure in measures for finding in measure.findings(health)]
     found.sort(key=lambda finding: finding.severity is not Severity.ERROR)
     return {check: [finding for finding in found if finding.check is check] for check in Check}

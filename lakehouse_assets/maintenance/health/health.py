@@ -31,7 +31,7 @@ class TableHealth:
     identifier: str
     uuid: UUID
     target: int
-    """The bytes that a data file should have."""
+    """In bytes."""
     limits: SizeLimits
     data_manifests: int
     """Those with live files."""
@@ -43,37 +43,35 @@ class TableHealth:
     snapshots: int
     metadata_size: int
     last_write_ms: int | None
-    """When the last snapshot that is no rewrite was written, epoch milliseconds."""
+    """When the last snapshot was written that is no rewrite."""
     format_version: int
     location: str
     is_sorted: bool
     needs_spark: tuple[str, ...]
-    """Why no partition can be rewritten without Spark."""
     partitions: tuple[PartitionHealth, ...]
-    """Those with live files, by name."""
     collected: LastLook | None = None
     expirable: int | None = None
-    """Snapshots that may expire if no run pins them; None if unknown."""
+    """Snapshots that may expire unless pinned, if known."""
 
     def total(self, number: str) -> int:
-        """Returns the sum over all partitions of a number such as ``files``."""
+        """Sums a number of the partitions, such as ``files``."""
         return sum(getattr(partition, number) for partition in self.partitions)
 
     @property
     def manifests(self) -> int:
-        """All manifests of the current snapshot."""
+        """Of the current snapshot."""
         return self.data_manifests + self.delete_manifests + self.empty_manifests
 
 
 def target_size(metadata: TableMetadata) -> int:
-    """Returns write.target-file-size-bytes, else Iceberg's default."""
+    """Returns write.target-file-size-bytes or Iceberg's default."""
     default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
     found = property_as_int(metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default)
     return found or default
 
 
 def size_limits(metadata: TableMetadata) -> SizeLimits:
-    """Returns the limits from the table's target size."""
+    """Returns the limits."""
     target = target_size(metadata)
     return SizeLimits(int(target * FRAGMENT), int(target * UNDERSIZED))
 
@@ -87,7 +85,7 @@ def table_health(
     key_of: KeyOf,
     needs_spark: Sequence[str] = (),
 ) -> TableHealth:
-    """Returns the health of a table, from all manifests of its current snapshot."""
+    """Returns a table's health, from all manifests of its current snapshot."""
     partitions = partition_healths(metadata, summaries, key_of)
     kinds = Counter(manifest.content if has_live_files(manifest) else None for manifest in manifests)
     return TableHealth(

@@ -1,4 +1,4 @@
-"""Looks at the health of a table, with a cursor that saves further looks; losing it costs one look at each table."""
+"""Looks at tables' health, with a cursor that saves further looks; losing it costs one look at each table."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from lakehouse_assets.run.resource import Lakehouse
 
 
 class TimeIsUp(Exception):
-    """The deadline passed before all manifests were read. The next look continues from there."""
+    """Not all manifests were read by the deadline. The next look continues there."""
 
 
 def look(
     table: IcebergTable, cache: SummaryCache, key_of: KeyOf = lambda _: None, deadline: float | None = None
 ) -> TableHealth:
-    """Returns the health of a table as it was loaded, without opening data files. deadline: on the monotonic clock.
+    """Returns the health of a loaded table, without opening data files. deadline: on the monotonic clock.
 
-    Raises TimeIsUp if manifests are unread at the deadline, UnreadableMetadata for a torn manifest or manifest list,
-    and OSError if the storage can't be read.
+    Raises TimeIsUp at the deadline, UnreadableMetadata for a torn manifest or manifest list, OSError if the storage
+    can't be read.
     """
     from lakehouse_assets.maintenance.health.needs_spark import reasons_of_table  # imports PyArrow
 
@@ -83,7 +83,7 @@ def _key(manifest: ManifestFile) -> tuple[str, int]:
 
 
 def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
-    """Returns the cache. No table is named ``health``: identifiers contain a dot."""
+    """No table is named ``health``: identifiers contain a dot."""
     return SummaryCache(lakehouse.staging_io(), f"{lakehouse.settings.staging}/health")
 
 
@@ -94,16 +94,15 @@ class HealthReader:
     catalog: Catalog
     cache: SummaryCache
     instance: dg.DagsterInstance
-    """Knows the keys of dynamic partitions."""
     staging: str
 
     @classmethod
     def of(cls, lakehouse: Lakehouse, catalog: Catalog, instance: dg.DagsterInstance) -> HealthReader:
-        """Returns a reader with the lakehouse's cache."""
+        """Uses the lakehouse's cache."""
         return cls(catalog, summary_cache(lakehouse), instance, lakehouse.settings.staging)
 
     def load(self, table: Table) -> IcebergTable | None:
-        """Loads the current table; None if it doesn't exist.
+        """Loads the current table, if it exists.
 
         Raises UnreadableMetadata for a torn or foreign metadata.json, and catalog errors.
         """
@@ -125,19 +124,19 @@ class HealthReader:
 
 
 HOUR = 3600.0
-"""Seconds between looks without an event; other engines leave none. A load every five minutes was 8.6 million a month
-for 500 idle tables."""
+"""Seconds between looks without an event, which other engines don't leave. Loads every five minutes were 8.6 million a
+month for 500 idle tables."""
 
 
 class Seen(NamedTuple):
     """How a table was found."""
 
     location: str
-    """The location of its metadata, shortened; empty if something is still to be done."""
+    """A hash of its metadata's location; empty if work is left."""
     event: int
-    """Its latest materialization's storage id; 0 without one."""
+    """Its latest materialization's id, or 0."""
     again: float
-    """When to look again, seconds since 1970."""
+    """Epoch seconds."""
 
 
 @dataclass
@@ -148,12 +147,12 @@ class LookCursor(SensorCursor):
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
-        """Returns the tables to look at, beginning after the last one. now: seconds since 1970."""
+        """Returns the tables to look at, starting after the last one. now: epoch seconds."""
         found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
         return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
-        """Returns other tables with something still to be done."""
+        """Returns other tables with work left."""
         return [
             table
             for table in tables
@@ -170,7 +169,7 @@ class LookCursor(SensorCursor):
 
 
 def materializations(instance: dg.DagsterInstance, tables: Sequence[Table]) -> dict[str, int]:
-    """Returns each table's latest materialization by storage id; 0 without one.
+    """Returns the storage id of each table's latest materialization, or 0.
 
     One query: 0.16 s of CPU for 500 tables. Call it before loading a table, so that the next tick sees what is
     published in between.

@@ -1,4 +1,4 @@
-"""What the rewrite without a JVM can't honour, so that it needs Spark. Pure functions of metadata."""
+"""What needs Spark because a rewrite without a JVM can't honour it. Pure functions of metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SORTABLE = (
     *(BooleanType, IntegerType, LongType, FloatType, DoubleType, DecimalType),
     *(DateType, TimeType, TimestampType, TimestamptzType, StringType, BinaryType),
 )
-"""The types that PyArrow orders as Iceberg does (https://iceberg.apache.org/spec/#sorting)."""
+"""Types that PyArrow orders as Iceberg does (https://iceberg.apache.org/spec/#sorting)."""
 CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed")
 PARQUET = "write.parquet."
 BLOOM_FILTER = "write.parquet.bloom-filter-"
@@ -55,18 +55,18 @@ FOREIGN = (
     "write.folder-storage.path",
     "encryption.key-id",
 )
-"""Properties that Java's writers follow and PyIceberg's don't: file locations and encryption."""
+"""Properties for file locations and encryption that only Java's writers follow."""
 
 
 def reasons_of_table(metadata: TableMetadata) -> list[str]:
-    """Returns why no partition of the table can be rewritten without Spark."""
+    """Returns why the whole table needs Spark."""
     return [*_of_format(metadata), *_of_properties(metadata), *unsortable(metadata.sort_order(), metadata.schema())]
 
 
 def reasons_of_partition(
     metadata: TableMetadata, data: Collection[ManifestEntry], applied: Collection[ManifestEntry]
 ) -> list[str]:
-    """Returns why files of one partition need Spark. applied: delete files that may apply to them."""
+    """Returns why a partition needs Spark. applied: delete files that may apply."""
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
     if not found and data and not _has_path(metadata, next(iter(data)).data_file):
@@ -96,7 +96,7 @@ def _of_properties(metadata: TableMetadata) -> Iterator[str]:
 
 
 def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
-    """Yields why PyArrow can't sort rows by the order."""
+    """Yields why PyArrow can't sort by it."""
     columns = {field.field_id: field for field in schema.fields}
     for field in order.fields:
         column = columns.get(field.source_id)
@@ -110,7 +110,7 @@ def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
-    """Other properties of bloom filters don't count: they mean nothing unless a filter is enabled."""
+    """Other properties of bloom filters mean nothing unless a filter is enabled."""
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
 
 

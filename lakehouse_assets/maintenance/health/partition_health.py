@@ -22,16 +22,15 @@ from lakehouse_assets.errors import DeclarationError, UnknownPartitions
 from lakehouse_assets.maintenance.health.summaries import Summary
 
 Partition = tuple[int, tuple[Any, ...]]
-"""A partition's spec id and values."""
 KeyOf = Callable[[Record], str | None]
-"""Maps a partition of the default spec to the Dagster key that owns it."""
+"""Maps a partition of the default spec to its Dagster key."""
 
 
 class Name(NamedTuple):
     """The name of a partition."""
 
     text: str
-    """The Dagster key, else the path, else ``whole table``; both key and path if several partitions share the key."""
+    """The Dagster key, else the path, else ``whole table``; both if several partitions share the key."""
     key: str | None
 
 
@@ -53,8 +52,8 @@ def partition_names(metadata: TableMetadata, partitions: Sequence[Partition], ke
 def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance) -> KeyOf:
     """Returns a function from a partition of the default spec to its Dagster key.
 
-    If the table is not partitioned as declared, if its keys only select what its step reads, or if a dynamic key is no
-    value of its column, it returns None for all partitions: health must be known in any case.
+    It returns None for all if the table is not partitioned as declared, if keys only select what the step reads, or if
+    a dynamic key is no value of its column: health must be known in any case.
     """
     partitions = table.partitions
     if (
@@ -89,10 +88,9 @@ def old_spec(spec_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """The live files of one Iceberg partition."""
+    """An Iceberg partition's live files."""
 
     name: str
-    """As Name.text."""
     key: str | None
     spec_id: int
     values: tuple[Any, ...]
@@ -107,9 +105,9 @@ class PartitionHealth:
     undersized_size: int
     delete_files: int
     rows_deleted_at_most: int
-    """An upper bound: delete files may overlap, or name rows that are gone."""
+    """An upper bound: delete files may overlap, or name missing rows."""
     written_ms: int | None
-    """When its newest data file was committed, epoch milliseconds; None if that snapshot has expired."""
+    """When its newest data file was committed; None if that snapshot has expired."""
     needs_spark: tuple[str, ...]
     """Judged by manifests alone."""
 
@@ -125,7 +123,7 @@ class PartitionHealth:
 
     @property
     def has_deletes(self) -> bool:
-        """Whether it has any, or some may apply to its rows."""
+        """Whether it has any, or some may apply."""
         return bool(self.delete_files or self.rows_deleted_at_most)
 
     @property
@@ -141,8 +139,8 @@ def rows_deleted_at_most(data: Mapping[int, int], positions: Collection[tuple[in
     delete file deletes any number, so all rows of older data files count
     (https://iceberg.apache.org/spec/#scan-planning).
 
-    data: rows by data files' least data sequence number. positions: greatest data sequence number and rows of each
-    summary of position delete files. newest_equality: the greatest data sequence number; -1 without any.
+    data: rows by least data sequence number. positions: greatest data sequence number and rows of each summary of
+    position deletes. newest_equality: the greatest data sequence number; -1 without any.
     """
     if not data or (newest_equality < 0 and not positions):
         return 0
@@ -188,7 +186,7 @@ class _Sums:
 def partition_healths(
     metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf
 ) -> tuple[PartitionHealth, ...]:
-    """Returns the partitions with live files, by name."""
+    """Returns live partitions by name."""
     found: dict[Partition, _Sums] = defaultdict(_Sums)
     for summary in summaries:
         found[summary.spec_id, summary.partition].add(summary)

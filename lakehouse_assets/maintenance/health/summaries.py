@@ -1,4 +1,4 @@
-"""Summaries of manifests, and their cache. Losing it only costs time, so a broken cache counts as empty."""
+"""Summaries of manifests, and their cache, whose loss only costs time: a broken one counts as empty."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ from lakehouse_assets.commit.manifests import values_of
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""The version of stored summaries."""
 
 
 class LiveFile(NamedTuple):
-    """A file that a manifest lists as added or existing."""
+    """A file listed as added or existing."""
 
     content: DataFileContent
     partition: tuple[Any, ...]
     rows: int
     size: int
-    """In bytes."""
     sequence: int
-    """The data sequence number."""
 
     @classmethod
     def of(cls, entry: ManifestEntry) -> LiveFile:
@@ -48,7 +45,7 @@ class LiveFile(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """Up to ``fragment`` bytes a file is a fragment, else up to ``undersized`` bytes undersized."""
+    """Files of up to ``fragment`` bytes are fragments, else up to ``undersized`` bytes undersized."""
 
     fragment: int
     undersized: int
@@ -57,16 +54,14 @@ class SizeLimits(NamedTuple):
 class Summary(NamedTuple):
     """The live files of one kind in one manifest and one partition.
 
-    Sums are exact, because a live file is in exactly one manifest of a snapshot.
+    Sums are exact: a live file is in only one manifest of a snapshot.
     """
 
     spec_id: int
     content: int
-    """The value of a DataFileContent."""
     partition: tuple[Any, ...]
     files: int
     size: int
-    """Bytes."""
     rows: int
     fragments: int
     fragment_size: int
@@ -74,9 +69,8 @@ class Summary(NamedTuple):
     """Without fragments."""
     undersized_size: int
     oldest: int
-    """The least data sequence number."""
     newest: int
-    """The greatest data sequence number."""
+    """The greatest data sequence number; ``oldest`` is the least."""
 
 
 def summarize(spec_id: int, files: Iterable[LiveFile], limits: SizeLimits) -> list[Summary]:
@@ -110,28 +104,26 @@ def _summary(spec_id: int, files: Sequence[LiveFile], limits: SizeLimits) -> Sum
 FIELDS = tuple(Summary.__annotations__)
 PARTITION = FIELDS.index("partition")
 Lines = dict[tuple[str, int], str]
-"""By manifest path and length, since a restored backup may have another manifest at the path. Lines take a tenth of the
-objects' memory."""
+"""By manifest path and length, as a restored backup may reuse a path. Lines take a tenth of the objects' memory."""
 
 
 @dataclass(frozen=True)
 class SummaryCache:
-    """Summaries of manifests, in one gzip file for each table.
+    """Summaries of manifests, in one gzip file by table.
 
-    The checksum detects a torn file and one that two processes wrote at once; the first line detects other limits or
-    fields.
+    The checksum detects torn files and concurrent writes; the first line detects other limits or fields.
     """
 
     io: FileIO
     prefix: str
-    """Never under a table, where the files would count as orphans."""
+    """Outside of tables, where the files would count as orphans."""
 
     def location(self, uuid: UUID) -> str:
-        """Returns a table's file, without .gz, on which PyArrow would compress again."""
+        """Returns a table's file, without .gz, for which PyArrow would compress again."""
         return f"{self.prefix}/{uuid}.summaries"
 
     def read(self, uuid: UUID, limits: SizeLimits) -> Lines:
-        """Returns a table's lines; none if the file can't be used."""
+        """Returns a table's lines; none if unusable."""
         try:
             with self.io.new_input(self.location(uuid)).open() as stream:
                 header, *lines = decompress(stream.read()).decode().split("\n")
@@ -143,7 +135,7 @@ class SummaryCache:
             return {}
 
     def write(self, uuid: UUID, limits: SizeLimits, lines: Iterable[str]) -> None:
-        """Replaces a table's lines. Only warns if the storage can't be written."""
+        """Replaces a table's lines. Only warns if that fails."""
         content = compress("\n".join([_header(uuid, limits), *lines]).encode(), compresslevel=1)
         try:
             with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
@@ -153,12 +145,12 @@ class SummaryCache:
 
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
-    """Encodes a manifest's summaries."""
+    """Encodes summaries."""
     return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
 
 
 def summaries_in(kept: str) -> list[Summary]:
-    """Decodes a line's summaries."""
+    """Decodes summaries."""
     rows = _DECODER.decode(kept)[2]
     for row in rows:
         row[PARTITION] = tuple(row[PARTITION])

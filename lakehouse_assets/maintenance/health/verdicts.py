@@ -1,4 +1,4 @@
-"""The verdicts of a table's health checks, and the tick that evaluates them."""
+"""The verdicts of health checks, and the tick that evaluates them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ from lakehouse_assets.run.in_flight import UNFINISHED
 from lakehouse_assets.run.resource import Lakehouse
 
 UNREADABLE = "unreadable"
-"""The metadata key of an unreadable table."""
 NEEDS = "needs"
-"""The metadata key of what is wrong, whatever the numbers."""
+"""The metadata key of what is wrong."""
 HOURS_SINCE = "hours_since_"
-"""The prefix of metadata that changes while the table doesn't."""
+"""The prefix of metadata that changes without the table."""
 MS_AN_HOUR = 3_600_000
 
 
@@ -48,7 +47,7 @@ class Verdict:
     severity: dg.AssetCheckSeverity
     description: str
     metadata: Mapping[str, Any]
-    """Dagster plots its numbers, so each is there whenever it is known."""
+    """Dagster plots its numbers, so each is there if known."""
 
     def result(self, key: dg.AssetKey, check: Check) -> dg.AssetCheckResult:
         """Returns the result for an op."""
@@ -63,7 +62,7 @@ Verdicts = Mapping[Check, Verdict]
 
 
 def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
-    """Returns the verdict of each check. now_ms: milliseconds since 1970."""
+    """now_ms: epoch milliseconds."""
     found = by_check(health, measures)
     numbers: dict[Check, dict[str, Any]] = {
         Check.FILES: _files(health),
@@ -92,7 +91,7 @@ def _all_alike(passed: bool, text: str, metadata: Mapping[str, Any]) -> Verdicts
 
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
-    """left: why maintenance leaves the table alone; empty if it doesn't."""
+    """left: why maintenance leaves the table alone, if it does."""
     severity = found[0].severity if found else Severity.WARN
     texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
     text = "; ".join([*texts, left] if found and left else texts) or "nothing to mend"
@@ -161,10 +160,10 @@ def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 NUMBERS_AGAIN_SECONDS = 3600.0
-"""Seconds between evaluations that differ only in numbers. With one at each commit, 500 tables that commit every five
-minutes wrote 3 GB a day to Dagster's log."""
+"""Seconds between evaluations that differ only in numbers. At each commit, 500 tables that commit every five minutes
+wrote 3 GB a day to Dagster's log."""
 SAME_AGAIN_SECONDS = 24 * 3600.0
-"""Seconds until the same is said again, to show that checks are still evaluated."""
+"""Seconds between equal evaluations, which show that checks still run."""
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,15 @@ class Said:
 
     evaluation: dg.AssetCheckEvaluation
     at: float
-    """Seconds since 1970."""
+    """Epoch seconds."""
 
     def same_as(self, found: dg.AssetCheckEvaluation) -> bool:
-        """Whether both say the same, but for HOURS_SINCE values."""
+        """Whether both agree, but for HOURS_SINCE values."""
         same_text = self.evaluation.description == found.description
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
 
     def due(self, found: dg.AssetCheckEvaluation) -> float:
-        """Returns when to store the new evaluation."""
+        """Returns when to store it."""
         if not self._agrees(found):
             return self.at
         return self.at + (SAME_AGAIN_SECONDS if self.same_as(found) else NUMBERS_AGAIN_SECONDS)
@@ -197,10 +196,10 @@ class Said:
 
 @dataclass(frozen=True)
 class LastEvaluations:
-    """The stored evaluations of a table's checks. Times are seconds since 1970."""
+    """The stored evaluations of a table's checks."""
 
     said: Mapping[Check, Said]
-    """Lacks a check whose latest run planned an evaluation and did not make it."""
+    """Lacks a check that the latest run planned and did not evaluate."""
     run_pending: bool
     """Whether a run will evaluate them: Dagster takes its evaluation for older than one stored before it, and keeps
     showing that one."""
@@ -217,14 +216,14 @@ class LastEvaluations:
         return cls(found, bool(runs))
 
     def due(self, found: Mapping[Check, dg.AssetCheckEvaluation]) -> dict[Check, float]:
-        """Returns when to store each evaluation; 0 without a stored one."""
+        """Returns when to store each evaluation; 0 if none is stored."""
         return {
             check: said.due(evaluation) if (said := self.said.get(check)) else 0.0
             for check, evaluation in found.items()
         }
 
     def is_settled(self, now: float) -> bool:
-        """Whether there is nothing to say of an unchanged table."""
+        """Whether an unchanged table has nothing to report."""
         return len(self.said) == len(Check) and not any(
             said.is_unknown or now >= said.at + SAME_AGAIN_SECONDS for said in self.said.values()
         )
@@ -253,7 +252,7 @@ MOST_EVENTS = 300
 def evaluate(
     context: dg.SensorEvaluationContext, lakehouse: Lakehouse, tables: Sequence[Table], measures: Measures, now: float
 ) -> dg.SensorResult:
-    """Evaluates the sensor. now: seconds since 1970."""
+    """Evaluates the sensor. now: epoch seconds."""
     cursor, events = LookCursor.parse(context.cursor), materializations(context.instance, tables)
     cursor.forget_others({table.identifier for table in tables})
     due = cursor.due(tables, events, now)
@@ -272,7 +271,7 @@ def evaluate(
 
 
 def verdicts_now(table: Table, measures: Measures, open_reader: Callable[[], HealthReader]) -> Verdicts:
-    """Returns the table's current verdicts. Never raises: errors become warnings of the checks."""
+    """Returns a table's verdicts. Raises nothing: errors become warnings."""
     try:
         reader = open_reader()
         loaded = reader.load(table)

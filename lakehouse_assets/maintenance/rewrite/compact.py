@@ -56,7 +56,7 @@ def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
 
 def _rank(column: pa.ChunkedArray, field: SortField) -> pa.ChunkedArray | None:
-    """PyArrow puts nulls and NaNs at one end; Iceberg puts NaN above all numbers, and nulls where the order says."""
+    """PyArrow puts nulls and NaNs at one end; Iceberg puts NaN above all numbers, and nulls by the order."""
     is_nan = pc.is_nan(column).fill_null(False) if pa.types.is_floating(column.type) else None
     if not column.null_count and not (is_nan is not None and pc.any(is_nan).as_py()):
         return None
@@ -95,8 +95,8 @@ def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = Ro
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
     """Reads the live rows of files, under the table's current schema.
 
-    PyIceberg applies the position deletes of a scan to each of its files, even deletes older than the file: one that
-    came back would lose rows. So each file with deletes is scanned separately.
+    PyIceberg applies a scan's position deletes to each of its files, even deletes older than the file: one that came
+    back would lose rows. So each file with deletes is scanned separately.
     """
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     tables: list[pa.Table] = []
@@ -107,9 +107,9 @@ def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> 
 
 
 def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: RewriteTask) -> list[DataFile]:
-    """Writes the rows, in this order, to files near the target size, with the table's Parquet properties.
+    """Writes the rows, in order, to files near the target size, with the table's Parquet properties.
 
-    size: the bytes of the files that held the rows.
+    size: of the source files, in bytes.
     """
     if not rows.num_rows:
         return []
@@ -124,7 +124,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
 
 @dataclass(frozen=True)
 class _KnownPartition(PartitionKey):
-    """PyIceberg computes partitions from columns, and can't if two fields have the same column."""
+    """PyIceberg computes partitions from columns, and can't if two fields share one."""
 
     values: Record
 
@@ -141,7 +141,7 @@ def _write_tasks(metadata: TableMetadata, slices: Sequence[pa.Table], task: Rewr
 
 
 def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """PyIceberg's writer takes the size of row groups in rows only."""
+    """PyIceberg's writer takes row groups' size in rows only."""
     properties = dict(metadata.properties)
     group = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT
@@ -167,7 +167,7 @@ class Outcome(StrEnum):
 
     LANDED = "landed"
     DROPPED = "dropped"
-    """Somebody changed what it would have replaced; nothing is wrong."""
+    """Somebody changed the files to replace; nothing is wrong."""
     UNPROVED = "unproved"
     """It changed rows, so it did not land; find the cause."""
     FAILED = "failed"
@@ -176,7 +176,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The result for partitions that had to land together."""
+    """The result of partitions that land together."""
 
     partition: str
     outcome: Outcome
@@ -185,7 +185,6 @@ class PartitionReport:
     files_after: int = 0
     bytes_after: int = 0
     proof: Proof | None = None
-    """None if nothing was rewritten."""
     reason: str = ""
     """Why it did not land."""
 
@@ -195,7 +194,7 @@ class CompactionReport:
     """The result of a compaction."""
 
     partitions: tuple[PartitionReport, ...]
-    """Empty if none gains, if Spark is needed, or if an earlier call with the token landed."""
+    """Empty without gain, if Spark is needed, or if an earlier call with the token landed."""
     snapshot_id: int | None
     """Of this call's commit, or the earlier one's."""
     usages: tuple[Usage, ...] = ()
@@ -204,12 +203,12 @@ class CompactionReport:
 
     @property
     def landed(self) -> list[PartitionReport]:
-        """The partitions whose rewrite landed."""
+        """Rewrites that landed."""
         return [p for p in self.partitions if p.outcome is Outcome.LANDED]
 
     @property
     def faults(self) -> list[PartitionReport]:
-        """The partitions whose rewrite changed rows or failed."""
+        """Rewrites that changed rows or failed."""
         return [p for p in self.partitions if p.outcome in (Outcome.UNPROVED, Outcome.FAILED)]
 
 
@@ -225,8 +224,8 @@ def compact(
 ) -> CompactionReport:
     """Rewrites small files, and files with deleted rows, of these partitions (None for all). Rows stay the same.
 
-    If one partition needs Spark, rewrites nothing: the worker started for it does the others too. Deletes no file; the
-    collector removes what did not land. A second call with the token changes nothing. Raises as land().
+    If one partition needs Spark, rewrites nothing: its worker does the others too. Deletes no file; the collector
+    removes what did not land. A second call with the token changes nothing. Raises as land().
     """
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)

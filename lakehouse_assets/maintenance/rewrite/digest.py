@@ -1,9 +1,8 @@
 """The digest of Arrow rows that proves a rewrite: a 64-bit hash for each row, summed as a multiset.
 
 It sees a null that moved to another column or level, a null struct that became a struct of nulls, an empty list that
-became null, and two rows that swapped values. Floats count by their bits (0.0 is not -0.0), maps in the order of their
-entries, times in the unit of their type. It doesn't resist a deliberate collision; by chance two rows collide once in
-2**64.
+became null, and rows that swapped values. Floats count by their bits (0.0 is not -0.0), maps in their entries' order,
+times in their type's unit. It doesn't resist deliberate collisions; by chance two rows collide once in 2**64.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def digest(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
-    """Returns the digest of all rows, in any order and batches. Compare only the same columns in the same order."""
+    """Returns the digest of rows, whatever their order and batches. Compare only the same columns in order."""
     parts = (part for batch in batches for part in _parts(batch))
     return reduce(add, (_of_hashes(row_hashes(part)) for part in parts), Digest())
 
@@ -114,7 +113,7 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """The hash needs no length, since each element's position counts."""
+    """Needs no length, since each element's position counts."""
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
@@ -124,7 +123,7 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
-    """Pads with zeros; the value's length tells padding from real zeros."""
+    """Pads with zeros; the length tells padding from real zeros."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)

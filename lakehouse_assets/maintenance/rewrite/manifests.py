@@ -1,6 +1,6 @@
-"""Rewrites metadata only: manifests, and delete files that apply to nothing.
+"""Rewrites manifests, and removes delete files that apply to nothing; reads metadata only.
 
-Each commit attempt decides again, by metadata alone.
+Each commit attempt decides again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lakehouse_assets.commit.tokens import RunToken, find_published
 
 @dataclass(frozen=True)
 class ManifestsSize:
-    """The number and bytes of live manifests."""
+    """Live manifests and their bytes."""
 
     manifests: int = 0
     size: int = 0
 
     @classmethod
     def of(cls, manifests: Sequence[ManifestFile]) -> ManifestsSize:
-        """Returns the totals of these manifests."""
+        """Returns their totals."""
         return cls(len(manifests), sum(manifest.manifest_length for manifest in manifests))
 
 
@@ -45,18 +45,18 @@ class ManifestsReport:
     """The result of a rewrite of manifests."""
 
     snapshot_id: int | None
-    """None if nothing was worth it or left to land."""
+    """None if nothing was worth it or landed."""
     before: ManifestsSize = ManifestsSize()
     """Without a commit, the current ones."""
     replaced: ManifestsSize = ManifestsSize()
     created: ManifestsSize = ManifestsSize()
     entries: int = 0
     dropped: int = 0
-    """Manifests not replaced because writers changed them, or others merged with them."""
+    """Manifests not replaced, as writers changed them or others merged with them."""
 
     @property
     def after(self) -> ManifestsSize:
-        """Without a commit, the same as ``before``."""
+        """As ``before`` without a commit."""
         return ManifestsSize(
             self.before.manifests - self.replaced.manifests + self.created.manifests,
             self.before.size - self.replaced.size + self.created.size,
@@ -66,7 +66,7 @@ class ManifestsReport:
 def rewrite_manifests(
     catalog: Catalog, identifier: str, token: RunToken, summary: Mapping[str, str] | None = None
 ) -> ManifestsReport:
-    """Lists the live files of a table in fewer manifests, each of few partitions.
+    """Lists a table's live files in fewer manifests, each of few partitions.
 
     Entries change only in status. Manifests that writers add meanwhile are carried over; a merge with one that a writer
     replaces is dropped. A second call with the token changes nothing. Raises as publish(), and UnreadableMetadata for a
@@ -91,7 +91,6 @@ class _ManifestRewrite(Publishable):
     table_uuid: UUID
     merge: ManifestMerge = field(default_factory=lambda: ManifestMerge(least=2))
     listed: Sequence[ManifestFile] = ()
-    """As of the latest attempt."""
     operation = Operation.REPLACE
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
@@ -107,7 +106,7 @@ class _ManifestRewrite(Publishable):
         return plan
 
     def report(self, snapshot_id: int | None) -> ManifestsReport:
-        """Reports the latest plan, because a read after the commit could fail."""
+        """Reports the latest plan, as a read after the commit could fail."""
         landed = self.merge.landed if snapshot_id else []
         replaced = [manifest for each in landed for manifest in each.sources]
         return ManifestsReport(
@@ -126,8 +125,7 @@ def remove_dangling_deletes(
     """Removes delete files that apply to no data file; returns the commit, if any, and their number.
 
     A position delete file that names one data file dangles if that path is gone or newer, in any partition; others
-    dangle if their partition has no data file that is old enough. A second call with the token returns 0. Raises as
-    publish().
+    dangle if their partition has no data file old enough. A second call with the token returns 0. Raises as publish().
     """
     change = DanglingDeletes()
     try:
@@ -147,7 +145,7 @@ class DanglingDeletes(Publishable):
     _deletes: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises NothingLeft if no delete file dangles."""
+        """Raises NothingLeft if none dangles."""
         refuse_other_versions(table)
         listed = live_manifests(table)
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])

@@ -1,4 +1,4 @@
-"""Plans rewrites: groups of files, and chunks of them for Spark workers."""
+"""Plans rewrites: groups of files, and chunks of these for Spark workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from lakehouse_assets.maintenance.health.needs_spark import reasons_of_partition
 from lakehouse_assets.wire.work import Durable
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
-"""Undersized files worth a rewrite although they fill none (Spark's min-input-files): by default, and if a person
-forces it."""
+"""Undersized files worth a rewrite although they fill none (Spark's min-input-files), by default and if forced."""
 
 GROUP_BYTES = 128 * 2**20
 """The least limit of a group, so that new files have like sizes and are sorted relative to each other."""
@@ -33,7 +32,7 @@ class RewriteTask:
     """The part of one partition to rewrite."""
 
     name: str
-    """The partition's path; empty for a whole table."""
+    """Empty for a whole table."""
     partition: Partition
     groups: tuple[tuple[ManifestEntry, ...], ...]
     """Each becomes one file or few."""
@@ -77,7 +76,7 @@ def plan_rewrites(
 def live_entries(
     base: ReadSnapshot, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """Returns live data files of these partitions, and all delete files, since some name files of others."""
+    """Returns live data files of these partitions, and all delete files, as some name others' files."""
     manifests = base.snapshot.manifests(io)
     if partitions is not None:
         wanted = Partitions(base.metadata, partitions)
@@ -138,21 +137,20 @@ class PlannedPartition:
     name: str
     files: int
     size: int
-    """In bytes."""
 
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """The partitions that one worker rewrites."""
+    """One worker's partitions."""
 
     fork_base: str
-    """The metadata file that the worker rewrites."""
+    """The metadata file to rewrite."""
     partitions: tuple[PlannedPartition, ...]
 
 
 @dataclass(frozen=True)
 class RewritePlan(Durable):
-    """What the workers of one token rewrite. Durable, so that a resumed run rewrites the same files."""
+    """What one token's workers rewrite; durable, so that a resumed run rewrites the same files."""
 
     sorts: bool
     zorder: tuple[str, ...]
@@ -163,7 +161,7 @@ class RewritePlan(Durable):
 def cut(tasks: Sequence[RewriteTask], metadata: TableMetadata, worker_bytes: int) -> list[list[RewriteTask]]:
     """Cuts the tasks into chunks of at most so many bytes, or of one task.
 
-    Files of old specs get separate chunks: all that a fork moves to another spec lands together or not at all.
+    Separates files of old specs: all that a fork moves to another spec lands together or not at all.
     """
     current = [task for task in tasks if task.partition[0] == metadata.default_spec_id]
     old = [task for task in tasks if task.partition[0] != metadata.default_spec_id]
@@ -185,12 +183,12 @@ def _packed(tasks: Iterable[RewriteTask], limit: int) -> Iterator[list[RewriteTa
 
 
 def planned(task: RewriteTask) -> PlannedPartition:
-    """Returns the task in numbers."""
+    """Returns its numbers."""
     size = sum(entry.data_file.file_size_in_bytes for entry in task.entries)
     return PlannedPartition(task.name, len(task.entries), size)
 
 
 def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:
-    """Returns the entries of a chunk, including delete files, each once."""
+    """Returns a chunk's entries, including delete files, each once."""
     found = (entry for task in tasks for entry in (*task.entries, *task.deletes))
     return list({entry.data_file.file_path: entry for entry in found}.values())

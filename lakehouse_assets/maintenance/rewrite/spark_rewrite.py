@@ -1,4 +1,4 @@
-"""Rewrites partitions by Spark workers, each in a private fork; proves them, and lands all at once."""
+"""Rewrites partitions by Spark workers in private forks; proves them, and lands all at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lakehouse_assets.wire.work import RewriteAssignment
 def first_attempts(
     table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
 ) -> dict[int, Attempt]:
-    """Returns the first attempt at each chunk, by ordinal."""
+    """Returns attempts by chunk ordinal."""
     settings = lakehouse.settings
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -79,7 +79,7 @@ class SparkRewrite:
     everything: bool = False
     """Also files of the right size without deletes."""
     zorder: tuple[str, ...] = ()
-    """Columns to order by, instead of the table's sort order."""
+    """Columns to order by instead."""
     worker_bytes: int = WORKER_BYTES
     min_input_files: int = MIN_INPUT_FILES
     entries: Entries = field(default_factory=Entries)
@@ -87,8 +87,8 @@ class SparkRewrite:
     def run(self, properties: Mapping[str, str]) -> CompactionReport:
         """Rewrites, proves and lands. Rows stay the same; no file is deleted; no writer waits.
 
-        Partitions that a worker could not rewrite are reported as failed, and the others land. properties: further
-        entries of the snapshot's summary. Raises as land(), and LakehouseError if the table can't be forked.
+        Partitions that a worker could not rewrite are reported as failed; the others land. properties: of the
+        snapshot's summary. Raises as land(), and LakehouseError if the table can't be forked.
         """
         metadata = self._target.metadata
         earlier = find_published(self.table.identifier, metadata, self.token.text)
