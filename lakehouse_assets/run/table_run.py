@@ -25,7 +25,7 @@ from lakehouse_assets.commit.target import open_target
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.drive.loop import Drive, driving
 from lakehouse_assets.environment.catalog import with_retries
-from lakehouse_assets.errors import StageAgain
+from lakehouse_assets.errors import DeclarationError, StageAgain
 from lakehouse_assets.run import report
 from lakehouse_assets.run.attempts import first_attempts
 from lakehouse_assets.run.extension import Extension, RunHook, Shown
@@ -65,7 +65,7 @@ def materialize(
     of_core = [report.RunFacts(), *([AppendOnce(run)] if table.write_mode.adds_again else [])]
     run.hooks = [*of_core, *(hook for extension in extensions for hook in extension.hooks(run))]
     if len({hook.name for hook in run.hooks}) < len(run.hooks):
-        raise ValueError(f"two extensions have hooks of one name, of {', '.join(hook.name for hook in run.hooks)}")
+        raise DeclarationError(f"two extensions have hooks of one name: {', '.join(hook.name for hook in run.hooks)}")
     try:
         yield from run.events()
     except Exception as error:
@@ -115,6 +115,10 @@ class TableRun(Run):
     def _planned(self, now: TableMetadata) -> RunPlan:
         refuse_unplanned_parts(self.table.identifier, now, self.token.text)
         parts = {hook.name: part for hook in self.hooks if (part := hook.plan(self, now)) is not None}
+        try:
+            parts = json.loads(json.dumps(parts))  # as a resumed run reads them
+        except TypeError as error:
+            raise DeclarationError(f"an extension plans what is no JSON ({error}): {parts}") from error
         plan = RunPlan(
             token=self.token.text,
             run_id=self.context.run.run_id,
@@ -125,7 +129,7 @@ class TableRun(Run):
             write_mode=repr(self.table.write_mode),
             code_version=self.table.code_version,
             chunks=tuple(plan_chunks(self.table, self.keys)),
-            extensions=json.loads(json.dumps(parts)),  # as a resumed run reads them
+            extensions=parts,
         )
         self.plans.write(plan)
         return plan

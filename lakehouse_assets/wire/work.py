@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from uuid import UUID
 
 from lakehouse_assets.environment.machine import LIBRARY, VERSION
+from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.step.window import Window
 
 if TYPE_CHECKING:
@@ -410,7 +411,9 @@ class Assignment(Work):
             "table": (self.table, self.fork_base, self.base_snapshot_id),
         }
         if taken := parts.keys() & self.extensions.keys():
-            raise ValueError(f"extensions can't have the names {', '.join(sorted(taken))}: call their hooks otherwise")
+            raise DeclarationError(
+                f"extensions can't have the names {', '.join(sorted(taken))}: call their hooks otherwise"
+            )
         parts |= {name: (work.hook, json.dumps(work.told, sort_keys=True)) for name, work in self.extensions.items()}
         return {name: _digest(part) for name, part in parts.items()}
 
