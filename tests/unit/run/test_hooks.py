@@ -123,13 +123,10 @@ def test_a_run_that_waited_for_the_lock_begins_with_the_table_as_it_is_then(
         table = load_lake(lake.settings).load_table("demo.whole")
         table.append(pa.Table.from_pylist([{"n": 9, "text": "theirs"}], schema=table.schema().as_arrow()))
 
-    take = TableLock.take
-
-    def waits(lock: TableLock) -> None:
-        take(lock)
-        disturb()
-
+    order, take, look = list[str](), TableLock.take, table_run.TableRun._evolution
+    monkeypatch.setattr(TableLock, "take", lambda lock: (order.append("waits"), take(lock)))
+    monkeypatch.setattr(table_run.TableRun, "_evolution", lambda run: (order.append("looks"), look(run))[1])
     demo.lakehouse.meanwhile += [disturb, disturb]
-    monkeypatch.setattr(TableLock, "take", waits)
     demo.run()
     assert demo.lakehouse.staged == 1 + 3
+    assert order == ["looks", "looks", "waits", "looks"]
