@@ -1,4 +1,4 @@
-"""The errors that people see: the table, the expectation, the finding and the remedy."""
+"""Errors that people see. Each message names the table, what was expected, what was found, and the remedy."""
 
 
 class LakehouseError(Exception):
@@ -69,7 +69,7 @@ class MaintenanceContended(LakehouseError):
 
 
 class UnknownStorage(LakehouseError, ValueError):
-    """The collector does not support a location's storage."""
+    """A location is neither a path of this machine nor on S3."""
 
 
 class StorageRefused(LakehouseError):

@@ -313,7 +313,8 @@ class RowChanges(RunChange):
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
-    """Whether only new rows of the same keys conflict, and deleted ones for which rows may have been left out."""
+    """Whether it only adds rows whose keys were not there. Then files added since the base conflict, which may hold the
+    same keys, and files removed since: a row left out as present may be missing now."""
     entries: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
@@ -337,6 +338,7 @@ class RowChanges(RunChange):
         return self._plan(table)
 
     def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
+        """Yields conflicts: files that may hold rows within the chunk's bounds and came or went since its base."""
         base_id = chunk.receipt.base_snapshot_id
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
@@ -354,6 +356,8 @@ class RowChanges(RunChange):
         )
         gone, new = before - after, after - before
         if self.only_inserts:
+            # To inserts, a compaction is no conflict: it adds old rows again, under the sequence number of the snapshot
+            # that it read, and its commit removes no row.
             base_sequence = (base.sequence_number or 0) if base else 0
             new = {(path, sequence) for path, sequence in new if sequence > base_sequence}
             if keeps_rows_since(table.metadata, base_id):

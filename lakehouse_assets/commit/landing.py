@@ -199,10 +199,9 @@ def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
 
 
 def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields delete files that the rewrite did not apply and that won't apply to the added files.
-
-    Equality deletes newer than the base do, unless the files move to another spec.
-    """
+    """Yields delete files of removed files that the rewrite has not applied and that won't apply to the added files."""
+    # These are position deletes, which name removed files; equality deletes not newer than the base, whose sequence
+    # number the added files have; and, if the unit moves, equality deletes of one partition.
     applied = set(map(_path, unit.deletes))
     moved, replaced = _moves(unit), DataFiles(unit.removed, head.specs)
     for path, delete in head.deletes.items():

@@ -233,7 +233,7 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Policy
         reason = next(_not_applied(table, found, change), "")
         return PolicyVerdict(change, PolicyAction.REFUSE if reason else PolicyAction.APPLY, reason)
     if change.kind is ChangeKind.REQUIRED and change.is_nested:
-        return PolicyVerdict(change, PolicyAction.LEAVE)  # Spark fails at a null in it
+        return PolicyVerdict(change, PolicyAction.LEAVE)  # Spark itself refuses a null there
     if table.on_schema_change == OnSchemaChange.FAIL:
         return PolicyVerdict(change, PolicyAction.REFUSE, _how_to_allow(table, found, change))
     reason = next(_not_left(table, found, change), "")
@@ -356,7 +356,7 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
 
 
 def _is_wider(change: SchemaChange) -> bool:
-    """PyIceberg's promote() allows more than format 2: what a reader can take."""
+    """Not PyIceberg's promote(), which says what a reader accepts: format 2 lets a table change less."""
     if "<" in change.found + change.declared:
         return False
     match parse_type(change.found), parse_type(change.declared):

@@ -330,6 +330,7 @@ class Region:
         schema: the table's; columns match by name, field ids are the table's own. A partition of nulls in one of the
         region's columns is outside; one whose spec doesn't constrain such a column overlaps.
         """
+        # Files that are INSIDE are replaced: the region must own every row that such a partition can hold.
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
         pinned = True
@@ -346,7 +347,7 @@ class Region:
         if not pinned and all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True)):
             return Relation.OVERLAPS  # every cell is possible, and at least one is in the window
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
-        if pinned:
+        if pinned:  # each axis has one value at most: one cell
             return next(found, Relation.OUTSIDE)
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 

@@ -171,6 +171,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
             reaped.append(dead.name)
         # Also if the run ended before its process: there may be no daemon to do it.
         instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
+    # Runs of versions without locks.
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
         if tag and is_dead(tag) and _fail(instance, run.run_id, f"process {tag.rsplit(':', 2)[1]} on {_host()}"):

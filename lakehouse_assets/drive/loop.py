@@ -93,7 +93,7 @@ class Drive:
                 return
             pending.remove(due)
             try:
-                # Here, so that a later refusal does not begin with the recorded attempt again.
+                # Replace `due` before _start() may raise: a retry must not look up the recorded worker again.
                 looked_up, due = bool(due.record), self._look_up(due)
                 if looked_up and self._receipt_arrived(due):
                     self._workers.slots.free(due.chunk.ordinal)
@@ -151,7 +151,7 @@ class Drive:
         return following
 
     def _receipt_arrived(self, pending: PendingChunk) -> bool:
-        """Raises NotStarted while receipts can't be read."""
+        """Whether the receipt is there; notes it. Raises NotStarted while receipts can't be read."""
         if pending.handle:
             return False
         ordinal = pending.chunk.ordinal
@@ -167,7 +167,7 @@ class Drive:
         return True
 
     def _start(self, pending: PendingChunk) -> None:
-        """Raises NotStarted."""
+        """Starts a worker, or takes over a running one. Raises NotStarted."""
         ordinal, attempt, handle = pending.chunk.ordinal, pending.attempt, pending.handle
         launcher, run = self._workers.launcher, self._workers.run
         injector, reader = launcher.pipes(attempt)

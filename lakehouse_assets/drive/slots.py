@@ -109,8 +109,8 @@ class Slots:
 def no_other_claims(storage: EventLogStorage) -> Iterator[None]:
     """Blocks claims of other processes on PostgreSQL, which Dagster (1.13.27) does not do.
 
-    It locks a free slot's row and takes it in two statements that commit separately: two claims at once take one slot,
-    and a third worker gets the other. Raises the database's error after CLAIM_TIMEOUT.
+    Dagster locks a free slot's row and takes the slot in two commits. Two claims at once can both get one slot, and a
+    third worker then gets the slot left over. Raises the database's error after CLAIM_TIMEOUT.
     """
     postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None or not isinstance(storage, postgres.PostgresEventLogStorage):

@@ -70,6 +70,7 @@ def _secrets(name: str, value: str) -> Iterator[str]:
         yield (password := found[1])
         # Without percent-encoding, clients may end a password at another character than we do.
         yield from re.split(r"[@:/?#]", password)
+        # A client that ends it at an @ takes the rest for a part of the host, and quotes it with the @ before the host.
         yield from (f"{password[at.end() :]}@" for at in re.finditer("@", password))
 
 
@@ -99,6 +100,8 @@ codecs.register_error("plain", _plain)
 
 
 class _Descriptor(io.RawIOBase):
+    """Never fails: keeps the first error, and drops what can't be written."""
+
     def __init__(self, number: int) -> None:
         self._number = number
         self.error: OSError | None = None
@@ -149,7 +152,7 @@ class Unfailing(io.TextIOWrapper):
 def use_unfailing_streams() -> None:
     """Replaces this process's standard streams; redirects closed ones to nowhere.
 
-    Else the next opened file, such as a database, would get the number, and the output.
+    Else the next file opened, such as a database, would get descriptor 1 or 2, and receive the output.
     """
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(free, True)

@@ -131,7 +131,7 @@ class Positions(RunHook):
 
     name: ClassVar[str] = "positions"
     to: Mapping[str, str] | None = None
-    """None if nothing is published, as an earlier process did it."""
+    """None until parts() is called; if None at the end, an earlier process has published."""
     since: ReadOn
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:

@@ -142,8 +142,8 @@ class ReadInputs(StageHook):
 def reading(spark: SparkSession, pins: Sequence[Pin], credentials: TableCredentials) -> Iterator[None]:
     """Provides the pinned tables as ``lake``. Raises InputMoved and InputDropped.
 
-    If the catalog vends credentials by table, only it can give those for the files: then ``lake`` is the catalog
-    itself, compared with the pins before and after.
+    If the catalog vends credentials by table, only it can open the files. Then ``lake`` is the live catalog, so the
+    pins are compared with it before and after.
     """
     if not credentials.vended:
         register_inputs(spark, {pin.table: pin.metadata for pin in pins})

@@ -135,6 +135,7 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
         nonlocal spent
         size, here = candidate.size, candidate.partition is not None and candidate.engine is Engine.PYTHON
         if here and in_process[candidate.table] + size > SMALL:
+            # With a why_spark, Candidate.engine is SPARK.
             candidate = replace(candidate, why_spark=f"more than {size_text(SMALL)} of the table are rewritten")
             here = False
         if size > budget:

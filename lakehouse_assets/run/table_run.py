@@ -189,6 +189,7 @@ class TableRun(Run):
             self._warn_of_another_owner(now)
         for hook in self.hooks:
             hook.begin(self, now, again)
+        # A resumed merge keeps the base on which most of its chunks were staged, else their receipts would not count.
         may_go_on = self.is_resumed and again is None and self.strategy.merge
         staged_on = self.journal.staged_on(chunk.ordinal for chunk in plan.chunks) if may_go_on else None
         base = self.strategy.fork(evolution.target, plan.token, plan.made_ms, staged_on)
@@ -201,7 +202,7 @@ class TableRun(Run):
                 self.context.log.warning(found)
 
     def _stage(self, drive: Drive) -> None:
-        """Raises Failure if a chunk failed and the others may not go on."""
+        """Stages the chunks left. Raises StageAgain, and Failure if a chunk failed and the others may not go on."""
         table, chunks, results, staging = self.table, self.plan.chunks, self.results, self.staging
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         report.log_beginning(self, left)

@@ -53,8 +53,8 @@ class Window:
 
         table: the input's name in Spark, such as ``lake.nyc.flights``. Each row has the input's columns, and in
         ``_change_type`` INSERT, or DELETE for a row that is gone. Changes are net: a row that came and went again is
-        left out, and an updated row is one of each. The first time, and with the run tag ``lakehouse/read_all: true``,
-        these are all rows.
+        left out, and an updated row comes twice, as a DELETE with the old values and an INSERT with the new ones. The
+        first time, and with the run tag ``lakehouse/read_all: true``, all rows are returned.
 
         The new position is part of the commit of the step's rows, so a run that fails reads the same changes again.
         Only tables that are declared Append or Merge, without Dagster partitions, can read changes.

@@ -41,8 +41,8 @@ def start(
 ) -> tuple[SparkSession, dict[str, str]]:
     """Starts a session; returns it and the secrets among its settings, for configure().
 
-    start_session: gets the other settings. brought: of them, those that the work has itself, if the JVM serves several
-    works (inline). Raises as check_settings() and hidden().
+    start_session: gets the other settings. brought: the settings that this table brings to a JVM shared by several
+    (inline); else None. Raises as check_settings() and hidden().
     """
     secrets, shown = hidden(conf), public(conf)
     check_settings(shown)
@@ -51,7 +51,7 @@ def start(
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Raises SettingsError if Java does not start with these settings, or Spark refuses one of SQL.
+    """Starts Java; raises SettingsError if it does not start with these settings, or if Spark refuses one of SQL.
 
     A session would refuse it at its first use, and PySpark (4.1) would ask that session, without end, how to report it.
     """

@@ -1,4 +1,4 @@
-"""Runs workers as steps of an EMR cluster."""
+"""Runs workers as steps of an EMR cluster. A *step* is EMR's here, not a table's function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLUSTER_WAITS = (1.0, 2.0, 4.0)
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
     """Creates something without a client token; if the answer was lost, finds it.
 
-    Raises as ``create``; the thing may exist even so.
+    Raises ``create``'s error; the thing may have been created nevertheless.
     """
     try:
         return create()
@@ -85,7 +85,7 @@ class Clusters:
         return found[0][0]
 
     def describe(self, cluster: str) -> Mapping[str, Any]:
-        """Raises as boto3."""
+        """Returns EMR's description. Raises as boto3."""
         found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
         return found
 

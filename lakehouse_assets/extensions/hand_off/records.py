@@ -66,7 +66,7 @@ class Version(Durable):
     database: str
     table: str
     left_at: datetime | None = None
-    """When a hand-off first saw that readers left it, which starts its retention."""
+    """When a hand-off first saw that no reader gets this version; its retention starts then."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Written(Durable):
     files: Mapping[str, HandedFile] = field(default_factory=dict)
     """By paths below the version's folder."""
     offered: bool = False
-    """Whether readers may have had it, recorded before the switch: then it stays for its time."""
+    """Whether readers may have had it, recorded before the switch: then it stays for its retention."""
 
     @property
     def rows(self) -> int:
@@ -107,7 +107,7 @@ class Records:
     objects: Objects
 
     def plan(self, token: str) -> HandOffPlan | None:
-        """Raises ForeignVersion."""
+        """Returns a run's plan, if any. Raises ForeignVersion."""
         return self._read(HandOffPlan, f"plans/{token}.json")
 
     def note_plan(self, plan: HandOffPlan) -> None:
@@ -121,7 +121,7 @@ class Records:
         return sorted((one for one in found if one), key=lambda one: (one.began_at, one.name))
 
     def version(self, name: str) -> Version | None:
-        """Raises ForeignVersion."""
+        """Returns a version, if recorded. Raises ForeignVersion."""
         return self._read(Version, f"versions/{name}.json")
 
     def note_version(self, version: Version) -> None:
@@ -129,7 +129,7 @@ class Records:
         self._write(f"versions/{version.name}.json", version)
 
     def written(self, token: str) -> Written | None:
-        """Raises ForeignVersion."""
+        """Returns the checked files, if recorded. Raises ForeignVersion."""
         return self._read(Written, f"written/{token}.json")
 
     def note_written(self, token: str, written: Written) -> None:

@@ -21,9 +21,10 @@ from lakehouse_assets.wire.work import Durable
 logger = logging.getLogger(__name__)
 VERSION = 2
 DONE = ".done"
-"""The suffix of notes of done partitions: objects never change, as two runs may finish parts of one."""
+"""The suffix of notes that say which partitions of an object are done. Objects are never rewritten: two runs may finish
+parts of one."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
-"""Names an object's partition; older code takes it for an object's, and finds none."""
+"""The name of an object's partition; older code takes it for an object's name, and finds no such object."""
 LATEST_MS = 253_402_300_799_999
 """The end of 9999, Python's last year."""
 CROWD = 100
@@ -94,19 +95,22 @@ class Inbox:
 
         most: the most objects to read, a table's oldest first.
         """
+        # No item is lost: it counts as done only if a note that was read says that it is done. None is repeated: an
+        # object is left out while one of its notes is unread, as that note may say that more is done.
         names, known = self.objects.names(), _known(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
         at_once(self._read, [name for name in wanted if name not in known][:most])
         unread = [name for name in wanted if name not in known]  # including objects removed meanwhile
-        unsure = {_object_of(name) for name in unread if name.endswith(DONE)}  # an unread note may say more
+        unsure = {_object_of(name) for name in unread if name.endswith(DONE)}
         said = {name: known[name] for name in wanted if name in known and name not in unsure}
         notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
         for name, done in said.items():
             if isinstance(done, frozenset):
                 notes[_object_of(name)][name] = done
         left = {name: _left(items, notes[name]) for name, items in said.items() if not isinstance(items, frozenset)}
+        # An object that can't be read is {}, and must stay.
         finished = [name for name, items in left.items() if said[name] and not items]
         there = set(wanted).difference(finished)
         return InboxLook(
@@ -158,7 +162,7 @@ class Inbox:
 
 
 def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
-    """Raises UnknownStorage unless the prefix is a folder or on S3."""
+    """Returns the inbox of a staging prefix. Raises UnknownStorage."""
     return Inbox(objects_at(properties, place_of(staging).child("inbox")))
 
 
@@ -187,7 +191,7 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 def _content(name: str, content: bytes) -> Content:
-    """Raises ValueError, TypeError, KeyError or AttributeError."""
+    """Parses an object or a note. Raises ValueError, TypeError, KeyError or AttributeError."""
     fields = dict(json.loads(content))
     if (version := fields.pop("version")) != VERSION:
         raise ValueError(f"it is of version {version!r}, this code reads version {VERSION}")

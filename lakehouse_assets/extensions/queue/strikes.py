@@ -1,5 +1,6 @@
 """The queue's memory of failures: which partitions and tables wait, and for how long.
 
+A partition that failed ``Pace.tries`` times is *parked*: only a new message or a person has it tried again.
 Times are epoch seconds. The stored object outlives the sensor's cursor, which a person may reset.
 """
 
@@ -34,6 +35,7 @@ class EndedRun:
     table: str
     status: dg.DagsterRunStatus
     covered: Mapping[str, frozenset[str]]
+    """Names of inbox items, by partition key."""
     bad: frozenset[str] = frozenset()
     """Keys that the run blames."""
     reason: str = ""
@@ -67,10 +69,11 @@ class Breaker:
     """Tells a table that always fails from one with bad partitions."""
 
     failures: int
-    """Since a success; before it opens, only of partitions without earlier failures."""
+    """Failures since the last success. While closed, only the first failure of each partition counts."""
     until: float = 0.0
-    """Before then no run, then one, of one partition."""
+    """While open, no run starts before then; the next one is of one partition."""
     run: str = ""
+    """While open, the last failed run."""
 
     @property
     def is_open(self) -> bool:
@@ -94,8 +97,9 @@ class QueueMemory:
     limits: Mapping[str, RunLimit] = field(default_factory=dict)
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     served: Mapping[str, float] = field(default_factory=dict)
-    """When each was last requested."""
+    """When each table was last requested."""
     learned: tuple[str, ...] = ()
+    """Ids of ended runs already counted."""
     version: Literal[2] = 2
 
     def strikes_of(self, wanted: Wanted) -> Strikes:
@@ -196,8 +200,8 @@ def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, n
 
 def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, now: float) -> Strikes:
     count = earlier.count + 1
-    # A parked partition is tried only after a new message or by a person, who should not wait long. If that fails too,
-    # new messages are no sign of a repair.
+    # Only a new message or a person has a parked partition tried, and should not wait long: waits begin anew when it is
+    # parked. If that try fails too, new messages are no sign of a repair, and waits double again.
     doubled = count - 1 if count < pace.tries else count - pace.tries
     runs = (*earlier.runs, run.run_id)[-pace.tries :]
     return Strikes(count, now + _backoff(pace, doubled), runs, run.reason, names)

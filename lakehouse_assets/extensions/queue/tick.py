@@ -138,6 +138,7 @@ class TickResult:
 
     taken: TakenMessages = field(default_factory=TakenMessages)
     depth: dict[str, int] = field(default_factory=dict)
+    """Messages in the queue, by state."""
     is_full: bool = False
     waiting: Sequence[Waiting] = ()
     undeclared: int = 0
@@ -174,16 +175,18 @@ class QueueTick:
     intake: Intake
     """Its time limit starts when it is made."""
     owner: str
+    """The code location that claims the queue."""
     store: MemoryStore
     runs: Runs
     now: float
     """Epoch seconds."""
     most: int
+    """The most unfinished runs of the queue."""
 
     def run(self) -> TickResult:
         """Does the tick; notes errors that need not stop requests.
 
-        Raises the storage's if it can't read the inbox, or read or write the memory: nobody would remember requests.
+        Raises the storage's errors if the inbox or the memory can't be used: nobody would remember requests.
         """
         told, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
         before = self.store.read()
@@ -219,6 +222,7 @@ class QueueTick:
         self.intake.inbox.remove(name for names in gone for name in names)
 
     def _attempt(self, what: str, do: Callable[[], None]) -> bool:
+        """Returns whether it succeeds. what: the name of the fault if it fails."""
         try:
             do()
         except Exception as error:  # the source's, and whatever the storage raises
@@ -228,6 +232,7 @@ class QueueTick:
 
     def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
         ended = tuple(run.run_id for run in self.runs.ended)
+        # Without a memory, runs that ended before don't count.
         memory = QueueMemory(learned=ended) if before is None else before
         paces = {table.identifier: pace_of(table) for table in self.runs.tables}
         memory = learn(memory, self.runs.outcomes(memory.learned, waiting), paces, self.now)

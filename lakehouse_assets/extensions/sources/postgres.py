@@ -35,7 +35,7 @@ BLOCK_BYTES = 1 << 20
 PURGED = "lakehouse_purged"
 """Records up to which ``pos`` each source was purged, and where it is moved."""
 MARKS = "lakehouse_marks"
-"""Has a row for each move, which a database set back behind it lacks."""
+"""Has a row for each move. If the database is set back to before a move, that row is missing."""
 PURGES = "lakehouse.purges"
 """Lets a transaction delete rows of the source with that oid."""
 TYPES = {
@@ -155,8 +155,11 @@ class PostgresTable(RowSource):
         return found
 
     def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
-        """Raises SourceLost if another table is noted, unless ``takes_over``."""
-        if state.mover is None or state.mover == mover:
+        """Notes ``mover`` as the only table that the source is moved into.
+
+        Raises SourceLost if another table is noted, unless ``takes_over``.
+        """
+        if state.mover is None or state.mover == mover:  # None: the database can't note one
             return
         with self._cursor(WRITING) as cursor:
             cursor.execute(f"SELECT mover {OF_SOURCE} FOR UPDATE", (self.table,))
@@ -334,6 +337,7 @@ class PostgresTable(RowSource):
                 f"CREATE TEMP TABLE put_back ON COMMIT DROP AS SELECT {columns} FROM {self._quoted} WITH NO DATA"
             )
             cursor.copy_expert("COPY put_back FROM STDIN (FORMAT csv)", file)
+            # SET changes no value: the trigger stamps the row again, so no purge deletes it before it is moved again.
             cursor.execute(
                 f"INSERT INTO {self._quoted} AS hot ({written}) OVERRIDING SYSTEM VALUE SELECT {written} FROM put_back "
                 f"ON CONFLICT ({', '.join(map(quoted, keys))}) DO UPDATE SET {DELETED} = hot.{DELETED} "

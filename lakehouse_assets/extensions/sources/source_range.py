@@ -25,7 +25,8 @@ class SourceRange:
     """The table's position at planning, else the source's first row."""
     to: Offsets
     lost_from: Offsets | None = None
-    """The table's position if the source has lost rows behind it: the run gives up those up to ``begin``."""
+    """The table's position at planning if the source has lost the rows that follow: the run gives up the
+    rows before ``begin``."""
 
     @property
     def given_up(self) -> str:
@@ -37,11 +38,16 @@ class SourceRange:
         return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
 
     def left(self, position: Offsets | None) -> Offsets:
-        """Returns where to begin now: another run may have moved on, and nothing is moved twice."""
+        """Returns where to begin: the table's position, as another run may have moved on, and nothing is moved twice.
+
+        In a partition where the position lies in the gap from ``lost_from`` to ``begin``, ``begin`` instead.
+        """
+        # A position in another source is returned as it is: prove() refuses it.
         if position is None or self.lost_from is None or position.source != self.begin.source:
             return position or self.begin
         count = len(self.begin.by_partition)
         places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
         at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
+        # If any partition jumps, the identity is that of `begin`: a purge drops the marks of positions in the gap.
         passes_over = at != position.widened(count).by_partition
         return Offsets(self.begin.identity if passes_over else position.identity, at)

@@ -143,7 +143,7 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
         made[field.name] = (hint or _attribute(hints[field.name]), told)
 
     def build(self: Attributes) -> Any:
-        return cls(**{name: value for name, value in self.given().items() if name in hints})
+        return cls(**{name: value for name, value in self.given().items() if name in hints})  # without "type"
 
     doc = inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:")[0]
     model = create_model(f"{cls.__name__}Attributes", __base__=Attributes, __doc__=doc, **made)

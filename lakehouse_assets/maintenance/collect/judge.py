@@ -71,7 +71,9 @@ class Knowledge:
     periods: Periods
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
-        """marked: the token in the file's mark."""
+        """Judges a file by the first rule that fits. marked: the token in the file's mark."""
+        # Rules that keep come first; then a run's state decides, or else the file's age. Only fork bases come before
+        # FOREIGN: a fork is no table that somebody may need.
         place, owner = file.place, crc_owner(file.place)
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
