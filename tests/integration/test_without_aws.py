@@ -18,7 +18,7 @@ from tests.support.base_install import importable, site_customization
 ROOT = Path(__file__).parents[2]
 # The only modules that need an extra: each is imported by who has chosen AWS.
 OF_AWS = {"lakehouse_assets.maintenance.collect.s3_bins"} | {
-    f"lakehouse_assets.environment.launchers.{name}"
+    f"lakehouse_assets.extensions.aws.{name}"
     for name in ("aws_launcher", "ecs", "emr", "emr_eks", "emr_serverless", "job_runs")
 }
 
