@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -16,8 +15,10 @@ class CommitPart:
     Each attempt of publish() asks the parts in order, with the current table.
     """
 
-    reads_table: ClassVar[bool] = False
-    """Whether the staged rows depend on the table's own, so that other commits can disturb them."""
+    @property
+    def may_stage_again(self) -> bool:
+        """Whether change() or refuse() may raise StageAgain: other commits can disturb what is staged."""
+        return False
 
     def change(self, transaction: Transaction) -> None:
         """Changes the table before rows are planned. Raises PublishRefused or StageAgain."""

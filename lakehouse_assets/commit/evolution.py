@@ -141,6 +141,11 @@ class Evolution(CommitPart):
         return cls(table, target, applied, of_action(found, PolicyAction.LEAVE), evolved)
 
     @property
+    def may_stage_again(self) -> bool:
+        """Whether it changes the table."""
+        return bool(self.applied)
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """Declared columns that the table does not get."""
         return tuple(change.name for change in self.left if change.kind is ChangeKind.MISSING)

@@ -80,6 +80,11 @@ class PositionUpdate(CommitPart):
     since: ReadOn = field(default_factory=ReadOn)
     """The positions when the run was staged."""
 
+    @property
+    def may_stage_again(self) -> bool:
+        """Whether the run has read on."""
+        return bool(self.to)
+
     def refuse(self, now: Table) -> None:
         """Raises StageAgain if another run has read on, or the position is unknown."""
         if not self.to:

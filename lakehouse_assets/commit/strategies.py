@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import singledispatch
-from typing import ClassVar
 
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
@@ -152,12 +151,16 @@ def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntr
 class OwnReads(CommitPart):
     """Refuses to replace rows that a step read of its own table, if others changed them meanwhile."""
 
-    reads_table: ClassVar[bool] = True
     read: int | None
     """The snapshot that the step read, if any."""
     region: Region
     """Reads of other parts are not checked."""
     schema: Schema
+
+    @property
+    def may_stage_again(self) -> bool:
+        """Always."""
+        return True
 
     def refuse(self, now: Table) -> None:
         """Raises StageAgain if the region's rows differ from the snapshot that was read, or that has expired."""

@@ -16,6 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.audit import audit, own_commits
+from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.evolution import Evolution
 from lakehouse_assets.commit.expire import oldest_first
 from lakehouse_assets.commit.owner import other_owner, read_mark
@@ -143,6 +144,7 @@ class TableRun(Run):
                     lock.take()
                 if again:
                     evolution = self._evolution()  # after the wait: others have committed meanwhile
+                is_audited = False
                 try:
                     self.staging = self._begin(evolution, again)
                     self._stage(drive)
@@ -151,11 +153,19 @@ class TableRun(Run):
                     if self.findings:
                         yield check
                         raise report.audit_failure(self.table, self.keys, self.findings)
-                    yield from self._publish_audited(check, lock, is_last=number == STAGINGS)
+                    parts = self._parts()
+                    can_be_disturbed = bool(self.strategy.merge) or any(part.may_stage_again for part in parts)
+                    if is_audited := number == STAGINGS or not can_be_disturbed:
+                        yield check
+                    if can_be_disturbed:
+                        lock.wait_for_others()
+                    self.published = self._publish(parts)
+                    if not is_audited:
+                        yield check
                 except StageAgain as why:
-                    if number == STAGINGS:
+                    if is_audited or number == STAGINGS:  # Dagster accepts one result of a check
                         raise StageAgain(
-                            f"{why}. So it was each of {STAGINGS} times that the run was staged. Nothing was "
+                            f"{why}. So it was each of {number} times that the run was staged. Nothing was "
                             "published; materialize again when the others are done"
                         ) from why
                     self.context.log.info(f"{why}. Everything is staged again, on the tables as they are now")
@@ -163,18 +173,6 @@ class TableRun(Run):
                     again = why
                 else:
                     return
-
-    def _publish_audited(
-        self, check: dg.AssetCheckResult, lock: TableLock, *, is_last: bool
-    ) -> Iterator[dg.AssetCheckResult]:
-        """Yields the audit's result once: Dagster accepts one result of a check, and this may be staged again."""
-        try:
-            self.published = self._publish(lock)
-        except Exception as error:
-            if is_last or not isinstance(error, StageAgain):
-                yield check
-            raise
-        yield check
 
     def _begin(self, evolution: Evolution, again: StageAgain | None) -> Staging:
         """Begins a staging. again: why the last one did not count.
@@ -235,15 +233,18 @@ class TableRun(Run):
         seconds, run_id = time.monotonic() - start, self.context.run.run_id
         return report.check_result(self.table, strategy.rules, run_id, self.keys, staged.forks, self.findings, seconds)
 
-    def _publish(self, lock: TableLock) -> Published:
+    def _parts(self) -> list[CommitPart]:
+        """Returns what the commit carries besides its rows; nothing if there is nothing to publish."""
+        if not self.staged.chunks:
+            return []
+        # The hook that looked first judges last: by then the others have refused.
+        of_hooks = (part for hook in reversed(self.hooks) for part in hook.parts(self, self.staged))
+        return [self.staging.evolution, *of_hooks]
+
+    def _publish(self, parts: Sequence[CommitPart]) -> Published:
         staged = self.staged
         if not staged.chunks:
             return report.log_published(self, Published(self._newest_published(), repeated=True))
-        # The hook that looked first judges last: by then the others have refused.
-        of_hooks = (part for hook in reversed(self.hooks) for part in hook.parts(self, staged))
-        parts = [self.staging.evolution, *of_hooks]
-        if self.strategy.merge or any(part.reads_table for part in parts):
-            lock.wait_for_others()
         published = publish(
             self.lakehouse.catalog(),
             self.table.identifier,
