@@ -327,6 +327,10 @@ class HookWork:
     told: Any
     """JSON data."""
 
+    def __post_init__(self) -> None:
+        """Makes of it what the worker will read: keys as text, lists. Raises TypeError for what is no JSON."""
+        object.__setattr__(self, "told", json.loads(json.dumps(self.told)))
+
 
 @dataclass(frozen=True)
 class Assignment(Work):

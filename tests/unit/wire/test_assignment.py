@@ -15,7 +15,7 @@ import pytest
 from lakehouse_assets.environment.machine import LIBRARY, VERSION
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.step.window import Window
-from lakehouse_assets.wire.work import CAUSE, Assignment, Cause, MergeWork
+from lakehouse_assets.wire.work import CAUSE, Assignment, Cause, HookWork, MergeWork
 from lakehouse_assets.worker.perform import perform
 
 WINDOW = Window(
@@ -93,6 +93,15 @@ def test_work_of_another_version_of_the_library_is_refused_by_name(library: str 
 def test_a_field_that_this_code_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="uniq"):
         Assignment.from_json(ASSIGNMENT.to_fields() | {"uniq": ["id"]})
+
+
+def test_what_a_hook_tells_is_the_same_in_the_run_and_in_its_worker() -> None:
+    work = HookWork("shop.hooks:Greeted", {10: (1, 2), 9: "nine"})
+    assignment = replace(ASSIGNMENT, extensions={"greeting": work})
+    assert Assignment.from_json(assignment.to_json()).work == assignment.work
+    assert replace(assignment, extensions={"greeting": replace(work, hook="shop.hooks:Other")}).work != assignment.work
+    with pytest.raises(TypeError, match="set is not JSON"):
+        HookWork("shop.hooks:Greeted", {1})
 
 
 @pytest.mark.parametrize("version", [{"version": 1}, {"version": None}])
