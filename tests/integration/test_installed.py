@@ -107,7 +107,9 @@ def test_a_new_project_fills_its_table(installed: Path, tmp_path: Path) -> None:
     assert filled(run(installed / "lakehouse", "run", cwd=project), "web_shop.orders") == ["7", "70"]
     traced = run(installed / "lakehouse", "trace", "web_shop.orders", cwd=project)
     assert traced.startswith("web_shop.orders 2026-01-07: snapshot ")
-    assert run(installed / "lakehouse", "doctor", "web_shop.orders", cwd=project).count(" ok") == 2
+    found = run(installed / "lakehouse", "doctor", "web_shop.orders", cwd=project).splitlines()
+    assert len(found) > 3
+    assert all(line.rstrip().endswith(" ok") for line in found[2:])
 
 
 def test_it_reads_its_own_files_as_the_page_shows(installed: Path, tmp_path: Path) -> None:
