@@ -26,6 +26,5 @@ def test_no_read_is_wrong(lake: Lake, database: Connection) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_in_any_other_order_reads_are_wrong(lake: Lake, database: Connection, order: str) -> None:
-    """Which read meets the wrong order is chance: on a busy machine the threads get fewer turns."""
     with world_of(load_lake(lake.settings), seed=1) as world, WRONG[order]():
-        assert faults(world.tally(20 * READS)) > 0
+        assert faults(world.tally(2 * READS)) > 0
