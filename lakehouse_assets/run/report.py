@@ -83,8 +83,6 @@ def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
         "dagster/storage_kind": "iceberg",
         "dagster/column_schema": column_schema(_declared_nulls(target.schema(), run.table)),
         **{name: dg.MetadataValue.md(text) for name, text in _schema_change(run).items()},
-        # Text: JavaScript would round a 64-bit snapshot id.
-        "snapshot_id": str(published.snapshot_id),
         "run_rows": sum(r.rows for r in receipts),
         "run_files": len(files),
         "run_bytes": sum(f.file_size_in_bytes for f in files),
