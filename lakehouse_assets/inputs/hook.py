@@ -109,8 +109,10 @@ class PinnedInputs(RunHook):
 
     def work(self, run: Run) -> HookWork | None:
         """Returns the pins, and the positions to read changes from."""
+        if not self.pins:
+            return None
         told = {"pins": encode(Pins, self.pins), "read_on": encode(ReadOn | None, self.read_on)}
-        return HookWork("lakehouse_assets.inputs.worker:ReadInputs", told) if self.pins else None
+        return HookWork("lakehouse_assets.inputs.worker:ReadInputs", told)
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Names the inputs in the summary. Checks the table itself if the step has read it."""

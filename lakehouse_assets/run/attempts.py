@@ -31,7 +31,8 @@ def first_attempts(
     """Returns attempts by chunk ordinal."""
     table, settings = run.table, run.lakehouse.settings
     merge, run_id = run.strategy.merge, run.context.run.run_id
-    hooks, checks, landing = [work.hook for work in extensions.values()], table.checks.values(), run.lakehouse.landing
+    hooks, checks = [work.hook for work in extensions.values()], table.checks.values()
+    landing = run.lakehouse.landing(table.domain)
     code = worker_code(table.step, checks, hooks=hooks)
     packages = code_packages(table.step, checks, hooks)
     # Without secrets: the worker's environment has them.
@@ -44,7 +45,7 @@ def first_attempts(
             step=table.step,
             token=run.plan.token,
             chunk=chunk.ordinal,
-            window=window_of(table, chunk, landing(table.domain)),
+            window=window_of(table, chunk, landing),
             fork_base=fork_base.location,
             base_snapshot_id=fork_base.snapshot_id,
             receipt=run.journal.receipt_location(chunk.ordinal),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from hashlib import sha256
 from itertools import groupby
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from uuid import UUID
 
 import dagster as dg
@@ -75,18 +75,17 @@ class RunPlan(Durable):
         return round(self.made_at.timestamp() * 1000)
 
     @classmethod
-    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Reads a plan. Raises ValueError as Durable does.
+    def _current(cls, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Version 1, written until December 2026, had the extensions' parts as fields.
 
-        Version 1, written until December 2026, had the extensions' parts as fields; runs can be resumed for RESUMABLE.
+        Runs can be resumed for RESUMABLE.
         """
-        found = json.loads(data) if isinstance(data, str) else data
-        if isinstance(found, Mapping) and found.get("version") == 1:
-            own = {"version", *(one.name for one in fields(cls))}
-            extensions = {name: part for name, part in found.items() if name not in own and part}
-            found = {name: part for name, part in found.items() if name in own}
-            found |= {"version": cls.FORMAT, "extensions": extensions}
-        return super().from_json(found)
+        if found.get("version") != 1:
+            return found
+        own = {"version", *(one.name for one in fields(cls))}
+        extensions = {name: part for name, part in found.items() if name not in own and part}
+        kept = {name: part for name, part in found.items() if name in own}
+        return kept | {"version": cls.FORMAT, "extensions": extensions}
 
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
         """Raises PublishRefused unless these keys and this table uuid are the planned ones."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehouse_assets.step.window import OpenedFile
 from lakehouse_assets.wire.work import Assignment, Durable, Merged, RewriteAssignment, Rewritten
@@ -65,13 +64,11 @@ class Receipt(Durable):
     """What StageHook.done() returned, by the extension's name."""
 
     @classmethod
-    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Raises ValueError as Durable does."""
-        fields = json.loads(data) if isinstance(data, str) else data
-        if isinstance(fields, Mapping) and "read_to" in fields:  # until December 2026 a field of all receipts
+    def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "read_to" in fields:  # until December 2026 a field of all receipts
             extensions = {"inputs": {"read_to": fields["read_to"]}}
             fields = {"extensions": extensions, **{name: of for name, of in fields.items() if name != "read_to"}}
-        return super().from_json(fields)
+        return fields
 
     @classmethod
     def of(cls, assignment: Assignment | RewriteAssignment, **done: Any) -> Receipt:

@@ -65,6 +65,7 @@ class Durable:
         fields = json.loads(data) if isinstance(data, str) else data
         if not isinstance(fields, Mapping):
             raise ValueError("this is no JSON object")
+        fields = cls._current(fields)
         if (version := fields.get("version")) != cls.FORMAT:
             raise ValueError(
                 f"this is of version {version!r}, this code reads version {cls.FORMAT}: deploy the "
@@ -72,6 +73,11 @@ class Durable:
             )
         found: Self = decode(cls, {name: of for name, of in fields.items() if name != "version"})
         return found
+
+    @classmethod
+    def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the fields as this code reads them, from an older form or with more in them. Raises ValueError."""
+        return fields
 
 
 MAIN = "main"
@@ -234,15 +240,14 @@ class Work(Durable):
         return {**super().to_fields(), LIBRARY: VERSION}
 
     @classmethod
-    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Raises ValueError as Durable does, OtherLibrary for another version of the library."""
-        fields = json.loads(data) if isinstance(data, str) else data
+    def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Raises OtherLibrary for another version of the library."""
         if (of_run := fields.get(LIBRARY)) != VERSION:
             raise OtherLibrary(
                 f"the run has lakehouse-assets {of_run}, its worker {VERSION}: install one version for code location, "
                 "runs and workers, then re-execute from failure"
             )
-        return super().from_json({name: value for name, value in fields.items() if name != LIBRARY})
+        return {name: value for name, value in fields.items() if name != LIBRARY}
 
 
 @dataclass(frozen=True)
@@ -384,14 +389,13 @@ class Assignment(Work):
         return fields
 
     @classmethod
-    def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Raises ValueError as Work does."""
-        fields = json.loads(data) if isinstance(data, str) else data
+    def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Reads the window's bounds. Raises ValueError as Work does."""
         window = fields.get("window")
         if isinstance(window, Mapping):
             read = {name: datetime.fromisoformat(text) for name in ("start", "end") if (text := window.get(name))}
             fields = {**fields, "window": {**window, **read}}
-        return super().from_json(fields)
+        return super()._current(fields)
 
     @property
     def hooks(self) -> list[str]:

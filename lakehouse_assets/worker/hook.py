@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,8 +54,4 @@ class StageHook:
 
 def open_hooks(chunk: ChunkContext) -> dict[str, StageHook]:
     """Opens the hooks that the assignment names; no others are imported."""
-    found: dict[str, StageHook] = {}
-    for name, work in chunk.assignment.extensions.items():
-        module, _, kind = work.hook.partition(":")
-        found[name] = getattr(import_module(module), kind)(chunk, work.told)
-    return found
+    return {name: resolve_name(work.hook)(chunk, work.told) for name, work in chunk.assignment.extensions.items()}
