@@ -208,9 +208,15 @@ def position_of_a_second_load() -> Any:
     return patch.object(reader, "moved_to", of_second_load)
 
 
-def moving_up_to_the_newest() -> Any:
-    """Serial order is not the order of commits: a transaction that is open may still write below."""
-    return patch.object(PostgresTable, "bound", lambda _, state, begin: Offsets(state.identity, state.newest))
+@contextmanager
+def moving_up_to_the_newest() -> Iterator[None]:
+    """Serial order is not the order of commits: a transaction that is open may still write below.
+
+    A read with an end refuses that, too: this takes both defences away.
+    """
+    newest = patch.object(PostgresTable, "bound", lambda _, state, begin: Offsets(state.identity, state.newest))
+    with newest, patch.object(PostgresTable, "_refuse_set_back", lambda *_: None):
+        yield
 
 
 WRONG: dict[str, Callable[[], Any]] = {
