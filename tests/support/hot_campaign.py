@@ -153,7 +153,7 @@ class Campaign:
             self.server.start()
             self.figures[f"{point.part} ended well without a server"] += self._told() == "0"
         else:
-            assert self._told() == str(-signal.SIGKILL), f"{point}: it lived"
+            assert (status := self._told()) == str(-signal.SIGKILL), f"{point}: it ended with {status}"
         return plan
 
     def _tell(self, order: Mapping[str, Any]) -> None:

@@ -158,8 +158,8 @@ def _uncommitted(die: Die) -> AbstractContextManager[object]:
     connected = postgres.connected
 
     @contextmanager
-    def dying(name: str) -> Iterator[Any]:
-        with connected(name) as cursor:
+    def dying(*arguments: Any) -> Iterator[Any]:
+        with connected(*arguments) as cursor:
             yield cursor
             die()
 
