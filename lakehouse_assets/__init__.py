@@ -101,7 +101,8 @@ def __getattr__(name: str) -> Any:
         from lakehouse_assets.environment.catalog import catalog_problems, configuration
         from lakehouse_assets.environment.settings import read_settings
 
-        if configuration()[1]:  # PyIceberg reads it when it is imported, and its own error does not name the file
+        _, unreadable = configuration()
+        if unreadable:  # PyIceberg reads its configuration when it is imported, and its error does not name the file
             read_settings(check=catalog_problems)
         raise
     globals()[name] = found = getattr(module, name)

@@ -29,7 +29,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
     from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
     from lakehouse_assets.cli.summary import health_line, summary
     from lakehouse_assets.cli.terminal import Line, duration, output_to
-    from lakehouse_assets.drive.liveness import told
+    from lakehouse_assets.drive.liveness import reaped_text
     from lakehouse_assets.run.progress import listening
 
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
@@ -37,7 +37,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
         pipeline = Pipeline()
         domain = domain or (tables[0].partition(".")[0] if tables else pipeline.only_domain())
         for run_id in reaped:
-            print(told(run_id), file=terminal)
+            print(reaped_text(run_id), file=terminal)
         every = pipeline.selections(domain, instance)
         selections = [one for one in every if not tables or one.name in tables]
         if unknown := {*tables} - {one.name for one in selections}:

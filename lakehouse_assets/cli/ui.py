@@ -154,11 +154,11 @@ def _answers(port: int, session: int) -> bool:
 
 
 def _reap(reap: Callable[[], list[str]]) -> None:
-    from lakehouse_assets.drive.liveness import told
+    from lakehouse_assets.drive.liveness import reaped_text
 
     try:
         for run_id in reap():
-            print(told(run_id), flush=True)
+            print(reaped_text(run_id), flush=True)
     except Exception as error:  # such as a locked database; the next round tries again
         print(f"could not look for dead runs: {error!r}", file=sys.stderr, flush=True)
 

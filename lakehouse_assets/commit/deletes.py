@@ -182,14 +182,14 @@ def live_rows(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRo
     Raises nothing: logs what can't be read, and returns the summary's upper bound, if any.
     """
     try:
-        return _counted(metadata, snapshot, io)
+        return _count_live(metadata, snapshot, io)
     except Exception as error:  # libraries raise errors of all kinds for files that are torn or foreign
         logger.warning("the rows of snapshot %s can't be counted: %r", snapshot.snapshot_id, error)
     total = snapshot.summary["total-records"] if snapshot.summary else None
     return LiveRows(int(total), is_exact=False) if total and total.isdecimal() else None
 
 
-def _counted(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRows:
+def _count_live(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRows:
     manifests = [m for m in next(read_manifest_lists(io, [snapshot.manifest_list])) if has_live_files(m)]
     data = [m for m in manifests if m.content is ManifestContent.DATA]
     deleting = [m for m in manifests if m.content is ManifestContent.DELETES]
@@ -198,7 +198,7 @@ def _counted(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRow
         return LiveRows(rows)
     if _files(data) > MOST_FILES or _files(deleting) > MOST_DELETE_FILES:
         return LiveRows(rows, is_exact=False)
-    deleted = _deleted(metadata, data, deleting, io)
+    deleted = _count_deleted(metadata, data, deleting, io)
     return LiveRows(rows, is_exact=False) if deleted is None else LiveRows(rows - deleted)
 
 
@@ -206,27 +206,30 @@ def _files(manifests: Sequence[ManifestFile]) -> int:
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
-def _deleted(
+def _count_deleted(
     metadata: TableMetadata, data: Sequence[ManifestFile], deleting: Sequence[ManifestFile], io: FileIO
 ) -> int | None:
-    """None for equality deletes or too many positions."""
+    """Returns None for equality deletes or too many positions."""
     found = [*chain.from_iterable(Entries().read(io, deleting))]
-    specs = metadata.specs()
     if not all(map(is_position, found)) or sum(one.data_file.record_count for one in found) > MOST_POSITIONS:
         return None
-    index = DeleteFiles(found, specs)
-    applying: dict[str, list[str]] = {}
+    index = DeleteFiles(found, metadata.specs())
+    deletes_of: dict[str, list[str]] = {}
     files: dict[str, DataFile] = {}
     entry: ManifestEntry
     for entry in chain.from_iterable(Entries().read(io, data)):
-        if of_file := [one.data_file for one in index.applying_to(entry)]:
-            applying[entry.data_file.file_path] = [file.file_path for file in of_file]
-            files |= {file.file_path: file for file in of_file}
+        if applying := [delete.data_file for delete in index.applying_to(entry)]:
+            deletes_of[entry.data_file.file_path] = [file.file_path for file in applying]
+            files |= {file.file_path: file for file in applying}
     read = dict(zip(files, at_once(lambda file: _positions(io, file), [*files.values()]), strict=True))
-    return sum(_distinct([read[one][path] for one in of if path in read[one]]) for path, of in applying.items())
+    rows = 0
+    for path, deletes in deletes_of.items():
+        rows += _distinct([read[delete][path] for delete in deletes if path in read[delete]])
+    return rows
 
 
 def _positions(io: FileIO, file: DataFile) -> dict[str, ChunkedArray]:
+    """Returns a delete file's positions, by data file."""
     from pyiceberg.io.pyarrow import _read_deletes
 
     return _read_deletes(io, file)

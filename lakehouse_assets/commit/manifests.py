@@ -59,7 +59,7 @@ def read_manifests(io: FileIO, manifests: Sequence[ManifestFile]) -> Iterator[tu
 def read_manifest_lists(io: FileIO, paths: Sequence[str]) -> Iterator[list[ManifestFile]]:
     """Yields the manifests of each manifest list. Raises as read_manifests().
 
-    Its length is not recorded, so one that ends with a whole block counts as complete.
+    No length is recorded for a manifest list, so a torn one that ends with a whole block counts as complete.
     """
     for path, data in zip(paths, _read(io, paths), strict=True):
         try:
@@ -268,8 +268,7 @@ class DeleteManifestWriter(BlockManifestWriter):
 
 def _with_int_ids(data_file: NestedField) -> NestedField:
     assert isinstance(data_file.field_type, StructType)
-    same = EQUALITY_IDS.field_id
-    fields = [EQUALITY_IDS if field.field_id == same else field for field in data_file.field_type.fields]
+    fields = [EQUALITY_IDS if f.field_id == EQUALITY_IDS.field_id else f for f in data_file.field_type.fields]
     return NestedField(data_file.field_id, data_file.name, StructType(*fields), required=data_file.required)
 
 
@@ -388,15 +387,15 @@ class ManifestPlan:
     removed: list[ManifestEntry] = field(default_factory=list)
     untouched: list[ManifestFile] = field(default_factory=list)
     kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
-    """Old manifests, each with the live entries that must leave it."""
+    """Manifests that the snapshot drops, each with the live entries to write to a new one."""
     rewritten: list[ManifestFile] = field(default_factory=list)
-    """Already written, with entries of manifests that are in no other field."""
+    """New manifests that are already written; the ones they replace are in no field."""
     summary: dict[str, str] = field(default_factory=dict)
 
     def split(
         self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
     ) -> None:
-        """Plans which live entries of a manifest stay."""
+        """Plans which live entries of a manifest stay in the table."""
         parts: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
         for entry in entries:
             parts[goes(entry)].append(entry)

@@ -25,7 +25,7 @@ CHERRY_PICKED = "source-snapshot-id"
 """Iceberg's summary entry of a cherry-picked snapshot."""
 
 
-def read_on(metadata: TableMetadata) -> ReadOn:
+def positions_of(metadata: TableMetadata) -> ReadOn:
     """Returns the positions of a table's inputs, and the inputs whose position is unknown."""
     witnessed = metadata.properties.get(TRACKED_INPUTS, "")
     if not witnessed:  # most tables: their history need not be walked
@@ -64,7 +64,7 @@ def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
 
     before_ms: by the committers' clocks.
     """
-    if name not in read_on(metadata).positions:
+    if name not in positions_of(metadata).positions:
         return None
     old = (snapshot for snapshot in _main(metadata) if snapshot.timestamp_ms <= before_ms)
     text = next((text for snapshot in old if (text := _entry(snapshot, POSITIONS))), None)
@@ -89,7 +89,7 @@ class PositionUpdate(CommitPart):
         """Raises StageAgain if another run has read on, or the position is unknown."""
         if not self.to:
             return
-        positions = read_on(now.metadata)
+        positions = positions_of(now.metadata)
         for name in self.to:
             if (found := positions.text(name)) != (since := self.since.text(name)):
                 table = ".".join(now.name())
@@ -97,7 +97,7 @@ class PositionUpdate(CommitPart):
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
         """Returns the entry of the positions, if any."""
-        positions = {**read_on(now).positions, **self.to}
+        positions = {**positions_of(now).positions, **self.to}
         return {POSITIONS: json.dumps(positions, separators=(",", ":"), sort_keys=True)} if positions else {}
 
     def properties(self, now: TableMetadata) -> Mapping[str, str]:

@@ -68,10 +68,10 @@ def open_target(catalog: Catalog, table: Table) -> IcebergTable:
 
 
 def refusal(catalog: Catalog, table: Table) -> str | None:
-    """Returns why the table can't be created at its location, if anything is in its way.
+    """Returns why the table can't be created at its location, if another table is there.
 
-    Metadata with a snapshot is: it has rows. Metadata without one remains from a failed creation, forks from failed
-    runs. Works for SQL and Glue catalogs, whose clients choose a location. Raises OSError if it can't be read.
+    Only metadata with a snapshot counts: it has rows. A failed creation leaves metadata without one, failed runs leave
+    forks. Works for SQL and Glue catalogs, whose clients choose a location. Raises OSError if it can't be read.
     """
     location = _location(catalog, table)
     if location is None:
@@ -99,8 +99,8 @@ def _location(catalog: Catalog, table: Table) -> str | None:
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
-    # Only the plan asks before the namespace is created. ValueError: there is no warehouse, so S3 Tables under Glue
-    # chooses the location, or create_table complains.
+    # NoSuchNamespaceError: only `lakehouse plan` asks before the namespace is created. ValueError: there is no
+    # warehouse, so S3 Tables under Glue chooses the location, or create_table complains.
     with suppress(NoSuchNamespaceError, ValueError):
         return catalog._resolve_table_location(None, namespace, name)
     return None
@@ -109,7 +109,7 @@ def _location(catalog: Catalog, table: Table) -> str | None:
 def _newest(io: ClosingFileIO, folder: str) -> str | None:
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
-    for file in sorted(filter(_is_metadata, listed), key=_age, reverse=True):
+    for file in sorted(filter(_is_metadata, listed), key=_recency, reverse=True):
         location = f"{folder}/{file.base_name}"
         metadata = _read(io, location)
         if metadata and metadata.snapshots and not is_fork(entry.metadata_file for entry in metadata.metadata_log):
@@ -121,7 +121,7 @@ def _is_metadata(file: FileInfo) -> bool:
     return file.type is FileType.File and ".metadata.json" in file.base_name and FORK_NAME not in file.base_name
 
 
-def _age(file: FileInfo) -> tuple[int, int]:
+def _recency(file: FileInfo) -> tuple[int, int]:
     """The version comes first: copied files have new times."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0

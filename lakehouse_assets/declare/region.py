@@ -79,7 +79,10 @@ def bound(moment: datetime, type: IcebergType) -> int:
 
 
 def _wall(moment: datetime) -> datetime:
-    """Returns the wall-clock time; if clocks jump ahead, the time before, so windows stay adjacent."""
+    """Returns the wall-clock time; if clocks jump ahead at that moment, the time before the jump.
+
+    So windows stay adjacent.
+    """
     instant = moment.astimezone(UTC)
     after = instant.astimezone(moment.tzinfo)
     before = (instant - timedelta(microseconds=1)).astimezone(moment.tzinfo)
@@ -265,7 +268,7 @@ class Values:
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """Returns the values that a partition may hold, and whether it can hold no others."""
+        """Returns the keys' values that a partition may hold, and whether all its rows have one value."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             found = self._images(field.transform).get(value, frozenset())
@@ -273,7 +276,7 @@ class Values:
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
     def overflowing(self, transform: Transform[Any, Any]) -> frozenset[Any]:
-        """Returns the values that may be in any partition: Iceberg's truncate overflows there, PyIceberg's does not."""
+        """Returns values that may be in any partition: Iceberg's truncate overflows for them, PyIceberg's doesn't."""
         if not isinstance(transform, TruncateTransform) or not isinstance(self.type, (IntegerType, LongType)):
             return frozenset()
         return frozenset(value for value in self.keys if not truncates_in_order(transform.width, value))
@@ -333,21 +336,22 @@ class Region:
         # Files that are INSIDE are replaced: the region must own every row that such a partition can hold.
         window: Span | None = EVERYTHING
         choices: list[Set[Any]] = []
-        pinned = True
+        is_one_cell = True
         for axis in self.axes:
             fields = _fields(axis.column, schema, spec, partition)
             if isinstance(axis, Times):
                 window = axis.possible(fields)
             else:
-                values, only_these = axis.possible(fields)
+                values, has_one_value = axis.possible(fields)
                 choices.append(values)
-                pinned &= only_these
+                is_one_cell &= has_one_value
         if window is None or self._hull.relation(window) is Relation.OUTSIDE:
             return Relation.OUTSIDE
-        if not pinned and all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True)):
-            return Relation.OVERLAPS  # every cell is possible, and at least one is in the window
+        is_any_cell = all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True))
+        if is_any_cell and not is_one_cell:
+            return Relation.OVERLAPS  # at least one cell is in the window
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
-        if pinned:  # each axis has one value at most: one cell
+        if is_one_cell:  # or none, if the region lacks a value
             return next(found, Relation.OUTSIDE)
         return Relation.OVERLAPS if any(r is not Relation.OUTSIDE for r in found) else Relation.OUTSIDE
 

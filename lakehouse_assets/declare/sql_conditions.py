@@ -27,11 +27,13 @@ OPERATORS = {
 PATTERNS = ("LIKE", "ILIKE", "RLIKE")
 """Operators that are also functions: ``regexp(name, 'x')``."""
 PAIRS = {("CASE", "WHEN"), *(("NOT", after) for after in (*PATTERNS, "IN", "BETWEEN"))}
-"""Keyword pairs whose first is no name."""
-VALUES = ("NULL", "TRUE", "FALSE", "END")
-"""Keywords that stay keywords before an operator."""
-WORDS = ("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END")
-GRAMMAR = {*WORDS, *PATTERNS}
+"""Pairs of keyword and OPERATORS in which the keyword is no name."""
+NEVER_NAMES = ("NULL", "TRUE", "FALSE", "END")
+"""Keywords that are no names even before OPERATORS."""
+GRAMMAR = {
+    *("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END"),
+    *PATTERNS,
+}
 """Keywords of conditions. Any other reserved word, such as a subquery's, is not judged."""
 OF_MANY_ROWS = {
     *("any_value", "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "first", "last"),
@@ -65,19 +67,19 @@ def condition_problem(condition: str, columns: Collection[str] | None = None) ->
             return "it is empty"
         if problem := _of_many_rows(tokens):
             return problem
-        if _with_names(tokens):
+        if _make_names(tokens):
             read = _parser().parse_into(exp.Condition, tokens, condition)
             return None if columns is None else _unknown_column(read, columns)
     except TokenError:
         return "a quote or a comment has no end"
     except ParseError as error:
-        return _told(error)
+        return _parse_problem(error)
     except Exception:  # a crash of the parser says nothing about the condition
         return None
     return None
 
 
-def _told(error: ParseError) -> str:
+def _parse_problem(error: ParseError) -> str:
     found = error.errors[0]
     before, at = (found.get(part) or "" for part in ("start_context", "highlight"))
     if "nexpected" in (found.get("description") or ""):
@@ -109,23 +111,24 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
     return None
 
 
-def _with_names(tokens: list[Token]) -> bool:
-    """Turns keywords that must be names into names; False if sqlglot may misread the condition."""
+def _make_names(tokens: list[Token]) -> bool:
+    """Makes names of keywords that can be nothing else; returns False if sqlglot may misread the condition."""
     from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()
     after = ""
     for token in reversed(tokens):  # whether a word is a name depends on the next one
         kind = token.token_type
-        if token.text[:1].isalpha() and kind.name not in ("STRING", "IDENTIFIER", "VAR"):
+        is_keyword = token.text[:1].isalpha() and kind.name not in ("STRING", "IDENTIFIER", "VAR")
+        if is_keyword:
             if kind in dialect.tokenizer_class.COMMANDS or (kind.name in PATTERNS and after == "L_PAREN"):
                 return False
-            is_value = kind.name in VALUES or kind in parser.TYPE_TOKENS
-            if not is_value and after in OPERATORS and (kind.name, after) not in PAIRS:
+            never_name = kind.name in NEVER_NAMES or kind in parser.TYPE_TOKENS
+            if not never_name and after in OPERATORS and (kind.name, after) not in PAIRS:
                 token.token_type = TokenType.IDENTIFIER
             elif kind.name not in GRAMMAR:
-                called = after == "L_PAREN" and kind not in parser.FUNC_TOKENS
-                if called or kind not in parser.ID_VAR_TOKENS:
+                is_unknown_call = after == "L_PAREN" and kind not in parser.FUNC_TOKENS
+                if is_unknown_call or kind not in parser.ID_VAR_TOKENS:
                     return False
         after = token.token_type.name
     return True

@@ -50,8 +50,8 @@ class Journal:
     def receipts(self, chunks: Iterable[int]) -> list[Receipt]:
         """Reads these chunks' receipts, in order, for whatever work.
 
-        Skips missing ones, and with a warning torn, foreign and other-version files: their chunk is staged again.
-        Raises OSError if the storage can't be read: the receipts may exist.
+        Skips missing receipts. Skips torn files and those of another version with a warning: their chunk is staged
+        again. Raises OSError if the storage can't be read: the receipts may exist.
         """
         return [receipt for receipt in self._map(self._receipt, chunks).values() if receipt]
 
@@ -86,7 +86,7 @@ class Journal:
     def record(self, chunk: int, attempt: AttemptRecord) -> None:
         """Records an attempt: before its worker is requested, and again with the worker's id.
 
-        That goes to another file: an interrupted write must not destroy the first.
+        The record with the id is another file: an interrupted write must not destroy the first record.
         """
         attempt.write(self.io, self.record_location(chunk, with_id=attempt.id is not None))
 

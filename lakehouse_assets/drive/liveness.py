@@ -80,17 +80,6 @@ class ThisRun:
         return run is None or run.status in ENDING
 
 
-def start_time(pid: int) -> str | None:
-    """Returns the start of a process, in ticks since boot; None if it is gone or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # After the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]
-
-
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 KEPT = "kept"
 NEVER = "not evaluated yet: the run failed before it came to this check"
@@ -99,34 +88,34 @@ NEVER = "not evaluated yet: the run failed before it came to this check"
 def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None = None) -> None:
     """Stores the last verdict again for each planned check that the run will not evaluate.
 
-    Without any verdict it is a warning: unknown is neither green nor red. failed: the step that fails, to keep only its
-    checks and those of steps that wait for it; None for a run that is over. Raises nothing.
+    Stores a warning if there was none: unknown is neither green nor red. failed: the failed step; only its checks and
+    those of steps that wait for it are stored. None for a run that is over. Raises nothing.
     """
     try:
-        keys = _keys(instance, run, failed)
+        keys = _checks_not_reached(instance, run, failed)
         latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         for key, record in latest.items():
             if record.run_id == run.run_id and record.status is PLANNED:
-                _keep(instance, run, key)
+                _store_verdict(instance, run, key)
     except Exception as error:  # each kind of storage has its own
         logger.warning("run %s: could not keep the last verdicts of its checks: %r", run.run_id, error)
 
 
-def _keys(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None) -> list[dg.AssetCheckKey]:
+def _checks_not_reached(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None) -> list[dg.AssetCheckKey]:
     if (plan_id := run.execution_plan_snapshot_id) is None:
         return []
     plan = instance.get_execution_plan_snapshot(plan_id)
-    lost = {step.key for step in plan.steps} if failed is None else {failed}
-    while more := {step for step, needs in plan.step_deps.items() if needs & lost} - lost:
-        lost |= more
-    properties = [output.properties for step in plan.steps if step.key in lost for output in step.outputs]
+    steps = {step.key for step in plan.steps} if failed is None else {failed}
+    while waiting := {step for step, needs in plan.step_deps.items() if needs & steps} - steps:
+        steps |= waiting
+    properties = [output.properties for step in plan.steps if step.key in steps for output in step.outputs]
     return [key for found in properties if found and (key := found.asset_check_key)]
 
 
-def _keep(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKey) -> None:
+def _store_verdict(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKey) -> None:
     done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=done)
-    kept = _again(records[0]) if records else _unknown(key)
+    kept = _repeated(records[0]) if records else _never_evaluated(key)
     if kept.partition is not None:
         return  # a partitioned check has a verdict for each partition
     event = dg.DagsterEvent(
@@ -138,14 +127,14 @@ def _keep(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKe
     instance.report_dagster_event(event, run.run_id)
 
 
-def _again(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
+def _repeated(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
     event, said = not_none(record.event), not_none(record.evaluation)
     at = datetime.fromtimestamp(event.timestamp, UTC)
     note = f"a run failed before it came to this check; this is what was found at {at:%Y-%m-%d %H:%M:%S} UTC"
     return said.with_metadata({KEPT: note, **said.metadata})
 
 
-def _unknown(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+def _never_evaluated(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
         key.asset_key,
         key.name,
@@ -180,7 +169,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     return reaped
 
 
-def told(run_id: str) -> str:
+def reaped_text(run_id: str) -> str:
     """Returns the message about a reaped run."""
     return f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
 
@@ -205,7 +194,7 @@ class Lookout:
         self._next = time.monotonic() + LOOK_SECONDS
         try:
             for run_id in reap(self.run.context.instance):
-                self.run.log(logging.INFO, told(run_id))
+                self.run.log(logging.INFO, reaped_text(run_id))
         except Exception as error:  # each kind of storage has its own
             logger.warning("could not look for dead runs, the next look tries again: %r", error)
 
@@ -214,6 +203,17 @@ def is_dead(tag: str) -> bool:
     """Whether a process tag names a process of this host that is gone."""
     host, pid, started = tag.rsplit(":", 2)
     return host == _host() and start_time(int(pid)) != started
+
+
+def start_time(pid: int) -> str | None:
+    """Returns the start of a process, in ticks since boot; None if it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # After the command, which may contain spaces: state is field 3, starttime field 22 (proc(5)).
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:

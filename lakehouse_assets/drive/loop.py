@@ -87,15 +87,16 @@ class Drive:
         self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
-        # The earliest chunk keeps claiming: a slot goes to the claim that has waited.
+        # Only the chunk that is due first claims, turn after turn: a slot goes to the claim that has waited.
         while pending and (due := min(pending, key=lambda p: p.due)).due <= time.monotonic():
             if not self._claims.claim(due.chunk):
                 return
             pending.remove(due)
             try:
+                is_recorded = due.record is not None
                 # Replace `due` before _start() may raise: a retry must not look up the recorded worker again.
-                looked_up, due = bool(due.record), self._look_up(due)
-                if looked_up and self._receipt_arrived(due):
+                due = self._look_up(due)
+                if is_recorded and self._take_receipt(due):
                     self._workers.slots.free(due.chunk.ordinal)
                 else:
                     self._start(due)
@@ -126,7 +127,7 @@ class Drive:
         not found, same work       same attempt: its key prevents a second worker
         anything else              next attempt
 
-        Raises NotStarted while that is unknown, and until a worker that does other work has ended.
+        Raises NotStarted while the service can't be asked, and until a worker that does other work has ended.
         """
         if (record := pending.record) is None:
             return pending
@@ -150,9 +151,9 @@ class Drive:
         self._workers.unconfirmed.pop(pending.chunk.ordinal, None)
         return following
 
-    def _receipt_arrived(self, pending: PendingChunk) -> bool:
-        """Whether the receipt is there; notes it. Raises NotStarted while receipts can't be read."""
-        if pending.handle:
+    def _take_receipt(self, pending: PendingChunk) -> bool:
+        """Takes the receipt if it is there. Raises NotStarted while receipts can't be read."""
+        if pending.handle:  # its worker still runs
             return False
         ordinal = pending.chunk.ordinal
         try:

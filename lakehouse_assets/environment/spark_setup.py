@@ -118,19 +118,19 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
 
     Raises SetupError with its last lines.
     """
-    with scratch_beside(target) as scratch:
-        script = scratch / "nothing.py"
+    with scratch_beside(target) as folder:
+        script = folder / "nothing.py"
         script.write_text("")
         call: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
         # The user's repositories or Ivy settings, such as for a proxy, must reach this JVM as well.
         conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
-        conf |= {"spark.jars.ivy": str(scratch / "ivy"), "spark.jars.excludes": ",".join(excluded)}
+        conf |= {"spark.jars.ivy": str(folder / "ivy"), "spark.jars.excludes": ",".join(excluded)}
         for name, value in conf.items():
             call += ["--conf", f"{name}={value}"]
         # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
         own = os.environ.get("SPARK_SUBMIT_OPTS", "")  # a proxy, for example
-        done = run([*call, script], SPARK_SUBMIT_OPTS=f"{own} {quoted(f'-Duser.home={scratch}')}")
-        found = scratch / "ivy" / "jars"
+        done = run([*call, script], SPARK_SUBMIT_OPTS=f"{own} {quoted(f'-Duser.home={folder}')}")
+        found = folder / "ivy" / "jars"
         if done.returncode or not found.is_dir():
             raise SetupError(
                 f"Spark could not resolve its jars ({', '.join(packages)}) from Maven Central; check the network, "
@@ -155,8 +155,8 @@ def no_room(cache: Path, needed: int) -> str | None:
 def scratch_beside(target: Path) -> Iterator[Path]:
     """Yields a directory on the target's file system, for a rename."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as scratch:
-        yield Path(scratch)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def put_in_place(result: Path, target: Path) -> None:
@@ -218,11 +218,11 @@ def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mappin
     module: runs the session; its argument is a JSON file with ``conf`` and a ``scratch`` directory.
     """
     key = archive_key(settings.cache, java_home())
-    with scratch_beside(settings.cache / ARCHIVES / key) as scratch:
-        archive = scratch / "classes.jsa"
+    with scratch_beside(settings.cache / ARCHIVES / key) as folder:
+        archive = folder / "classes.jsa"
         writing = {"spark.driver.extraJavaOptions": quoted(f"-XX:ArchiveClassesAtExit={archive}")}
-        plan = scratch / "training.json"
-        plan.write_text(json.dumps({"conf": {**conf(scratch), **writing}, "scratch": str(scratch)}))
+        plan = folder / "training.json"
+        plan.write_text(json.dumps({"conf": {**conf(folder), **writing}, "scratch": str(folder)}))
         done = run([sys.executable, "-m", module, plan])
         if done.returncode or not archive.is_file():
             return last_lines(done.stdout)
@@ -246,7 +246,7 @@ HEAP_SHARE_ALONE = 0.7
 """For the only worker of a container."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
 BESIDE_HEAP = GIB
-"""The least memory outside the heap, or half of less than 2 GiB. Measured: a JVM with a full heap of 1 GiB takes
+"""The least memory outside the heap; below 2 GiB, half of all memory. Measured: a JVM with a full heap of 1 GiB takes
 another third of a GiB, the worker's Python 150 MiB; the page cache needs room too."""
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -268,7 +268,7 @@ def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
     """Returns one worker's heap if ``workers`` together take ``share`` of ``memory`` bytes."""
     low, high = HEAP_LIMITS
     room = max(memory - BESIDE_HEAP, memory / 2)
-    return f"{int(min(max(memory * share / workers, low), high, room)) // 2**20}m"
+    return f"{int(min(max(memory * share / workers, low), high, room)) // MIB}m"
 
 
 def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = "local") -> dict[str, str]:

@@ -117,7 +117,7 @@ class _Column:
         self.has_backslash = False
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
-        """Removes what does not fit. nulls: the missing values, if the column is no string."""
+        """Removes candidates that don't fit the texts. nulls: which are missing values, if the column is no string."""
         self.nulls |= {*pc.unique(texts.filter(nulls)).to_pylist()}
         values = pc.unique(texts.filter(pc.invert(nulls)))
         self.has_backslash |= bool(pc.any(pc.match_substring_regex(values, BACKSLASHED)).as_py())
@@ -149,24 +149,24 @@ def sniff(path: Path) -> Sniffed:
     with unpacked(str(path)) as content:
         head = content.read(HEAD)
     form, names = _form(head[: head.rfind(b"\n") + 1] or head if len(head) == HEAD else head)
-    trim = _has_blanks(head, form)
+    trim = _needs_trim(head, form)
     try:
-        columns = _looked_at(path, form, len(names), trim)
+        columns = _read_columns(path, form, len(names), trim)
     except _NotUtf8:  # behind the head
         form = replace(form, encoding=ENCODINGS[1])
-        columns = _looked_at(path, form, len(names), trim)
+        columns = _read_columns(path, form, len(names), trim)
     marks = max(range(len(MARKS)), key=lambda one: (sum(_is_numeric(column, one) for column in columns), -one))
-    return _told(form, names, columns, marks, trim)
+    return _sniffed(form, names, columns, marks, trim)
 
 
-def _told(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
+def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
     clean = clean_names(names)
     types, formats, remarks = {}, {}, []
     nulls: set[str] = set()
     for name, column in zip(clean, columns, strict=True):
         fits = column.best(marks)
         types[name] = fits[0].type if fits else "string"
-        if not fits:
+        if not fits:  # a string, in which a text such as "-" or "None" may be a value
             nulls |= column.nulls & {"", "NA"}
             continue
         nulls |= column.nulls
@@ -198,7 +198,7 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
 
 
 class _Head(io.BytesIO):
-    """A file's head, read in small pieces, as most looks at it end early."""
+    """A file's head, read in small pieces: most forms fail early."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(PIECE)
@@ -208,36 +208,36 @@ class _NotUtf8(Exception):
     """A cell is not in UTF-8."""
 
 
-def _looked_at(path: Path, form: CsvForm, width: int, trim: bool) -> list[_Column]:
+def _read_columns(path: Path, form: CsvForm, width: int, trim: bool) -> list[_Column]:
     columns = [_Column() for _ in range(width)]
-    for texts, nulls in _columns(path, form, width, trim):
+    for texts, nulls in _batches(path, form, width, trim):
         for column, own, missing in zip(columns, texts, nulls, strict=True):
             column.look(own, missing)
     return columns
 
 
-def _columns(
+def _batches(
     path: Path, form: CsvForm, width: int, trim: bool
 ) -> Iterator[tuple[list[pa.StringArray], list[pa.BooleanArray]]]:
     """Yields the texts of all columns, and which are missing values; quoted texts never are."""
-    first = form.header
+    header_rows = int(form.header)
     with unpacked(str(path)) as content, unpacked(str(path)) as again:
         both = zip(batches_of(content, form, width, []), batches_of(again, form, width, POSSIBLE_NULLS), strict=True)
         for texts, nulls in both:
-            read = [as_text(column) for column in texts.slice(first).columns]
+            read = [as_text(column) for column in texts.slice(header_rows).columns]
             if any(wrong for _, wrong in read):
                 raise _NotUtf8
             found = [column for column, _ in read]
             if trim:
                 found = [pc.utf8_trim(column, " \t") for column in found]
-            yield found, [pc.is_null(column) for column in nulls.slice(first).columns]
-            first = False
+            yield found, [pc.is_null(column) for column in nulls.slice(header_rows).columns]
+            header_rows = 0
 
 
 def _form(head: bytes) -> tuple[CsvForm, list[str]]:
-    """Returns a file's marks and column names. Raises MalformedFile."""
+    """Returns a file's marks and column names: of all forms, the one that fits best. Raises MalformedFile."""
     encoding, found = _encoding(head), []
-    problem: MalformedFile | None = None
+    broken: MalformedFile | None = None
     refused: MalformedFile | None = None
     for delimiter in DELIMITERS:
         for quote in (*QUOTES, ""):
@@ -245,12 +245,12 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
             try:
                 rows = [*islice(records_of(_Head(head), form), ROWS)]
             except MalformedFile as error:
-                problem = problem or error
+                broken = broken or error
                 continue
             if quote == "'" and not re.search(rb"(^|[,;\t| ])'[^'\n]*'", head):
-                continue
+                continue  # only apostrophes
             if not quote and any(cell.startswith('"') for cells, _ in rows for cell in cells):
-                continue
+                continue  # it has quotes
             try:
                 judged = _judge(rows, form) if rows else None
             except MalformedFile as error:
@@ -258,15 +258,19 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
                 continue
             if judged:
                 found.append(judged)
+    # With a wrong delimiter, almost any file is one column.
     if refused and not any(len(names) > 1 for _, _, names in found):
         raise refused
     if not found:
-        raise problem or MalformedFile("has rows of unlike lengths; see delimiter= and skip=" if head else "is empty")
+        raise broken or MalformedFile("has rows of unlike lengths; see delimiter= and skip=" if head else "is empty")
     return max(found, key=lambda one: one[0])[1:]
 
 
 def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[float, ...], CsvForm, list[str]] | None:
-    """Returns how well a form fits, the form with the lines to skip, and the column names."""
+    """Returns how well a form fits, the form with the lines to skip, and the column names; None if it can't be right.
+
+    rows: the cells and the line of each. The table begins after the last row of another width.
+    """
     width, _ = Counter(len(cells) for cells, _ in rows).most_common(1)[0]
     begin = next((n for n in reversed(range(len(rows))) if len(rows[n][0]) != width), -1) + 1
     if begin > min(MOST_SKIPPED, len(rows) - 1):
@@ -286,9 +290,10 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     if not is_header:
         form, names = replace(form, header=False), [f"c_{n}" for n in range(1, width + 1)]
     if width == 1 and (form.delimiter, form.quote) != (",", '"'):
-        return None
+        return None  # one column needs no marks: only the defaults count
     unquoted = not any(len(name) > 1 and name[0] == name[-1] and name[0] in QUOTES for name in names)
-    return (width > 1, not skipped, form.delimiter != " ", unquoted, width, form.quote == '"'), form, names
+    score = (width > 1, not skipped, form.delimiter != " ", unquoted, width, form.quote == '"')
+    return score, form, names
 
 
 def _encoding(head: bytes) -> str:
@@ -303,12 +308,13 @@ def _encoding(head: bytes) -> str:
     return "latin-1"
 
 
-def _has_blanks(head: bytes, form: CsvForm) -> bool:
+def _needs_trim(head: bytes, form: CsvForm) -> bool:
+    """Whether there are blanks around a column's name or a number. In other texts, they may be meant."""
     rows = (cells for cells, _ in islice(records_of(_Head(head), form), ROWS))
-    first = next(rows) if form.header else []
-    around = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
-    return any(cell.strip(" \t") != cell for cell in first) or any(
-        NUMBER.fullmatch(cell.strip(" \t")) for cell in around
+    names = next(rows) if form.header else []
+    padded = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
+    return any(name.strip(" \t") != name for name in names) or any(
+        NUMBER.fullmatch(cell.strip(" \t")) for cell in padded
     )
 
 

@@ -16,7 +16,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.commit_part import CommitPart, SummaryEntries
-from lakehouse_assets.commit.positions import READER, PositionUpdate, read_on
+from lakehouse_assets.commit.positions import READER, PositionUpdate, positions_of
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import OwnReads
 from lakehouse_assets.declare.table import Table
@@ -80,8 +80,9 @@ class PinnedInputs(RunHook):
     def __init__(self) -> None:
         self.pins: Pins = ()
         self.read_on: ReadOn | None = None
-        self.depends_on_pins = False
-        """Whether the last staging would not count with the same pins: it read the table itself, or changes."""
+        self.needs_new_pins = False
+        """Whether a second staging needs new pins: the step read the table itself, or changes, and the commit would
+        refuse what it reads by the old pins again."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Pins the inputs. Raises as pin_inputs()."""
@@ -100,10 +101,10 @@ class PinnedInputs(RunHook):
             )
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
-        """Takes the pins of the plan. Pins again only if the staging would not count with these."""
+        """Takes the pins of the plan. If the run stages again, pins again only where the commit would refuse these."""
         if again is None:
             self.pins = run.plan.part(self.name, Pins) or ()
-        elif again.inputs_moved or self.depends_on_pins:
+        elif again.inputs_moved or self.needs_new_pins:
             self.pins = self._pinned(run)
         self.read_on = read_on_of(run.table, now.metadata, run.context.run.tags)
 
@@ -117,7 +118,7 @@ class PinnedInputs(RunHook):
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Names the inputs in the summary. Checks the table itself if the step has read it."""
         own = next((pin for pin in self.pins if pin.name == run.table.identifier), None)
-        self.depends_on_pins = own is not None or bool(read_to(fork.receipt for fork in staged.forks))
+        self.needs_new_pins = own is not None or bool(read_to(fork.receipt for fork in staged.forks))
         yield entry_of(self.pins)
         if own:
             yield OwnReads(own.snapshot_id, run.region_of(staged.chunks), staged.forks[0].schema)
@@ -138,7 +139,7 @@ class Positions(RunHook):
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Reads the positions at staging."""
-        self.to, self.since = None, read_on(now.metadata)
+        self.to, self.since = None, positions_of(now.metadata)
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns the update of the positions."""
@@ -238,18 +239,18 @@ def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
 
 
 def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:
-    """Returns the positions of a table's inputs; None if its runs can't read on. Raises BadRunTag.
+    """Returns the positions from which a run reads its inputs' changes; None if it can't continue. Raises BadRunTag.
 
-    Runs that replace rows would lose what earlier runs read, and each chunk of partitions would read all changes.
+    A run that replaces rows would lose what earlier runs read, and each chunk of partitions would read all changes.
     """
     reads_all = RunTags.of(tags).read_all
     if table.write_mode.replaces or table.partitions is not None:
         return None
-    return ReadOn() if reads_all else read_on(metadata)
+    return ReadOn() if reads_all else positions_of(metadata)
 
 
 def read_to(receipts: Iterable[Receipt]) -> dict[str, str]:
-    """Returns the positions after a run, by input or source."""
+    """Returns the positions that a run has read to, by input or source."""
     told = [work for receipt in receipts for work in receipt.extensions.values() if isinstance(work, Mapping)]
     return {name: position for one in told for name, position in one.get("read_to", {}).items()}
 
@@ -257,11 +258,11 @@ def read_to(receipts: Iterable[Receipt]) -> dict[str, str]:
 def keep_unread(lakehouse: Lakehouse, table: str) -> None:
     """Tags the last snapshot read of each input, so that later ones don't expire. Raises nothing.
 
-    It follows the commit: a run that dies in between leaves an older tag, which keeps more.
+    Call it after the commit: a run that dies in between leaves an older tag, which keeps more.
     """
     try:
         catalog = lakehouse.catalog()
-        positions = read_on(with_retries(lambda: catalog.load_table(table)).metadata).positions
+        positions = positions_of(with_retries(lambda: catalog.load_table(table)).metadata).positions
     except Exception as error:  # catalogs and storages have their own; the rows are published
         logger.warning("%s: what it has not read yet of its inputs may expire, as it can't be read: %r", table, error)
         return

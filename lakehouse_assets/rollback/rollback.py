@@ -19,7 +19,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
-from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.commit.positions import positions_of
 from lakehouse_assets.commit.publish import commit_persistently
 from lakehouse_assets.commit.tokens import SPANS, TOKEN
 from lakehouse_assets.declare.row_source import Offsets
@@ -86,12 +86,13 @@ def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) 
         snapshot_id = _current_at(table, metadata, to)
     if snapshot_id is None or (found := metadata.snapshot_by_id(snapshot_id)) is None:
         raise RollbackRefused(f"table {table}: it has no snapshot {to}; {_known(metadata)}")
-    if found.snapshot_id not in _once_mains(metadata):
+    if found.snapshot_id not in _main_history(metadata):
         raise RollbackRefused(f"table {table}: snapshot {to} was never main's: it is of another branch")
     return found
 
 
-def _once_mains(metadata: TableMetadata) -> set[int]:
+def _main_history(metadata: TableMetadata) -> set[int]:
+    """Returns the snapshots that main has, or has had before a rollback."""
     logged = {entry.snapshot_id for entry in metadata.snapshot_log}
     return logged | {snapshot.snapshot_id for snapshot in ancestors_of(metadata.current_snapshot(), metadata)}
 
@@ -126,7 +127,7 @@ def source_problem(table: Table, after: TableMetadata) -> str | None:
     """
     if table.source is None:
         return None
-    text = read_on(after).positions.get(table.source.name)
+    text = positions_of(after).positions.get(table.source.name)
     return table.source.state().problem(table.source.name, Offsets.parse(text) if text else None)
 
 
@@ -185,7 +186,7 @@ CLOCKS_APART = 3600
 """Seconds that a commit's clock may be ahead of Dagster's."""
 
 
-def _snapshot(made: dg.AssetMaterialization) -> int:
+def _snapshot_id(made: dg.AssetMaterialization) -> int:
     """Returns the snapshot that a materialization names, or 0."""
     named = made.metadata.get("snapshot_id")
     text = str(named.value) if named else ""
@@ -201,7 +202,7 @@ def partitions_by_snapshot(
     since = min(snapshot.timestamp_ms for snapshot in snapshots) / 1000 - CLOCKS_APART
     ids, found = {snapshot.snapshot_id for snapshot in snapshots}, defaultdict[int, list[Partition]](list)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, after_timestamp=since)):
-        if ROLLED_BACK_TO not in made.metadata and (snapshot := _snapshot(made)) in ids:
+        if ROLLED_BACK_TO not in made.metadata and (snapshot := _snapshot_id(made)) in ids:
             found[snapshot].append(made.partition)
     return found
 
@@ -230,24 +231,26 @@ def events_after(
 ) -> Iterator[dg.AssetMaterialization]:
     """Yields materializations for the partitions whose undone contents Dagster still shows.
 
-    Each repeats the run's that now applies, with its tags, so that automation and `lakehouse plan` see outdated inputs;
-    a partition without one is empty. Downstream, it is a new version.
+    Each repeats the materialization of the run whose rows the partition has again, with its tags, so that automation
+    and `lakehouse plan` see outdated inputs. If there is no such run, the partition is empty. Assets downstream see a
+    new version.
 
     changed: the undone or restored partitions; others are checked too, as another client may have rolled back.
+    elsewhere: the snapshots outside main's history.
     """
     spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
     latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
-    wanted = {*changed, *(key for key, made in latest.items() if _snapshot(made) in elsewhere)}
-    held: dict[Partition, dg.AssetMaterialization] = {}
+    wanted = {*changed, *(key for key, made in latest.items() if _snapshot_id(made) in elsewhere)}
+    current: dict[Partition, dg.AssetMaterialization] = {}
     of_wanted = sorted(key for key in wanted if key is not None)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, asset_partitions=of_wanted or None)):
-        if len(held) == len(wanted):
+        if len(current) == len(wanted):
             break
-        if made.partition in wanted and ROLLED_BACK_TO not in made.metadata and _snapshot(made) not in elsewhere:
-            held.setdefault(made.partition, made)
+        if made.partition in wanted and ROLLED_BACK_TO not in made.metadata and _snapshot_id(made) not in elsewhere:
+            current.setdefault(made.partition, made)
     for key in sorted(wanted, key=str):
-        found = held.get(key)
-        if found and _snapshot(found) == _snapshot(latest[key]):
+        found = current.get(key)
+        if found and _snapshot_id(found) == _snapshot_id(latest[key]):
             continue
         empty: Mapping[str, Any] = {"snapshot_id": str(target), "dagster/partition_row_count": 0}
         yield dg.AssetMaterialization(

@@ -82,7 +82,7 @@ MACHINERY = (
 )
 MESSAGE_LENGTH = 2000
 # Errors of PyArrow and of Java's AWS SDK, after all their retries, when S3 does not answer or is busy.
-OUT_OF_REACH = re.compile(
+S3_OUT_OF_REACH = re.compile(
     r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status 50\d\))"
     r"|SdkClientException: Unable to execute HTTP request"
     r"|Service: S3, Status Code: 50\d"
@@ -122,9 +122,9 @@ class CheckError(RuntimeError):
 
 
 NOT_THE_STEPS = (CredentialsExpired, ImportError, OtherCode, OtherLibrary, SettingsError)
-"""Of what a worker was given."""
+"""Errors in what the worker was given."""
 OF_INPUT = (BadPartitions, BadValue, FileNotFoundError, ChangesUnknown, SourceLost, SourceUnreachable)
-"""Of what a step reads."""
+"""Errors in what the step reads."""
 
 
 def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def out_of_reach(error: BaseException) -> bool:
     """Whether S3 or a source failed, not the step: the work may succeed later or elsewhere."""
     if isinstance(error, SourceUnreachable):
         return True
-    return (isinstance(error, CredentialsExpired) and error.transient) or OUT_OF_REACH.search(str(error)) is not None
+    return (isinstance(error, CredentialsExpired) and error.transient) or S3_OUT_OF_REACH.search(str(error)) is not None
 
 
 def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:

@@ -34,11 +34,11 @@ class OnSQLite(HotModel):
     open_site = staticmethod(local_site)
 
 
-def everywhere(read_on: Callable[[TableMetadata], ReadOn]) -> AbstractContextManager[object]:
+def everywhere(positions_of: Callable[[TableMetadata], ReadOn]) -> AbstractContextManager[object]:
     """Whoever asks how far a table was moved gets this answer."""
     patches = ExitStack()
     for module in (positions, inputs, hot_and_cold):
-        patches.enter_context(patch.object(module, "read_on", read_on))
+        patches.enter_context(patch.object(module, "positions_of", positions_of))
     return patches
 
 
@@ -60,8 +60,8 @@ def in_a_property() -> Any:
 
 def without_witness() -> Any:
     """What no snapshot knows counts as never moved."""
-    read_on = positions.read_on
-    return everywhere(lambda metadata: ReadOn(read_on(metadata).positions))
+    positions_of = positions.positions_of
+    return everywhere(lambda metadata: ReadOn(positions_of(metadata).positions))
 
 
 def not_copied() -> Any:

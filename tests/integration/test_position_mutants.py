@@ -35,8 +35,8 @@ def in_a_property(patch: Patch) -> None:
     properties, summary = PositionUpdate.properties, PositionUpdate.summary
     patch.setattr(PositionUpdate, "properties", lambda self, at: properties(self, at) | _as_property(summary(self, at)))
     patch.setattr(positions, "_entry", lambda snapshot, name: None)
-    patch.setattr(positions, "read_on", lambda at: ReadOn(_of_property(at)))
-    patch.setattr(of_run, "read_on", positions.read_on)
+    patch.setattr(positions, "positions_of", lambda at: ReadOn(_of_property(at)))
+    patch.setattr(of_run, "positions_of", positions.positions_of)
 
 
 def _as_property(summary: dict[str, str]) -> dict[str, str]:
@@ -56,9 +56,9 @@ def of_the_newest_snapshot(patch: Patch) -> None:
 
 def without_witness(patch: Patch) -> None:
     """What no snapshot knows counts as never read."""
-    read_on = positions.read_on
-    patch.setattr(positions, "read_on", lambda at: ReadOn(read_on(at).positions))
-    patch.setattr(of_run, "read_on", positions.read_on)
+    positions_of = positions.positions_of
+    patch.setattr(positions, "positions_of", lambda at: ReadOn(positions_of(at).positions))
+    patch.setattr(of_run, "positions_of", positions.positions_of)
 
 
 def without_comparing(patch: Patch) -> None:

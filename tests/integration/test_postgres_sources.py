@@ -16,7 +16,7 @@ import pytest
 from psycopg2.extensions import connection as Connection
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.commit.positions import positions_of
 from lakehouse_assets.declare.row_source import Offsets, Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
@@ -77,7 +77,7 @@ def move(catalog: Catalog, table: Table, tags: Mapping[str, str] = {}) -> None:
 
 def position(catalog: Catalog, table: Table) -> Offsets:
     assert table.source
-    found = offsets(read_on(catalog.load_table(table.identifier).metadata), table.source.name)
+    found = offsets(positions_of(catalog.load_table(table.identifier).metadata), table.source.name)
     assert found
     return found
 

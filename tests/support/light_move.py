@@ -10,7 +10,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from lakehouse_assets.commit.positions import PositionUpdate, read_on
+from lakehouse_assets.commit.positions import PositionUpdate, positions_of
 from lakehouse_assets.commit.publish import Published, publish
 from lakehouse_assets.commit.staged import StagedChunk, read_all
 from lakehouse_assets.commit.strategies import strategy_of
@@ -77,7 +77,7 @@ class LightMove:
             chosen,
             begin,
             to,
-            PositionUpdate(read_to([staged]), read_on(target.metadata)),
+            PositionUpdate(read_to([staged]), positions_of(target.metadata)),
         )
         return staged
 

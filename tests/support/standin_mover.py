@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.positions import POSITIONS, TRACKED_INPUTS, read_on
+from lakehouse_assets.commit.positions import POSITIONS, TRACKED_INPUTS, positions_of
 from lakehouse_assets.commit.snapshot import LeanTransaction
 from lakehouse_assets.declare.row_source import Offsets, Split
 from lakehouse_assets.declare.table import Table
@@ -28,7 +28,7 @@ def made(catalog: Catalog, table: Table) -> IcebergTable:
 
 def position_of(cold: IcebergTable, table: Table) -> Offsets | None:
     assert table.source is not None
-    return offsets(read_on(cold.metadata), table.source.name)
+    return offsets(positions_of(cold.metadata), table.source.name)
 
 
 def moving(catalog: Catalog, table: Table) -> Iterator[None]:

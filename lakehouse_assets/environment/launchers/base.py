@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a worker. Whether the work succeeded, only the proof says."""
+    """The end of a worker. Only its receipt says whether the work succeeded."""
 
     reason: str
     """The reason and what to do; continues "the worker …"."""
@@ -99,8 +99,8 @@ class Handle:
     began: datetime | None = None
     """With a timezone, if known at the start."""
     asked: datetime | None = None
-    """When another process requested the worker, with a timezone. A service may not list a new worker yet; if it does
-    not know an old one, it has forgotten it."""
+    """When another process requested the worker, with a timezone. If the service does not know the worker, this tells
+    whether it may be too new, or is forgotten."""
 
 
 class PolledReader(dg.PipesMessageReader):
@@ -113,7 +113,7 @@ class PolledReader(dg.PipesMessageReader):
         """Passes new messages to the session."""
 
     def pass_on(self, line: str | bytes) -> None:
-        """Passes on one line; the session logs it if it is no message. Never raises: the proof counts."""
+        """Passes on one line; the session logs it if it is no message. Never raises: the receipt counts."""
         try:
             self.handler.handle_message(json.loads(line))
         except Exception:

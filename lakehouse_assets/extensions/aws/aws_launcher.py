@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Not every poll is worth a call to S3: messages only report sooner what the proof will show.
+# Not every poll is worth a call to S3: messages only report sooner what the receipt will show.
 READ_SECONDS = 5.0
 
 
@@ -107,7 +107,7 @@ class PolledS3Reader(PolledReader):
             body: bytes = self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read()
         except self._client.exceptions.NoSuchKey:
             return None
-        except (ClientError, BotoCoreError) as error:  # the durable proof decides
+        except (ClientError, BotoCoreError) as error:  # the receipt decides
             logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
             return None
         return body.decode()

@@ -233,12 +233,12 @@ class GlueRegistry:
         plan: HandOffPlan,
         version: Version,
         description: str,
-        is_outdated: Callable[[Mapping[str, str]], bool],
+        view_is_newer: Callable[[Mapping[str, str]], bool],
     ) -> str:
         """Points the view to a version in one call. Returns the version that readers get: a newer one if there.
 
-        is_outdated: whether the version in the view's parameters is newer. Raises as find_view(), and HandOffUnfinished
-        if the switch may still land or others keep switching.
+        view_is_newer: tells by the view's parameters. Raises as find_view(), and HandOffUnfinished if the switch may
+        still land or others keep switching.
         """
         wanted = view_input(self.key, plan, version, description)
         unknown: Exception | None = None
@@ -246,7 +246,7 @@ class GlueRegistry:
             try:
                 found = self.find_view(plan)
                 current = of_parameters(found or {})
-                if current.get(VERSION) == version.name or (found and is_outdated(current)):
+                if current.get(VERSION) == version.name or (found and view_is_newer(current)):
                     return current[VERSION]
                 self._put_view(plan, wanted, found)
             except Exception as error:

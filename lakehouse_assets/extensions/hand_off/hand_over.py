@@ -212,7 +212,7 @@ class HandOver:
 
     @cached_property
     def registry(self) -> GlueRegistry:
-        """In Glue."""
+        """The view and the versions' tables in Glue."""
         return GlueRegistry(self.services.glue, self.services.glue_once, self.order.key, self.services.clock)
 
     # plan
@@ -322,14 +322,14 @@ class HandOver:
     def switch(self, plan: HandOffPlan, version: Version) -> str:
         """Switches the view unless its version is newer. Returns the version that readers get."""
 
-        def is_outdated(current: Mapping[str, str]) -> bool:
+        def view_is_newer(current: Mapping[str, str]) -> bool:
             line = self._line(plan)
             own = _age(plan.snapshot_id, plan.sequence_number, line)
             uuid = current[UUID]
             of_view = _age(int(current[SNAPSHOT]) if uuid == str(plan.table_uuid) else 0, int(current[SEQUENCE]), line)
             return of_view < own
 
-        return self.registry.switch(plan, version, self.order.description, is_outdated)
+        return self.registry.switch(plan, version, self.order.description, view_is_newer)
 
     def _note_offered(self, plan: HandOffPlan, version: Version, written: Written) -> None:
         """Records that readers may get the version; this restarts the time of one they had before."""
@@ -369,7 +369,7 @@ class HandOver:
             if version.name == current:
                 if version.left_at is not None:
                     records.note_version(replace(version, left_at=None))
-            elif not _may_be_finished(version, known.get(version.token), now):
+            elif not _run_may_finish(version, known.get(version.token), now):
                 if version.left_at is None:
                     records.note_version(replace(version, left_at=now))
                 elif now - version.left_at >= self.order.keep:
@@ -421,7 +421,7 @@ def _in_our_words(what: str) -> Iterator[None]:
         ) from error
 
 
-def _may_be_finished(version: Version, chain: Chain | None, now: datetime) -> bool:
+def _run_may_finish(version: Version, chain: Chain | None, now: datetime) -> bool:
     return state_of(chain, milliseconds(version.began_at), milliseconds(now), Periods()) in HELD
 
 

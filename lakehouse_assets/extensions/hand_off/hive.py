@@ -228,7 +228,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
     rows = schema_to_pyarrow(plan.schema, include_field_ids=False)
     fields = [pa.field(f.name, pa.string()) if f.name in plan.partitioned_by else f for f in rows]
     batches = (_with_segments(batch, plan.partitioned_by) for batch in _batches(scan, tasks, plan.schema, rows))
-    # Folders named like pyarrow's Hive partitioning, whose own paths Hive misreads.
+    # The columns hold whole segments such as day=2026-01-31: Hive misreads pyarrow's HivePartitioning.
     named = pa.schema([(name, pa.string()) for name in plan.partitioned_by])
     ds.write_dataset(
         pa.RecordBatchReader.from_batches(pa.schema(fields), batches),
@@ -249,7 +249,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
 def _batches(
     scan: DataScan, tasks: Sequence[FileScanTask], columns: Schema, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """PyIceberg's reader buffers a whole table if writing is slower."""
+    """Reads AT_ONCE bytes of files at a time: PyIceberg buffers all that it is given if writing is slower."""
     from pyiceberg.io.pyarrow import ArrowScan
 
     reader = ArrowScan(scan.table_metadata, scan.io, columns, scan.row_filter, scan.case_sensitive)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lakehouse_assets.commit.positions import read_on
+from lakehouse_assets.commit.positions import positions_of
 from lakehouse_assets.declare.row_source import DELETED, Offsets, RowSource, Split
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table, load_lake, with_retries
@@ -66,7 +66,7 @@ class HotRows:
 def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
     """Returns the source's position in the table, if any. Raises SourceLost if unknown."""
     assert table.source is not None
-    known = read_on(cold.metadata) if cold is not None else ReadOn()
+    known = positions_of(cold.metadata) if cold is not None else ReadOn()
     if why := known.unknown.get(table.source.name):
         raise SourceLost(_advised(table, f"how far {table.source.name} was moved can't be known: {why}"))
     return offsets(known, table.source.name)

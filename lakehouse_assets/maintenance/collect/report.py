@@ -94,14 +94,15 @@ def is_of_one_file(error: Exception) -> bool:
     return isinstance(error, PermissionError) or error_code(error) in OF_ONE_OBJECT
 
 
-def stayed(told: Sequence[str | Exception | None]) -> dict[int, str]:
-    """Returns why files stay, by ordinal. told: None, a reason, or an error with is_of_one_file().
+def stayed(outcomes: Sequence[str | Exception | None]) -> dict[int, str]:
+    """Returns why files stay, by index.
 
-    Raises the first error if all are the same.
+    outcomes: for each file None if it does not stay, a reason, or an error of is_of_one_file(). If all files meet the
+    same error, it is not about one file: raises it.
     """
-    reasons = [_refused(why) if isinstance(why, Exception) else why for why in told]
-    if told and isinstance(told[0], Exception) and len(set(reasons)) == 1:
-        raise told[0]
+    reasons = [_refused(why) if isinstance(why, Exception) else why for why in outcomes]
+    if outcomes and isinstance(outcomes[0], Exception) and len(set(reasons)) == 1:
+        raise outcomes[0]
     return {n: reason for n, reason in enumerate(reasons) if reason}
 
 
@@ -150,8 +151,9 @@ class Report:
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     """By reason."""
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    """By reason, with receipts."""
+    """By reason, including receipts."""
     due: Tally = field(default_factory=Tally)
+    """Unneeded files whose wait is over."""
     examples: list[tuple[str, int, str]] = field(default_factory=list)
     """Location, bytes and reason."""
     trashed: Tally = field(default_factory=Tally)
@@ -164,7 +166,7 @@ class Report:
 
     @property
     def unreachable(self) -> Tally:
-        """All unneeded files."""
+        """All unneeded files, due or not."""
         return sum(self.unneeded.values(), Tally())
 
 
@@ -175,7 +177,7 @@ def notes(staging: str, uuid: UUID, name: str) -> str:
 
 @dataclass(frozen=True)
 class LastLook(Durable):
-    """The last pass that could judge files; ``problems`` are the last pass's."""
+    """The last pass that could judge files; ``problems`` are of the last pass, whether it could or not."""
 
     at_ms: int | None = None
     files: int = 0

@@ -95,8 +95,8 @@ def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = Ro
 def read(metadata: TableMetadata, io: FileIO, tasks: Iterable[FileScanTask]) -> pa.Table:
     """Reads the live rows of files, under the table's current schema.
 
-    PyIceberg applies a scan's position deletes to each of its files, even deletes older than the file: one that came
-    back would lose rows. So each file with deletes is scanned separately.
+    PyIceberg applies all position deletes of a scan to each of its files, even deletes older than the file: a file that
+    was removed and added again would lose rows. So each file with deletes is scanned separately.
     """
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     tables: list[pa.Table] = []
@@ -115,7 +115,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
         return []
     each = math.ceil(rows.num_rows / max(1, round(size / target_size(metadata))))
     slices = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
-    files = list(write_file(io, _writing(metadata, rows), _write_tasks(metadata, slices, task)))
+    files = list(write_file(io, _with_row_group_limit(metadata, rows), _write_tasks(metadata, slices, task)))
     for file in files:  # what PyIceberg's writer leaves out
         file[SORT_ORDER_ID] = metadata.default_sort_order_id
         file.spec_id = metadata.default_spec_id
@@ -140,8 +140,8 @@ def _write_tasks(metadata: TableMetadata, slices: Sequence[pa.Table], task: Rewr
         yield WriteTask(name, n, schema, rows.to_batches(), partition_key=key)
 
 
-def _writing(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """PyIceberg's writer takes row groups' size in rows only."""
+def _with_row_group_limit(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
+    """PyIceberg's writer ignores the row group size in bytes: converts it to rows."""
     properties = dict(metadata.properties)
     group = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT

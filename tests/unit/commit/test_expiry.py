@@ -12,7 +12,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import update_table_metadata
 
 from lakehouse_assets.commit.expire import ExpiryPlan, ExpiryPolicy, Why, plan_expiry, without_snapshots
-from lakehouse_assets.commit.positions import POSITIONS, READER, TRACKED_INPUTS, read_on
+from lakehouse_assets.commit.positions import POSITIONS, READER, TRACKED_INPUTS, positions_of
 from lakehouse_assets.commit.tokens import find_published
 from lakehouse_assets.errors import MaintenanceRefused, RolledBack
 from tests.support.histories import DAY, NOW, History, current_at
@@ -389,4 +389,4 @@ def test_the_commit_that_says_how_far_inputs_were_read_is_kept() -> None:
     assert all(Why.POSITION in found.kept[one] for one in (nearest, *others)), "these lead to it"
     assert first not in found.kept
     left = without_snapshots(history.metadata, found.expiry.snapshot_ids)
-    assert read_on(left).positions == {"a": "2@u"}
+    assert positions_of(left).positions == {"a": "2@u"}

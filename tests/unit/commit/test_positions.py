@@ -18,7 +18,7 @@ from lakehouse_assets.commit.positions import (
     TRACKED_INPUTS,
     PositionUpdate,
     carriers,
-    read_on,
+    positions_of,
 )
 from lakehouse_assets.errors import StageAgain
 from lakehouse_assets.wire.work import ReadOn
@@ -39,7 +39,7 @@ def without(metadata: TableMetadata, *gone: int) -> TableMetadata:
 
 
 def positions(history: History) -> dict[str, str]:
-    return dict(read_on(history.metadata).positions)
+    return dict(positions_of(history.metadata).positions)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_table_that_reads_no_changes_says_nothing() -> None:
 
 def test_a_rollback_goes_back(history: History) -> None:
     history.point("main", 2)
-    found = read_on(history.metadata)
+    found = positions_of(history.metadata)
     assert found.positions == {"a": "1@u"}
     assert found.unknown.keys() == {"b"}, "it was moved once, and nobody knows from where"
 
@@ -88,7 +88,7 @@ def test_a_branch_moves_nothing_on_main(history: History) -> None:
 
 
 def test_positions_that_expired_are_unknown_and_not_the_beginning(history: History) -> None:
-    found = read_on(without(history.metadata, 1, 2, 3))
+    found = positions_of(without(history.metadata, 1, 2, 3))
     assert found.positions == {}
     assert found.unknown.keys() == {"a", "b"}
 
@@ -97,9 +97,9 @@ def test_a_cherry_picked_move_makes_them_unknown_until_they_are_read_anew(histor
     history.point("other", 3)
     source = moved(history, 5, branch="other", a="3@u")
     history.commit(4, **{CHERRY_PICKED: str(source)})
-    assert read_on(history.metadata).unknown.keys() == {"a", "b"}
+    assert positions_of(history.metadata).unknown.keys() == {"a", "b"}
     history.commit(3, **PositionUpdate().summary(history.metadata))  # a rewrite
-    assert read_on(history.metadata).unknown.keys() == {"a", "b"}
+    assert positions_of(history.metadata).unknown.keys() == {"a", "b"}
     moved(history, 2, a="4@u")
     assert positions(history) == {"a": "4@u"}
 
@@ -116,7 +116,7 @@ def test_what_was_cherry_picked_from_what_has_expired_may_have_been_a_move(histo
     history.point("other", 3)
     source = moved(history, 5, branch="other", a="3@u")
     history.commit(4, **{CHERRY_PICKED: str(source)})
-    assert read_on(without(history.metadata, source)).unknown.keys() == {"a", "b"}
+    assert positions_of(without(history.metadata, source)).unknown.keys() == {"a", "b"}
 
 
 def table_of(metadata: TableMetadata) -> Table:
@@ -145,7 +145,7 @@ def test_a_first_move_is_refused_where_another_ones_position_was_lost_since(hist
     with pytest.raises(StageAgain, match="from the beginning to where nobody knows"):
         PositionUpdate({"a": "1@u"}).refuse(table_of(lost))
     # It reads from the beginning, as somebody has said.
-    PositionUpdate({"a": "2@u"}, read_on(lost)).refuse(table_of(lost))
+    PositionUpdate({"a": "2@u"}, positions_of(lost)).refuse(table_of(lost))
 
 
 def test_each_input_is_named_once(history: History) -> None:

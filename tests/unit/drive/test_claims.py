@@ -101,7 +101,7 @@ def test_a_slot_that_a_dead_run_holds_is_given_to_the_run_that_waits(workers: Wo
     assert sorted(workers.drive("report").receipts) == [0]
     assert workers.taken() == 0
     assert workers.instance.get_run_by_id(dead).status is dg.DagsterRunStatus.FAILURE
-    assert liveness.told(dead) in [entry.user_message for entry in logged_of_slots(workers)]
+    assert liveness.reaped_text(dead) in [entry.user_message for entry in logged_of_slots(workers)]
 
 
 def test_a_slot_that_was_given_to_a_run_and_not_taken_is_held_by_it(instance: dg.DagsterInstance) -> None:
