@@ -44,9 +44,9 @@ CLASSES = {
 """The public classes in order, each with the heading that begins with it."""
 INTRODUCTION = """# Options
 
-All options of a declaration, as their classes tell them: `make options` writes this page. What they are for is told by
-task, from [your first table](first-table.md) on. Names are imported `from lakehouse_assets`; in YAML an option is an
-attribute of the same name.
+Look up an option of a declaration: its type, its default and what it means. `make options` writes this page from the
+docstrings of the classes. To learn what the options are for, begin with [your first table](first-table.md). Import the
+names `from lakehouse_assets`; in YAML, an option is an attribute of the same name.
 """
 
 
