@@ -169,7 +169,7 @@ def test_a_pinned_version_that_is_gone_is_told_before_a_worker_starts(
     input_steps.MEANWHILE.append(lambda day: pytest.fail("a worker has started"))
     resumed = lake.run(table, "2024-01-01", tags=tags)
     text = failure_text(resumed)
-    assert all(word in text for word in ("demo.copy", says, "Nothing was staged", "Materialize the partitions anew"))
+    assert all(word in text for word in ("demo.copy", says, "Nothing was staged", "Materialize the partitions again"))
 
 
 def test_a_run_that_has_only_to_report_needs_its_inputs_no_more(lake: Lake, source: IcebergTable) -> None:

@@ -84,7 +84,7 @@ def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_no
     assert "changes could meet were added meanwhile" in failure_text(result)
     assert [row["n"] for row in lake.rows(of).to_pylist() if row["id"] == 1] == [1]
     told = [line for line in logged(lake, result).splitlines() if "staged again" in line or "waits until" in line]
-    assert ["waits until no other merge of the table lands" in line for line in told] == [
+    assert ["waiting until no other merge of the table is landing" in line for line in told] == [
         False,
         False,
         True,
@@ -257,7 +257,7 @@ def test_it_is_named_before_the_step_reads_anything(lake: Lake) -> None:
     text = failure_text(lake.run(table(Append(), checks={"wrong": "text rlike '('"})))
     assert "table demo.rows" in text
     assert "the check 'wrong' (text rlike '(') can't be evaluated: " in text
-    assert "after a change of the step or the declaration re-execute from failure" in text
+    assert "if you change the step or the declaration, re-execute from failure" in text
 
 
 def test_so_is_a_delete_when_that_no_columns_make_right(lake: Lake) -> None:

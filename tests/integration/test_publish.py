@@ -582,7 +582,7 @@ def test_a_staged_file_that_goes_before_a_later_attempt_is_refused(
 def test_a_fork_that_is_gone_is_refused(daily: Daily) -> None:
     receipt = daily.receipt("run", 0, DAYS, daily_rows(*DAYS))
     daily.table.io.delete(receipt.metadata_location)
-    with pytest.raises(PublishRefused, match=r"is gone.*anew"):
+    with pytest.raises(PublishRefused, match=r"is gone.*again"):
         read_all(daily.table.io.properties, [receipt])
 
 

@@ -68,7 +68,9 @@ def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(
     assert ELSEWHERE in text
     assert "demo.numbers" in text
     assert "lakehouse_take_over" in text
-    started = [n for n, log in enumerate(lake.instance.all_logs(run.run_id)) if "chunks of work" in log.user_message]
+    started = [
+        n for n, log in enumerate(lake.instance.all_logs(run.run_id)) if "partitions in 1 chunks" in log.user_message
+    ]
     assert at < started[0]
 
 

@@ -70,7 +70,7 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     rows = planned(settings, instance, numbers(columns=columns, sorted_by=[], **GREEN))
     assert rows == [
         ("demo.numbers", "column new", "string", "none", "adds it, in the commit of its rows"),
-        ("demo.numbers", "column old", "none", "string", "leaves it, and makes its rows fit"),
+        ("demo.numbers", "column old", "none", "string", "leaves it and adapts its new rows"),
         ("demo.numbers", "sorted by", "none", "n", "changes it, in the commit of its rows"),
     ]
     more = [column("day", "date", required=True), column("m", "long", was="n"), column("text", "string")]
@@ -113,9 +113,9 @@ def test_partitions_that_other_code_made_are_shown(settings: Settings, instance:
             "code of 2 of 3 partitions: 2024-01-01..2024-01-02 (2)",
             table.code_version,
             "aaa",
-            "makes its partitions anew, and no others",
+            "makes only its own partitions again",
         ),
-        ("demo.whole", "code", alone.code_version, "bbb", "makes its partitions anew, and no others"),
+        ("demo.whole", "code", alone.code_version, "bbb", "makes only its own partitions again"),
     ]
     assert len(planned(settings, instance, table, alone, names=("demo.whole",))) == 1
 
