@@ -312,7 +312,7 @@ def position_expired(lake: Lake) -> None:
             (expired, "has expired"),
             (created_again, "was created again"),
             (column_dropped_and_added_again, "columns text were dropped and added again"),
-            (position_expired, "none of main's snapshots says how far it was read"),
+            (position_expired, "no snapshot of main records how far it was read"),
         ],
         "What can not be told apart has many causes; they are refused by one function.",
         keep=2,

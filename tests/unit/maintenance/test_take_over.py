@@ -43,7 +43,7 @@ def lake(settings: Settings) -> Iterator[FaultyLake]:
 def warnings(lake: FaultyLake, run: dg.ExecuteInProcessResult) -> list[tuple[int, str]]:
     """The warnings of a run about owners, each with its place among the events."""
     logs = lake.instance.all_logs(run.run_id)
-    return [(n, log.user_message) for n, log in enumerate(logs) if "another catalog has it" in log.user_message]
+    return [(n, log.user_message) for n, log in enumerate(logs) if "belongs to another catalog" in log.user_message]
 
 
 def execute(lake: FaultyLake, job: dg.JobDefinition, config: dict[str, Any]) -> dg.ExecuteInProcessResult:

@@ -53,7 +53,7 @@ def test_a_table_that_the_catalog_has_lost_is_not_said_to_be_created(
     catalog.drop_table("demo.numbers")
     ((*_, said, next_run),) = planned(settings, instance, numbers())
     assert next_run == "fails"
-    assert "holds the metadata of one with rows" in said
+    assert "contains the metadata of a table with rows" in said
 
 
 def test_a_table_that_is_as_declared_has_no_row(settings: Settings, instance: dg.DagsterInstance) -> None:
@@ -79,7 +79,7 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     assert [row[1:] for row in rows] == [
         ("name of a column", "m", "n", "renames it, with its values, in the commit of its rows"),
         ("column m", "optional", "required", "makes it optional, in the commit of its rows"),
-        ("column old", "none", "string", "drops it (0 values go), in the commit of its rows"),
+        ("column old", "none", "string", "drops it (loses 0 values), in the commit of its rows"),
         ("sorted by", "none", "m", "changes it, in the commit of its rows"),
     ]
     values = {"day": [date(2024, 1, 1)], "n": [1], "text": ["one"], "old": ["x"]}
@@ -87,13 +87,13 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     target.append(pa.table(values, schema=target.schema().as_arrow()))
     before = load_lake(settings).load_table("demo.numbers").metadata_location
     (drop,) = [row for row in planned(settings, instance, numbers(columns=more, **synced)) if row[1] == "column old"]
-    assert drop[4].startswith("fails: 1 value would go: to drop it all the same, declare allow_drop=['old']")
+    assert drop[4].startswith("fails: dropping it loses 1 value: to drop it anyway, declare allow_drop=['old']")
     (drop,) = [
         row
         for row in planned(settings, instance, numbers(columns=more, allow_drop=["old"], **synced))
         if row[1] == "column old"
     ]
-    assert drop[4] == "drops it (1 value goes), in the commit of its rows"
+    assert drop[4] == "drops it (loses 1 value), in the commit of its rows"
     refused = planned(settings, instance, numbers(columns=columns))
     assert [row[4].partition(":")[0] for row in refused] == ["fails", "fails"]
     assert load_lake(settings).load_table("demo.numbers").metadata_location == before
