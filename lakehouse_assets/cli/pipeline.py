@@ -159,7 +159,7 @@ class Pipeline:
         materializable = self._graph.materializable_asset_keys
         known = {key.path[0] for key in materializable}
         if domain not in known:
-            raise LakehouseError(f"there is no domain {domain!r}; known are {', '.join(sorted(known))}")
+            raise LakehouseError(f"there is no domain {domain!r}; the domains are {', '.join(sorted(known))}")
         return {key for key in materializable if key.path[0] == domain}
 
 

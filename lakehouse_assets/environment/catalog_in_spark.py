@@ -123,10 +123,15 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
         try:
             inferred = infer_catalog_type(LAKE, dict(properties))
         except ValueError:  # its message quotes the URI, which may hold a password
-            return "", f"{variable('uri')} is of no known catalog type; known are http(s), postgresql and sqlite"
+            return "", (
+                f"{variable('uri')} is not of a known catalog type; expected one of http(s), postgresql and sqlite"
+            )
         kind = inferred.value if inferred else ""
     if kind and kind not in REWORDED:
-        return kind, f"{variable('type')} is {kind!r}, which has no Spark counterpart here; known are sql, rest, glue"
+        return (
+            kind,
+            f"{variable('type')} is {kind!r}, which has no Spark counterpart here; expected one of sql, rest, glue",
+        )
     if kind != "glue" and not uri:
         return kind, f"{variable('uri')} is missing: a catalog of type {kind or 'sql or rest'} has one"
     if kind == "rest" and not str(uri).lower().startswith(("http://", "https://")):
@@ -192,7 +197,7 @@ def _url_problems(uri: str) -> list[str]:
         return [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
     backend = url.get_backend_name()
     if backend not in ("postgresql", "sqlite"):
-        return [f"{variable('uri')} is on {backend}; known are postgresql and sqlite"]
+        return [f"{variable('uri')} is on {backend}; expected one of postgresql and sqlite"]
     if backend == "postgresql" and not url.host:  # commit/owner.py tells catalogs apart by it
         return [f"{variable('uri')} names no host; a name is needed for a server on this machine, too"]
     if "@" in (url.host or ""):

@@ -103,9 +103,9 @@ def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequenc
 def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[MaintenanceLevel]:
     text = ", ".join(level.name for level in known)
     if not names:
-        raise dg.Failure(f"no level was chosen; known are {text}", allow_retries=False)
+        raise dg.Failure(f"no level was chosen; expected one of {text}", allow_retries=False)
     if unknown := sorted(set(names) - {level.name for level in known}):
-        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {text}", allow_retries=False)
+        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; expected one of {text}", allow_retries=False)
     return [level for level in known if level.name in names]
 
 

@@ -288,6 +288,6 @@ def test_a_database_restored_elsewhere_is_another_one(lake: Lake, database: Conn
         cursor.execute("INSERT INTO state SELECT * FROM copied; DROP TABLE copied")
     result = lake.run(state_table())
     assert not result.success
-    assert "postgres:state is another one than was read" in failure_text(result)
+    assert "postgres:state is not the one that was read" in failure_text(result)
     assert lake.run(state_table(), tags={"lakehouse/read_all": "true"}).success
     assert seen(lake) == {1: "a"}

@@ -330,7 +330,7 @@ def test_a_database_restored_in_place_is_known_though_it_has_used_the_same_trans
     with connected() as database:
         upsert(database, (3, "after"))
         use_transactions(database, to.by_partition[0] + 10)
-        says = "does not know of it: it was set back to an earlier time"
+        says = "has no record of that: it was set back to an earlier time"
         with pytest.raises(PublishRefused, match=says):
             move(catalog, table)
         with pytest.raises(SourceLost, match=says):
@@ -367,7 +367,7 @@ def test_a_database_restored_elsewhere_is_set_right_by_the_sql(
             with pytest.raises(PublishRefused, match="it was restored from another server, or made again"):
                 move(catalog, table, tags)
         execute(restored, ddl_of(table))
-        with pytest.raises(PublishRefused, match="postgres:state is another one than was read"):
+        with pytest.raises(PublishRefused, match="postgres:state is not the one that was read"):
             move(catalog, table)
         move(catalog, table, READ_ALL)
         assert position(catalog, table).by_partition[0] < purged

@@ -89,7 +89,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
 def test_a_domain_is_run_without_the_others_and_an_unknown_one_is_refused(settings: Settings) -> None:
     unknown = _python(*RUN, "trade")
     assert (unknown.returncode, unknown.stdout) == (1, "")
-    assert unknown.stderr == "error: there is no domain 'trade'; known are demo, shop\n"
+    assert unknown.stderr == "error: there is no domain 'trade'; the domains are demo, shop\n"
     done = _python(*RUN, "shop")
     assert "[1/1] shop.orders  done in " in done.stdout
     assert "not run" not in done.stdout
@@ -191,7 +191,7 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; known are inline, local"),
+        ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; expected one of inline, local"),
         ({"LAKEHOUSE_HOME": "/proc/nowhere"}, "LAKEHOUSE_HOME=/proc/nowhere: /proc/nowhere can't be written"),
         ({"LAKEHOUSE_HOME": "/dev/null/home"}, "point LAKEHOUSE_HOME to a directory that you can write to"),
         ({"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""}, "JAVA_HOME=/nonexistent: there is no"),

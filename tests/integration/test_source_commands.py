@@ -72,7 +72,7 @@ def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings:
 @pytest.mark.long("A process for each; what the commands do is held by the other tests of this file.")
 def test_what_they_print_and_refuse(flights: Connection, settings: Settings) -> None:
     assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").stdout
-    assert "known are flight_state" in typed("source", "sql", "flights").stderr
+    assert "the declared sources are flight_state" in typed("source", "sql", "flights").stderr
     typed("source", "sql", "flight_state", "--apply")
     move(settings)
     for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read from")):

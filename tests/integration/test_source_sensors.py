@@ -318,10 +318,10 @@ def test_a_table_that_was_dropped_behind_a_purge_is_told(lake: Lake, catalog: Ca
     assert found
     found.source.purge(found.upto)
     catalog.drop_table(table.identifier)
-    with pytest.raises(SourceLost, match="and the table has nothing of it"):
+    with pytest.raises(SourceLost, match="but the table has none of its rows"):
         rows(catalog, table)
     metadata = made(catalog, table).metadata
-    with pytest.raises(PublishRefused, match="and the table has nothing of it"):
+    with pytest.raises(PublishRefused, match="but the table has none of its rows"):
         source_range(table, metadata, {})
     chosen = source_range(table, metadata, {"lakehouse/read_all": "true"})
     assert chosen

@@ -83,15 +83,15 @@ def test_every_dep_that_no_asset_has_is_a_problem_with_similar_names() -> None:
     table = numbers(deps=[dg.AssetKey(["nyc", "fligths"]), dg.AssetKey(["demo", "numbers"]), dg.AssetKey("planets")])
     first, second = declaration_problems([table], {table.key, dg.AssetKey(["nyc", "flights"])})
     lacks = "but this code location has no such asset"
-    assert first.startswith(f"""table 'demo.numbers': deps has AssetKey(["nyc", "fligths"]), {lacks}""")
+    assert first.startswith(f"""table 'demo.numbers': deps names AssetKey(["nyc", "fligths"]), {lacks}""")
     assert first.endswith('; similar ones: AssetKey(["nyc", "flights"])')
     every = 'AssetKey(["demo", "numbers"]), AssetKey(["nyc", "flights"])'
-    assert second.endswith(f'deps has AssetKey(["planets"]), {lacks}; all: {every}')
+    assert second.endswith(f'deps names AssetKey(["planets"]), {lacks}; all: {every}')
 
 
 def test_a_slash_in_a_dep_is_a_problem_with_the_key_that_was_meant() -> None:
     (problem,) = declaration_problems([numbers(deps=["nyc/flights"])], {dg.AssetKey(["nyc", "flights"])})
-    assert 'deps has AssetKey(["nyc/flights"])' in problem
+    assert 'deps names AssetKey(["nyc/flights"])' in problem
     assert problem.endswith('AssetKey(["nyc", "flights"])')
 
 
@@ -132,19 +132,19 @@ OTHER_SHOPS = dg.AssetDep(
             MONTHS,
             SHOPS,
             SALES,
-            '(StaticPartitionsDefinition) do not fit those of its dep AssetKey(["demo", "sales"]) (',
+            '(StaticPartitionsDefinition) do not match those of its dep AssetKey(["demo", "sales"]) (',
         ),
-        (SHOPS, MONTHS, SALES, "dg.LastPartitionMapping() where it reads the last"),
+        (SHOPS, MONTHS, SALES, "dg.LastPartitionMapping() if it reads the last"),
         (
             MONTHS,
             dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"),
             SALES,
-            "in Asia/Tokyo) do not fit",
+            "in Asia/Tokyo) do not match",
         ),
-        (SHOPS, None, SHOPS_TO_NONE, "dg.SpecificPartitionsPartitionMapping([…]) where it reads only these"),
-        (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) where"),
-        (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "don't match"),
-        (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not fit those of its dep"),
+        (SHOPS, None, SHOPS_TO_NONE, "dg.SpecificPartitionsPartitionMapping([…]) if it reads only these"),
+        (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) if"),
+        (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "do not match"),
+        (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not match those of its dep"),
     ],
 )
 def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would(

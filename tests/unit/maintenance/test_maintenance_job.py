@@ -249,11 +249,11 @@ def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
         ({"tables": ["demo.lost"]}, "unknown tables: demo.lost; declared are demo.numbers, demo.whole"),
         (
             {"levels": ["polish"]},
-            "unknown levels: polish; known are deletes, undersized, fragments, sort, manifests, expire, collect",
+            "unknown levels: polish; expected one of deletes, undersized, fragments, sort, manifests, expire, collect",
         ),
         (
             {"levels": []},
-            "no level was chosen; known are deletes, undersized, fragments, sort, manifests, expire, collect",
+            "no level was chosen; expected one of deletes, undersized, fragments, sort, manifests, expire, collect",
         ),
     ],
 )
