@@ -391,7 +391,7 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
         first = lake.run(table, *SPAN)
     assert not first.success
     text = failure_text(first)
-    full = f"are free on the file system of {small_warehouse}; make room there"
+    full = f"free on the file system of {small_warehouse}; free up space there"
     assert "demo.numbers" in text, text
     assert full in text, text
     assert "the same command begins a new run" in text, text

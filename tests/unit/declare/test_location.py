@@ -35,9 +35,9 @@ ON_ECS = {
 @pytest.mark.parametrize(
     ("size", "environment", "expected"),
     [
-        (Size(3, 8), {}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
-        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
-        (Size(vcpus=2), {}, "vCPUs and memory go together"),
+        (Size(3, 8), {}, "3 vCPUs; Fargate offers 0.25, 0.5, 1"),
+        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate offers 4 to 16 by 1"),
+        (Size(vcpus=2), {}, "vCPUs and memory must be set together"),
         (Size(vcpus=2), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, None),
         (Size(vcpus=4), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "4"}, "4 GiB with 4 vCPUs"),
         (Size(disk_gib=500), {}, "500 GiB of disk"),
@@ -208,4 +208,4 @@ def test_an_identifier_of_several_tables_is_a_problem() -> None:
 def test_an_error_lists_all_problems() -> None:
     assert str(DeclarationError("table 'a.b': wrong")) == "table 'a.b': wrong"
     both = DeclarationError("table 'a.b': wrong", "table 'c.d': wrong too")
-    assert str(both).splitlines() == ["the declarations can't work:", "table 'a.b': wrong", "table 'c.d': wrong too"]
+    assert str(both).splitlines() == ["the declarations are not valid:", "table 'a.b': wrong", "table 'c.d': wrong too"]
