@@ -56,4 +56,4 @@ def warm(table: str, where: str) -> None:
     from lakehouse_assets.extensions.sources.warm import WARM
 
     found = run_job(settings, WARM, {"table": table, "where": where}, "warm.log")
-    print(f"{found['rows'].value} rows of {table} are in its source again")
+    print(f"{found['rows'].value} rows of {table} were put back into its source")

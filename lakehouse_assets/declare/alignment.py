@@ -73,7 +73,7 @@ class TimeDimension:
             found = region.windows(self.partitions, keys)
         except (ValueError, OverflowError) as error:  # Dagster's, if it names a zone that the keys lack; the calendar's
             raise ValueError(
-                f"{quoted(keys)}: not all are partitions; a key is a time of the form {self.partitions.fmt}, and its "
+                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and its "
                 "window ends before the year 10000"
             ) from error
         _refuse_unknown(keys, found, str(self.partitions).rstrip("."))

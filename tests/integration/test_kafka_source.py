@@ -173,7 +173,7 @@ def test_nested_columns_are_moved_and_read_hot_alike(lake: Lake, topic: Topic) -
     both = hot_and_cold(table, catalog=catalog).polars().collect()
     assert both.sort("n").to_dicts() == rows
     topic.send_raw(b'{"N": 4}')
-    with pytest.raises(BadValue, match="field 'N' differs from the column 'n' in case only") as error:
+    with pytest.raises(BadValue, match="field 'N' differs from the column 'n' only in case") as error:
         hot_and_cold(table, catalog=catalog)
     assert "skip" not in str(error.value)
 

@@ -66,7 +66,7 @@ def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings:
         )
     move(settings)
     told = typed("warm", "live.flight_state", "--where", "flight_date = '2013-01-01'")
-    assert "1 rows of live.flight_state are in its source again" in told.stdout, told
+    assert "1 rows of live.flight_state were put back into its source" in told.stdout, told
 
 
 @pytest.mark.long("A process for each; what the commands do is held by the other tests of this file.")
