@@ -245,7 +245,7 @@ def test_a_table_that_is_no_input_is_refused_with_what_adds_it(
     say(lake, statement)
     text = failure_text(lake.run(copy("told"), "2024-01-01"))
     assert "lake.demo.other" in text
-    assert "none of this run's inputs" in text
+    assert "not one of this run's inputs" in text
     declared = lake.run(copy("told", reads=["demo.other"]), "2024-01-01")
     assert declared.success, failure_text(declared)
     assert found(lake) == {"2024-01-01": "[1]" if "snapshots" in statement else "[9]"}

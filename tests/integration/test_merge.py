@@ -100,7 +100,7 @@ def test_a_merge_that_others_never_leave_alone_ends_with_an_error_and_changes_no
             (
                 ["id"],
                 [row(1, 1), row(1, 2)],
-                "some keys have several changes that are equally late by at, such as id=1",
+                "some keys have several changes with the same at, such as id=1",
             ),
             (["id"], [row(1, 1), row(None, 2)], "1 changes have no key, such as id=None"),
             (["id", "day"], [row(1, 1), row(2) | {"day": None}], "1 changes have no key, such as id=2, day=None"),
