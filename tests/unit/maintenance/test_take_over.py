@@ -91,7 +91,9 @@ def test_nothing_is_collected_until_a_person_takes_the_table_over(lake: FaultyLa
 
 
 def test_only_a_table_that_is_there_can_be_taken_over(lake: FaultyLake) -> None:
-    assert "unknown table demo.other; declared are demo.numbers" in failure_text(take_over(lake, "demo.other"))
+    assert ("unknown table demo.other; the declared tables are demo.numbers") in failure_text(
+        take_over(lake, "demo.other")
+    )
     lake.table(tiny()).catalog.drop_table("demo.numbers")
     assert "not in the catalog" in failure_text(take_over(lake))
 

@@ -133,5 +133,5 @@ def test_what_was_declared_otherwise_is_not_called_code(settings: Settings, inst
 
 
 def test_an_unknown_table_is_refused(settings: Settings, instance: dg.DagsterInstance) -> None:
-    with pytest.raises(dg.Failure, match=r"unknown tables: demo\.nothing; declared are demo\.numbers"):
+    with pytest.raises(dg.Failure, match=r"unknown tables: demo\.nothing; the declared tables are demo\.numbers"):
         planned(settings, instance, numbers(), names=("demo.nothing",))

@@ -128,7 +128,7 @@ def test_keys_that_never_come_stall_nobody_and_are_told(monkeypatch: pytest.Monk
     assert not of.inbox.waiting()
     assert dead(of) == typos
     reasons = {m.attributes["reason"]["StringValue"] for m in of.sqs.queues["dead"].messages.values()}
-    assert all("is not there" in reason for reason in reasons)
+    assert all("does not exist" in reason for reason in reasons)
 
 
 def test_a_table_that_always_fails_leaves_room_for_the_messages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
