@@ -473,7 +473,7 @@ def test_a_table_bucket_and_a_trash_elsewhere_are_refused(weed: SeaweedFS, plain
     table = replace(plain, root="s3://63a8e430-6e0b-46f5--table-s3")
     with pytest.raises(StorageRefused, match="table bucket of S3 Tables, which does not allow listing"):
         table.trash()
-    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING be a prefix of the table's kind of storage"):
+    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING to a prefix on the table's kind of storage"):
         replace(plain, staging="/tmp/staging").trash()
 
 

@@ -214,8 +214,8 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
     if folder.is_within(place):
         raise StorageRefused(
             f"table {table}: the trash {folder.location!r} would be inside the table's own location "
-            f"{place.location!r}, where it would count as files that nobody needs: let LAKEHOUSE_STAGING be a prefix "
-            "outside of all tables"
+            f"{place.location!r}, where its files would count as unneeded: set LAKEHOUSE_STAGING to a prefix outside "
+            "all tables"
         )
     if place.bucket.endswith(TABLE_BUCKET):
         raise StorageRefused(
