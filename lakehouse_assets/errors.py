@@ -10,7 +10,7 @@ class DeclarationError(LakehouseError, ValueError):
 
     def __init__(self, *problems: str) -> None:
         """problems: sentences with their tables' names."""
-        super().__init__("\n".join(["the declarations can't work:", *problems] if len(problems) > 1 else problems))
+        super().__init__("\n".join(["the declarations are not valid:", *problems] if len(problems) > 1 else problems))
 
 
 class PublishRefused(LakehouseError):

@@ -56,10 +56,10 @@ def parse_type(text: str) -> IcebergType:
         case "struct", _:
             members = [_member(part) for part in parts]
             if len({member.name.lower() for member in members}) < len(members):
-                raise ValueError(f"{text!r} has two members of one name; for Spark, case makes no difference")
+                raise ValueError(f"{text!r} has two members of the same name; Spark ignores case")
             return StructType(*members)
     meant = _did_you_mean(text)
-    raise ValueError(f"{text!r} is none of list<type>, map<type, type>, struct<name: type, …>{meant}")
+    raise ValueError(f"{text!r} is not one of list<type>, map<type, type>, struct<name: type, …>{meant}")
 
 
 def type_text(type_: IcebergType) -> str:
@@ -78,11 +78,11 @@ def _primitive(text: str) -> IcebergType:
     try:
         type_ = NestedField(field_id=1, name="_", field_type=text, required=False).field_type
     except (ValueError, ValidationError) as error:
-        raise ValueError(f"{text!r} is no type{_did_you_mean(text)}") from error
+        raise ValueError(f"{text!r} is not a type{_did_you_mean(text)}") from error
     if isinstance(type_, DecimalType) and type_.scale > type_.precision:  # Spark has no such type
-        raise ValueError(f"{text!r} has more digits behind its point than digits")
+        raise ValueError(f"{text!r} has more digits after the decimal point than digits")
     if isinstance(type_, FixedType) and not len(type_):
-        raise ValueError(f"{text!r} has no bytes")
+        raise ValueError(f"{text!r} must have at least one byte")
     return type_
 
 

@@ -65,7 +65,7 @@ class Commands(click.Group):
         except Exception as error:
             settings = ctx.obj  # once a command uses them
             if settings and (full := full_disk(error, settings)):
-                message = f"{full}, then start again. Nothing half-written is visible, and what was staged is kept"
+                message = f"{full}, then start again. Nothing half-written is visible, and staged work is kept"
             elif settings and (refused := refused_database(error, settings.home)):
                 message = refused
             elif isinstance(error, EXPECTED):

@@ -94,7 +94,7 @@ def look_at(path: Path) -> Found:
             found = _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
             before = {column: name for name, column in found.options.get("rename", {}).items()}
             schema = schema_in(str(path))
-            times = "nanoseconds are read only if they are whole microseconds"
+            times = "nanoseconds can be read only if they are whole microseconds"
             return replace(
                 found,
                 remarks=[times] if any("[ns" in str(one.type) for one in schema) else [],
@@ -116,7 +116,7 @@ def lines_for_table(identifier: str, settings: Settings) -> str:
     try:
         columns = load_lake(settings).load_table(identifier).schema().fields
     except (NoSuchTableError, NoSuchNamespaceError, ValueError) as error:
-        raise LakehouseError(f"{identifier} is neither a file nor a table of the catalog lake") from error
+        raise LakehouseError(f"{identifier} is neither a file nor a table in the catalog lake") from error
     lines = []
     for one in columns:
         arguments = [_quoted(one.name), _quoted(type_text(one.field_type))]

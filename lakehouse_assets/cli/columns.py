@@ -26,6 +26,6 @@ def columns(source: str) -> None:
         print(look_at(Path(source)).text)
         return
     if "/" in source or source.count(".") != 1:
-        raise LakehouseError(f"there is no file {source}, and a table is named as namespace.table")
+        raise LakehouseError(f"there is no file {source}; name a table as namespace.table")
     enter_project()
     print(lines_for_table(source, in_use(read_settings(check=catalog_problems))))

@@ -126,7 +126,7 @@ def _of_machine(settings: Settings) -> Iterator[Probe]:
 
     def have_room() -> None:
         if (free := shutil.disk_usage(settings.home).free) < LEAST_FREE:
-            raise OSError(f"{size_text(free)} are free; make room, or point LAKEHOUSE_HOME to another disk")
+            raise OSError(f"only {size_text(free)} are free; make room, or point LAKEHOUSE_HOME to another disk")
 
     yield Probe(f"write below {settings.home}", "", partial(make_writable, settings.home, settings))
     yield Probe(f"{size_text(LEAST_FREE)} of free disk there", "", have_room)
@@ -180,7 +180,7 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
             emr = client("emr-serverless", attempts=2)
             needs = "the role needs emr-serverless:{} on it".format
             see = partial(emr.get_application, applicationId=application)
-            yield Probe(f"see EMR Serverless's application {application}", needs("GetApplication"), see)
+            yield Probe(f"see the EMR Serverless application {application}", needs("GetApplication"), see)
             jobs = partial(emr.list_job_runs, applicationId=application, maxResults=1)
             yield Probe(f"list the jobs of {application}", needs("ListJobRuns"), jobs)
         case EmrEks(virtual_cluster=cluster):
@@ -189,10 +189,10 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
             yield Probe(f"list the jobs of the virtual cluster {cluster}", needs_list, jobs)
         case Emr(by="id", cluster=cluster):
             see = partial(client("emr", attempts=2).describe_cluster, ClusterId=cluster)
-            yield Probe(f"see EMR's cluster {cluster}", "the role needs elasticmapreduce:DescribeCluster on it", see)
+            yield Probe(f"see the EMR cluster {cluster}", "the role needs elasticmapreduce:DescribeCluster on it", see)
         case Emr():
             find = partial(client("emr", attempts=2).list_clusters, ClusterStates=["RUNNING"])
-            yield Probe("find clusters of EMR", "the role needs elasticmapreduce:ListClusters", find)
+            yield Probe("find EMR clusters", "the role needs elasticmapreduce:ListClusters", find)
 
 
 def _of_ecs(settings: Ecs) -> Iterator[Probe]:

@@ -83,8 +83,8 @@ def make_writable(folder: Path, settings: Settings) -> None:
             pass
     except OSError as error:
         raise SettingsError(
-            f"LAKEHOUSE_HOME={settings.home}: {folder} can't be written ({error.strerror}); "
-            "point LAKEHOUSE_HOME to a directory you may write to"
+            f"LAKEHOUSE_HOME={settings.home}: {folder} can't be written ({error.strerror}); point LAKEHOUSE_HOME to a "
+            "directory that you can write to"
         ) from error
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--apply", is_flag=True, help="Do it as well.")
-@click.option("--force", is_flag=True, help="Also below the limits from which on it is worth it.")
-@click.option("--level", "levels", multiple=True, help="A kind of work, such as expire; repeatable.")
-@click.option("--allow-large", is_flag=True, help="Let the trash take over 20 % of a table's bytes.")
+@click.option("--apply", is_flag=True, help="Do the work, instead of only showing it.")
+@click.option("--force", is_flag=True, help="Also do work below the limits at which it is worth its cost.")
+@click.option("--level", "levels", multiple=True, help="Only this kind of work, such as expire; repeatable.")
+@click.option("--allow-large", is_flag=True, help="Allow moving more than 20 % of a table's bytes to the trash.")
 def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, force: bool, allow_large: bool) -> None:
     """Show which maintenance the tables need.
 
@@ -51,11 +51,14 @@ def full_pool(instance: dg.DagsterInstance) -> str:
 
     info = instance.event_log_storage.get_concurrency_info(POOL)
     if not info.slot_count:
-        return f"the pool {POOL} has no slots: give it one in the UI (Deployment, Concurrency)"
+        return f"the pool {POOL} has no slots; set its limit to at least 1 in the UI (Deployment, Concurrency)"
     holders = info.active_run_ids | info.assigned_run_ids
     if len(holders) < info.slot_count:  # a maintenance run has one op, and so one slot
         return ""
-    return f"the run {', '.join(sorted(holders))} maintains tables: wait for its end, or terminate it in the UI"
+    return (
+        f"the run {', '.join(sorted(holders))} is already maintaining tables; wait until it ends, or terminate it in "
+        "the UI"
+    )
 
 
 def _told(found: Mapping[str, dg.MetadataValue[Any]], config: Mapping[str, Any]) -> Iterator[str]:
@@ -65,9 +68,9 @@ def _told(found: Mapping[str, dg.MetadataValue[Any]], config: Mapping[str, Any])
     has_plan, measured = (bool(getattr(found.get(name), "records", ())) for name in (PLAN, MEASURED))
     if not has_plan:
         count = found[LOOKED_AT].value
-        looked_at = f"{count} table{'' if count == 1 else 's'} looked at" if count else "no table exists yet"
-        numbers = ". Of each number, the limit from which on there is:" if measured else ""
-        yield f"{looked_at}; nothing to mend{numbers}"
+        looked_at = f"{count} table{'' if count == 1 else 's'} checked" if count else "no table exists yet"
+        numbers = ". These are the limits at which maintenance would act:" if measured else ""
+        yield f"{looked_at}; nothing to do{numbers}"
     yield from tables_in(found)
     if has_plan and config["dry_run"]:
         yield f"nothing was changed; `{command('maintain --apply')}` does it"

@@ -60,7 +60,9 @@ class Selection:
                 raise LakehouseError(f"{self.name} has no partition {key!r}; it has {len(self.partitions)}, {known}")
         begin, end = self.partitions.index(first), self.partitions.index(last if is_range else first)
         if end < begin:
-            raise LakehouseError(f"{self.name}: the partition {first} comes after {last}; name the earlier one first")
+            raise LakehouseError(
+                f"{self.name}: the range begins with {first}, after its end {last}; name the earlier partition first"
+            )
         return replace(self, partitions=self.partitions[begin : end + 1])
 
 
@@ -70,7 +72,7 @@ class Pipeline:
     def __init__(self) -> None:
         locations = PyProjectFileTarget(FILE).create_origins()
         if len(locations) != 1:
-            raise LakehouseError(f"{FILE} names {len(locations)} code locations; this command works on one")
+            raise LakehouseError(f"{FILE} names {len(locations)} code locations; this command works with exactly one")
         (self._location,) = locations
         target = self._location.loadable_target_origin
         try:  # as the UI's code server loads it
@@ -110,7 +112,7 @@ class Pipeline:
         domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
         if len(domains) != 1:
             raise LakehouseError(
-                f"choose a domain by --domain, one of {', '.join(domains)}; arguments choose some of its tables"
+                f"choose a domain with --domain, one of {', '.join(domains)}; arguments choose some of its tables"
             )
         return domains[0]
 
@@ -157,7 +159,7 @@ class Pipeline:
         materializable = self._graph.materializable_asset_keys
         known = {key.path[0] for key in materializable}
         if domain not in known:
-            raise LakehouseError(f"there is no domain {domain!r}; known are {', '.join(sorted(known))}")
+            raise LakehouseError(f"there is no domain {domain!r}; the domains are {', '.join(sorted(known))}")
         return {key for key in materializable if key.path[0] == domain}
 
 

@@ -22,8 +22,8 @@ def plan(tables: tuple[str, ...]) -> int:
 
     found = run_job(settings, asset.PLAN, {"tables": [*tables]}, "plan.log")
     count = found[asset.LOOKED_AT].value
-    same = "1 table is on the lake as it is" if count == 1 else f"{count} tables are on the lake as they are"
-    print(*(tables_in(found) or [f"{same} declared"]), sep="\n\n")
+    same = "1 table matches its declaration" if count == 1 else f"{count} tables match their declarations"
+    print(*(tables_in(found) or [same]), sep="\n\n")
     if failing := found[asset.FAILING].value:
         print(f"error: the next run of {', '.join(failing)} would fail", file=sys.stderr)
     return 1 if failing else 0

@@ -15,7 +15,9 @@ def source() -> None:
 
 @source.command()
 @click.argument("table")
-@click.option("--apply", is_flag=True, help="Execute it, on the database of PGHOST and the like.")
+@click.option(
+    "--apply", is_flag=True, help="Execute the SQL on the database that PGHOST and the other PG* variables name."
+)
 def sql(table: str, *, apply: bool) -> None:
     """Print the SQL that a TABLE in PostgreSQL needs to be a source."""
     settings = ready()
@@ -33,7 +35,7 @@ def sql(table: str, *, apply: bool) -> None:
         known = [one for one in graph.get_all_asset_keys() if one.path[0] == "postgres"]
         if key not in known:
             names = ", ".join(sorted(one.path[-1] for one in known)) or "none"
-            raise LakehouseError(f"no table has the source PostgresTable({table!r}); known are {names}")
+            raise LakehouseError(f"no table has the source PostgresTable({table!r}); the declared sources are {names}")
         text = str(graph.get(key).metadata[SQL].value).removeprefix("```sql\n").removesuffix("```")
         if apply:
             with connected(f"postgres:{table}", READING) as cursor:
@@ -54,4 +56,4 @@ def warm(table: str, where: str) -> None:
     from lakehouse_assets.extensions.sources.warm import WARM
 
     found = run_job(settings, WARM, {"table": table, "where": where}, "warm.log")
-    print(f"{found['rows'].value} rows of {table} are in its source again")
+    print(f"{found['rows'].value} rows of {table} were put back into its source")

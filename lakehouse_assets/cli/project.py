@@ -40,7 +40,7 @@ def enter_project() -> None:
     if folder is None:
         raise LakehouseError(
             f"{here} and the folders above have no {FILE} with a table [tool.dg.project], which names a code location; "
-            "`lakehouse new shop` makes a project, in a folder shop"
+            "`lakehouse new shop` creates a project in the folder shop"
         )
     os.chdir(folder)
     if str(folder) not in sys.path:
@@ -103,14 +103,14 @@ def make_project(name: str, parent: Path) -> str:
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise LakehouseError(
-            f"{name!r} can't be a project's name: lower case, digits, - and _, a letter first, at most 40 of them, "
-            "and no word of Python"
+            f"{name!r} can't be a project's name. Use at most 40 lower-case letters, digits, - and _, begin with a "
+            "letter, and avoid Python's keywords"
         )
     package, folder = name.replace("-", "_"), parent / name
     if find_spec(package) is not None:
-        raise LakehouseError(f"{package} is the name of a Python package that is installed; choose another name")
+        raise LakehouseError(f"{package} is the name of an installed Python package; choose another name")
     if (outer := project_of(parent)) is not None:
-        raise LakehouseError(f"{outer} is a project already; a further domain there is a further Domain(…)")
+        raise LakehouseError(f"{outer} is already a project; to add a domain to it, add another Domain(…)")
     if folder.exists():
         raise LakehouseError(f"{folder} exists already")
     for path, text in FILES.items():

@@ -15,9 +15,9 @@ from lakehouse_assets.cli.home import ready
     "--to",
     required=True,
     metavar="SNAPSHOT|TIME|RELEASE",
-    help="A snapshot's id, a time in ISO 8601 (what was current then), or release:12.",
+    help="A snapshot's id, a time in ISO 8601 (for the snapshot that was current then), or release:12.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Roll back without asking.")
 def rollback(table: str, to: str, *, yes: bool) -> int:
     """Set a table back to one of its snapshots.
 
@@ -31,7 +31,7 @@ def rollback(table: str, to: str, *, yes: bool) -> int:
     found = run_job(settings, ROLLBACK, config, "rollback.log")
     head, target, told = (str(found[name].value) for name in (HEAD, TARGET, TOLD))
     if head == target:
-        print(f"{table} is at snapshot {target} already; partitions that Dagster shows otherwise: {told}")
+        print(f"{table} is already at snapshot {target}; partitions that Dagster shows differently: {told}")
     else:
         moves = f"{table}: main goes from snapshot {head} to {target}; partitions that change: {told}"
         print(*tables_in(found), moves, sep="\n\n")
@@ -46,6 +46,6 @@ def rollback(table: str, to: str, *, yes: bool) -> int:
 
 def _is_wanted() -> bool:
     if not sys.stdin.isatty():
-        print("error: there is no terminal to ask on: add --yes to roll back", file=sys.stderr)
+        print("error: can't ask for confirmation without a terminal; add --yes to roll back", file=sys.stderr)
         return False
     return click.confirm("Roll back?")

@@ -15,7 +15,7 @@ from lakehouse_assets.errors import LakehouseError
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--domain", help="Its name; not needed where there is only one.")
+@click.option("--domain", help="The domain's name; not needed if there is only one.")
 @click.option(
     "--partitions", metavar="KEY[...KEY]", help="Only this partition or range, such as 2026-01-01...2026-01-31."
 )
@@ -42,12 +42,12 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
         selections = [one for one in every if not tables or one.name in tables]
         if unknown := {*tables} - {one.name for one in selections}:
             known = ", ".join(sorted(one.name for one in every)) or "none"
-            text = f"{domain} has nothing to run of {', '.join(sorted(unknown))}: no such assets, or no partitions yet"
-            raise LakehouseError(f"{text}; there are {known}")
+            text = f"{domain} can't run {', '.join(sorted(unknown))}: no such assets, or they have no partitions yet"
+            raise LakehouseError(f"{text}; it can run {known}")
         if partitions is not None:
             selections = [one.within(partitions) for one in selections]
         if elsewhere := pipeline.other_domains_upstream(domain):
-            print(f"not run, because other domains have them: {', '.join(elsewhere)}", file=terminal)
+            print(f"not run, because they belong to other domains: {', '.join(elsewhere)}", file=terminal)
         began = time.time()
         done: list[tuple[str, int | None, float]] = []
         charts: list[str] = []
@@ -63,10 +63,10 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
                 left = len(selections) - number
                 failed = (
                     f"\n{selection.name} failed: {failure_reason(result)}",
-                    *([f"not run: the {left} after it"] if left else []),
-                    f"`{command('run')}` begins anew; the UI's Re-execute from failure keeps what was staged",
-                    f"the run in the UI: {_ui(settings)}/runs/{result.run_id}",
-                    f"everything it logged: {settings.home / 'run.log'}",
+                    *([f"not run: the remaining {left}"] if left else []),
+                    f"`{command('run')}` starts over; Re-execute from failure in the UI keeps what was staged",
+                    f"this run in the UI: {_ui(settings)}/runs/{result.run_id}",
+                    f"its full log: {settings.home / 'run.log'}",
                 )
                 print(*failed, sep="\n", file=terminal)
                 return 1
@@ -76,7 +76,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
             f"\n{summary(settings, done, began, terminal)}\n",
             f"all done in {duration(sum(seconds for _, _, seconds in done))}",
             *(f"chart: {chart}" for chart in charts),
-            f"the UI, with every run: {_ui(settings)}",
+            f"all runs in the UI: {_ui(settings)}",
             health_line(settings, [name for name, _, _ in done if "." in name]),
         )
         print(*succeeded, sep="\n", file=terminal)

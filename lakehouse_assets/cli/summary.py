@@ -56,4 +56,4 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
     files, size = (sum(health.total(number) for health in found) for number in ("files", "size"))
     held = f"{len(found)} tables, {files:,} data files, {size_text(size)}"
     care = "; ".join(f"{name} needs {', '.join(dict.fromkeys(of))}" for name, of in actions.items() if of)
-    return f"health of the lake: {held}; {care or 'nothing to mend'}"
+    return f"health of the lake: {held}; {care or 'nothing to do'}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("asset")
 @click.argument("partition", required=False)
-@click.option("--at", help="A time in ISO 8601, UTC where it names no zone: what was there then.")
+@click.option("--at", help="Show what was current at this time, in ISO 8601 (UTC if it names no zone).")
 def trace(asset: str, partition: str | None, at: str | None) -> int:
     """Show what a partition was made from, version by version.
 
@@ -45,7 +45,7 @@ def trace(asset: str, partition: str | None, at: str | None) -> int:
         graph = Pipeline().graph
         if key not in graph.get_all_asset_keys():
             known = (".".join(one.path) for one in graph.materializable_asset_keys)
-            raise LakehouseError(f"there is no asset {asset}; known are {', '.join(sorted(known))}")
+            raise LakehouseError(f"there is no asset {asset}; the known assets are {', '.join(sorted(known))}")
         definition = graph.get(key).partitions_def
         keys = definition.get_partition_keys(dynamic_partitions_store=instance) if definition else ()
         if partition is not None and partition not in keys:
@@ -67,7 +67,7 @@ def _metadata(settings: Settings, problems: list[str]) -> Metadata:
         try:
             return None if problems else lake()(key)
         except Exception as error:  # each catalog has its own
-            problems.append(f"The catalog can't be asked what was rolled back, so this is Dagster's log alone: {error}")
+            problems.append(f"The catalog can't be read, so this shows only Dagster's log and no rollbacks: {error}")
             return None
 
     return found
@@ -79,4 +79,4 @@ def _time(at: str | None) -> datetime | None:
     try:
         return parse_time(at) if at else None
     except (ValueError, OverflowError) as error:
-        raise LakehouseError(f"--at {at} is no time such as 2026-01-31T08:00: {error}") from None
+        raise LakehouseError(f"--at {at} is not a time such as 2026-01-31T08:00: {error}") from None

@@ -39,7 +39,9 @@ def check_port(port: int) -> None:
             reason = getattr(error, "strerror", None) or error
             pid = listener(port) if isinstance(error, OSError) else None
             by = f" by process {pid}: {_command(pid)}" if pid else ""
-            raise SetupError(f"port {port} of {HOST} can't be used ({reason}{by}); choose another by --port") from error
+            raise SetupError(
+                f"port {port} of {HOST} can't be used ({reason}{by}); choose another one with --port"
+            ) from error
 
 
 def listener(port: int) -> int | None:
@@ -64,7 +66,7 @@ def _command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
     except OSError:
-        return "it has just ended"
+        return "it has just exited"
 
 
 REAP_SECONDS = 5.0
@@ -114,10 +116,10 @@ def _lock(settings: Settings) -> IO[str]:
     except BlockingIOError:
         lock.seek(0)
         where = lock.read().strip() or "it is starting"
-        raise SetupError(f"LAKEHOUSE_HOME={settings.home} has its UI open already: {where}") from None
+        raise SetupError(f"LAKEHOUSE_HOME={settings.home} already has a UI running: {where}") from None
     if daemons := daemon_locks(settings.home / "dagster").living():
         raise SetupError(
-            f"a Dagster daemon works on LAKEHOUSE_HOME={settings.home} already: {', '.join(daemons)}; end it"
+            f"a Dagster daemon is already running on LAKEHOUSE_HOME={settings.home}: {', '.join(daemons)}; stop it"
         )
     return lock
 
@@ -127,13 +129,13 @@ def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
     answered, next_reap = False, 0.0
     while keeper.poll() is None:
         if not answered and (answered := _answers(port, keeper.pid)):
-            print(f"Dagster UI: http://{HOST}:{port}; Ctrl-C ends it", flush=True)
+            print(f"Dagster UI: http://{HOST}:{port}; press Ctrl-C to stop", flush=True)
         if time.monotonic() >= next_reap:
             _reap(reap)
             next_reap = time.monotonic() + REAP_SECONDS
         with suppress(subprocess.TimeoutExpired):
             keeper.wait(REAP_SECONDS if answered else ASK_SECONDS)
-    print("error: the UI or its daemon ended by itself; its last messages are above", file=sys.stderr)
+    print("error: the UI or its daemon exited unexpectedly; its last messages are above", file=sys.stderr)
     return keeper.returncode or 1  # `dagster dev` exits with 0 if one of its services was killed
 
 

@@ -101,10 +101,11 @@ def own_commits(
     return [
         AuditFinding(
             LAKE,
-            f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to it, workers may "
-            f"only read it. What it wrote is visible to everyone. Have {table.step} return rows instead; roll the "
-            f"table back to the snapshot before it ({s.parent_snapshot_id or 'none'}), unless it should stay or others "
-            "have committed since; then materialize anew, not from failure",
+            f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to the table, which "
+            f"workers may only read. Everyone can see what it wrote. Change {table.step} to return rows instead. "
+            "Unless you want to keep the snapshot, or others have committed since, roll the table back to the one "
+            f"before it ({s.parent_snapshot_id or 'none'}). Then materialize again in a new run, not by re-executing "
+            "from failure",
             {"snapshot": str(s.snapshot_id), "parent": str(s.parent_snapshot_id or "")},
         )
         for s in found
@@ -126,10 +127,10 @@ def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -
         if rows:
             yield AuditFinding(
                 Rule.PARTITIONS,
-                f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} "
-                f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
-                f"rows in {len(rows)} others ({_examples(rows)}). Filter the step's rows by its window; where a "
-                "merge copied files of an older partition spec, rewrite these under the table's spec, or declare "
+                f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned {rows.total()} rows "
+                f"outside its partitions. Expected rows only in {_listed(chunk.receipt.keys)}, found rows in "
+                f"{len(rows)} others ({_examples(rows)}). Filter the step's rows by its window; if a merge copied "
+                "files of an older partition spec, rewrite them under the table's spec, or declare "
                 "Merge(rewrites=Rewrites.MERGE_ON_READ)",
                 {"chunk": chunk.receipt.chunk, "rows": rows.total(), "partitions": dict(rows.most_common(EXAMPLES))},
                 bad=_alone(chunk),
@@ -151,7 +152,7 @@ def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Au
             yield AuditFinding(
                 Rule.PARTITIONS,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk}: {table.step} returned changes that delete "
-                f"rows outside the partitions it was asked for. Expected only {_listed(chunk.receipt.keys)}; found "
+                f"rows outside its partitions. Expected deletes only in {_listed(chunk.receipt.keys)}, found "
                 f"{len(outside)} others ({', '.join(outside[:EXAMPLES])}). Filter the step's rows by its window",
                 {"chunk": chunk.receipt.chunk, "partitions": outside[:EXAMPLES]},
                 bad=_alone(chunk),
@@ -176,8 +177,8 @@ def _nulls(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding
             yield AuditFinding(
                 Rule.REQUIRED,
                 f"table {table.identifier}: the required column {column.name} is null in {nulls.total()} rows of "
-                f"{len(nulls)} partitions ({_examples(nulls)}), expected in none. Fill it in the step (and, for a "
-                "merge, in the rows that are there, which it may copy), or declare it optional",
+                f"{len(nulls)} partitions ({_examples(nulls)}); expected no nulls. Fill it in the step (and, for a "
+                "merge, in the existing rows, which it may copy), or declare it optional",
                 {"column": column.name, "rows": nulls.total(), "partitions": dict(nulls.most_common(EXAMPLES))},
             )
 
@@ -190,10 +191,10 @@ def _malformed(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFin
                 yield AuditFinding(
                     TEXT,
                     f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
-                    f"{len(found)} values of {column.name} are no UTF-8, such as {examples[0]}, and bounds of its "
-                    "files are made of them: filters and merges would miss rows of other values. Decode them in the "
-                    "step by the encoding that they are in (pyspark.sql.functions.decode), or keep no bounds of the "
-                    f"column: Tuning(metrics={{{column.name!r}: 'none'}})",
+                    f"{len(found)} values of {column.name} are not UTF-8, such as {examples[0]}. They would become "
+                    "bounds of its files, and filters and merges would miss rows with other values. Decode them in "
+                    "the step from their encoding (pyspark.sql.functions.decode), or keep no bounds for the column: "
+                    f"Tuning(metrics={{{column.name!r}: 'none'}})",
                     {"chunk": chunk.receipt.chunk, "column": column.name, "examples": examples},
                     bad=_alone(chunk),
                 )
@@ -205,7 +206,7 @@ def _duplicates(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFi
             yield AuditFinding(
                 Rule.UNIQUE,
                 f"table {table.identifier}, chunk {chunk.receipt.chunk} ({_listed(chunk.receipt.keys)}): "
-                f"{', '.join(table.unique)} should be unique within a partition, it is not: {'; '.join(found)}",
+                f"{', '.join(table.unique)} must be unique within a partition, found duplicates: {'; '.join(found)}",
                 {"chunk": chunk.receipt.chunk, "columns": list(table.unique), "examples": list(found)},
                 bad=_alone(chunk),
             )
@@ -218,8 +219,8 @@ def _empty(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> Itera
     if empty := [key for key, (rows, _, _) in stats.items() if not rows]:
         yield AuditFinding(
             Rule.EMPTY,
-            f"table {table.identifier}: {len(empty)} of {len(stats)} partitions came out without rows "
-            f"({_listed(empty)}), expected rows in each. If that is fine, declare allow_empty=True",
+            f"table {table.identifier}: {len(empty)} of {len(stats)} partitions have no rows ({_listed(empty)}); "
+            "expected rows in each. If empty partitions are fine, declare allow_empty=True",
             {"partitions": empty[:EXAMPLES], "count": len(empty)},
             bad=tuple(empty),
         )
@@ -234,8 +235,8 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
     if updated + deleted > bound * rows:
         yield AuditFinding(
             Rule.CHANGED,
-            f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows, at most "
-            f"{bound:.3%} are declared. If that is right, raise at_most_changed for this run",
+            f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows; the "
+            f"declaration allows at most {bound:.3%}. If these changes are right, raise at_most_changed for this run",
             {"updated": updated, "deleted": deleted, "rows": rows},
         )
 

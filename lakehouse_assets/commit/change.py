@@ -123,8 +123,8 @@ def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]
     yield from changed_since(table.metadata, staged)
     if missing:
         yield (
-            f"{len(missing)} of {len(distinct_files(staged))} staged files are gone, such as {min(missing)}, maybe "
-            "removed as orphans"
+            f"{len(missing)} of {len(distinct_files(staged))} staged files are gone, such as {min(missing)}; they may "
+            "have been removed as orphans"
         )
     for chunk in staged:
         if table.metadata.current_schema_id != chunk.metadata.current_schema_id:
@@ -136,10 +136,13 @@ def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator
     for chunk in staged:
         then = chunk.metadata
         if now.table_uuid != then.table_uuid:
-            yield f"it was dropped and created again since: UUID {then.table_uuid}, now {now.table_uuid}"
+            yield f"it was dropped and created again since: its UUID was {then.table_uuid} and is now {now.table_uuid}"
         if now.default_spec_id != then.default_spec_id:
             before, after = (f"{spec_text(m.spec(), m.schema())} (spec {m.default_spec_id})" for m in (then, now))
-            yield f"it was partitioned by {before} when chunk {chunk.receipt.chunk} was staged, now it is by {after}"
+            yield (
+                f"it was partitioned by {before} when chunk {chunk.receipt.chunk} "
+                f"was staged, and is now partitioned by {after}"
+            )
         types = {f.field_id: f.field_type for f in now.schema().fields}
         if changed := [f for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
             yield f"these columns were dropped or changed since: {', '.join(map(str, changed))}"
@@ -152,16 +155,19 @@ def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
     """The audit used the schema with which the run began."""
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
-        yield f"columns that are required now hold nulls in what chunk {chunk.receipt.chunk} staged before ({held})"
+        yield (
+            f"columns that have become required contain nulls in what chunk {chunk.receipt.chunk} staged before "
+            f"({held})"
+        )
 
 
 class Publishable(ABC):
     """A change that publish() commits: each attempt calls needed() and plan()."""
 
     operation: Operation
-    consequence = "Nothing was changed; the next run begins anew"
+    consequence = "Nothing was changed; the next run starts over"
     """Ends the message of a refusal."""
-    after_contention = "The table is as it was; the next run begins anew"
+    after_contention = "The table is unchanged; the next run starts over"
     """Ends the message if the attempts run out."""
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
@@ -187,9 +193,9 @@ class RunChange(Publishable):
     """The change of a run."""
 
     staged: Sequence[StagedChunk]
-    consequence = "Nothing was published; materialize the partitions anew"
+    consequence = "Nothing was published; materialize the partitions again in a new run"
     after_contention = (
-        "What was staged is kept: re-execute the run from failure, it finds out and publishes what is not published"
+        "What was staged is kept: re-execute the run from failure; it checks what is published and publishes the rest"
     )
 
     @cached_property
@@ -294,11 +300,11 @@ class FilesInRegion:
         old = self._specs[example.spec_id]
         path = partition_paths(self.table.metadata)((example.spec_id, example.partition))
         raise PublishRefused(
-            f"table {'.'.join(self.table.name())}: {len(self.overlapping)} files written under an older partition spec "
-            f"lie only partly inside the partitions {keys_text(self.region.keys)}, such as those of {path}, by "
+            f"table {'.'.join(self.table.name())}: {len(self.overlapping)} files of an older partition spec are only "
+            f"partly inside the partitions {keys_text(self.region.keys)}, such as those of {path}, partitioned by "
             f"{spec_text(old, schema)}. Replacing them would lose the rows of other partitions. The table is now "
             f"partitioned by {spec_text(self.table.spec(), schema)}. Rewrite the old files under the current spec "
-            "(rewrite_data_files), or materialize every partition they hold in one run"
+            "(rewrite_data_files), or materialize all partitions that they contain in one run"
         )
 
 
@@ -344,7 +350,7 @@ class RowChanges(RunChange):
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
         if self.only_inserts and base_id and is_rolled_back(table.metadata, base_id):
-            yield f"the rows that its own were compared with, of snapshot {base_id}, were rolled back meanwhile"
+            yield f"its rows were compared with those of snapshot {base_id}, which was rolled back meanwhile"
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None
         then = base.manifests(chunk.io) if base else []
         now = live_manifests(table)
@@ -363,9 +369,9 @@ class RowChanges(RunChange):
             if keeps_rows_since(table.metadata, base_id):
                 gone = set()
         if gone:
-            yield f"{len(gone)} files that its changes could meet were replaced meanwhile, such as {min(gone)[0]}"
+            yield f"{len(gone)} files that may contain the same rows were replaced meanwhile, such as {min(gone)[0]}"
         if new:
-            yield f"{len(new)} files that its changes could meet were added meanwhile, such as {min(new)[0]}"
+            yield f"{len(new)} files that may contain the same rows were added meanwhile, such as {min(new)[0]}"
 
     def _within(self, table: Table, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:
         read = self.entries.read(table.io, [m for m in manifests if within.may_be_in(m)])
@@ -383,5 +389,5 @@ class RowChanges(RunChange):
             (entries,) = self.entries.read(table.io, [manifest])
             plan.split(manifest, entries, lambda entry: left.pop(entry.data_file.file_path, None) is not None)
         if left:
-            raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not on the table")
+            raise self.refused(".".join(table.name()), f"{len(left)} files that it replaces are not in the table")
         return plan

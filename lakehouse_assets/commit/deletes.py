@@ -184,7 +184,7 @@ def live_rows(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> LiveRo
     try:
         return _count_live(metadata, snapshot, io)
     except Exception as error:  # libraries raise errors of all kinds for files that are torn or foreign
-        logger.warning("the rows of snapshot %s can't be counted: %r", snapshot.snapshot_id, error)
+        logger.warning("can't count the rows of snapshot %s: %r", snapshot.snapshot_id, error)
     total = snapshot.summary["total-records"] if snapshot.summary else None
     return LiveRows(int(total), is_exact=False) if total and total.isdecimal() else None
 

@@ -82,9 +82,11 @@ def decided(table: Table, found: IcebergTable) -> list[PolicyVerdict]:
 def _with_values(table: Table, verdict: PolicyVerdict, values: Values) -> PolicyVerdict:
     name = verdict.change.name
     if not values.count or name in table.allow_drop:
-        return replace(verdict, lost=f"{values} {'goes' if values.count == 1 else 'go'}")
-    renames = "" if verdict.change.is_nested else f", or if it has another name now, that one with was={name!r}"
-    reason = f"{values} would go: to drop it all the same, declare allow_drop=[{name!r}]; else declare it{renames}"
+        return replace(verdict, lost=f"loses {values}")
+    renames = "" if verdict.change.is_nested else f", or if it was renamed, declare the new name with was={name!r}"
+    reason = (
+        f"dropping it loses {values}: to drop it anyway, declare allow_drop=[{name!r}]; otherwise declare it{renames}"
+    )
     return replace(verdict, action=PolicyAction.REFUSE, reason=reason)
 
 
@@ -171,7 +173,7 @@ class Evolution(CommitPart):
             if shape_text(transaction.table_metadata) == shape_text(self.target.metadata):
                 return
         raise StageAgain(
-            f"table {table.identifier}: somebody else changed its columns, partitions or sort order since this run "
+            f"table {table.identifier}: another writer changed its columns, partitions or sort order after this run "
             f"began ({'; '.join(map(str, self.applied))})"
         )
 
@@ -188,7 +190,8 @@ class Evolution(CommitPart):
         if new := sorted(dropped - {*columns}):
             raise PublishRefused(
                 f"table {self.table.identifier}: {', '.join(new)} is not declared, and may have been added while this "
-                "run was at work. Nothing was published or dropped; to drop it, materialize the partitions anew"
+                "run was working. Nothing was published or dropped; to drop it, materialize the partitions again in a "
+                "new run"
             )
 
 

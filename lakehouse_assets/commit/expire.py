@@ -52,9 +52,9 @@ class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
 def _(update: ExpireSnapshotsUpdate, base_metadata: TableMetadata, context: Any) -> TableMetadata:
     gone = set(update.snapshot_ids)
     if held := [name for name, ref in base_metadata.refs.items() if ref.snapshot_id in gone]:
-        raise CommitFailedException(f"Snapshots to be expired are referenced by now: {', '.join(held)}")
+        raise CommitFailedException(f"Snapshots to expire are now referenced: {', '.join(held)}")
     if missing := gone - {s.snapshot_id for s in base_metadata.snapshots}:
-        raise CommitFailedException(f"Snapshots to be expired are gone by now: {len(missing)}")
+        raise CommitFailedException(f"Snapshots to expire are already gone: {len(missing)}")
     context.add_update(update)
     return without_snapshots(base_metadata, gone)
 
@@ -158,7 +158,7 @@ def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, Ta
         try:
             metadata = FromInputFile.table_metadata(planned.io.new_input(location))
         except Exception as error:  # torn files raise errors of all kinds; the expiry has landed whatever they are
-            logger.warning("%s: whether a tag was lost with its snapshot is not known: %r", planned.name(), error)
+            logger.warning("%s: can't find out whether a tag was lost with its snapshot: %r", planned.name(), error)
             break
         if not expiry.is_done(metadata):
             return location, metadata
@@ -171,8 +171,8 @@ def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, afte
     at_expired = {name for name, ref in before.refs.items() if ref.snapshot_id in gone}
     if lost := sorted(at_expired - set(expiry.refs) - after.refs.keys()):
         yield (
-            f"table {table}: {', '.join(lost)} was set to a snapshot while it expired, and the catalog removed both. "
-            f"The files are there until the grace ends, and {base} is the metadata from before: take them from there"
+            f"table {table}: {', '.join(lost)} was set to a snapshot while that snapshot expired, and the catalog "
+            f"removed both. The files are kept until the grace ends; restore them from the earlier metadata {base}"
         )
 
 
@@ -237,8 +237,8 @@ class _Expiration:
             return with_retries(lambda: self.catalog.load_table(self.identifier))
         except NoSuchTableError as error:
             raise MaintenanceRefused(
-                f"table {self.identifier}: expected in the catalog to expire its snapshots, but it is not there. If it "
-                "was dropped on purpose, nothing is left to do"
+                f"table {self.identifier}: its snapshots can't be expired, because it is not in the catalog. If it was "
+                "dropped on purpose, there is nothing left to do"
             ) from error
 
     def _expired(self, planned: Table, expiry: Expiry, after: TableMetadata) -> Expired:
@@ -249,8 +249,8 @@ class _Expiration:
     def _contended(self, problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - self.started
         return MaintenanceContended(
-            f"table {self.identifier}: expiring snapshots was {problem}, tried for {seconds:.0f} s, the last error was "
-            f"{failure!r}. No rows and no files are concerned; the next maintenance finds out what is left to expire"
+            f"table {self.identifier}: expiring snapshots was {problem}, tried for {seconds:.0f} s; the last error was "
+            f"{failure!r}. No rows or files are affected; the next maintenance finds out what is left to expire"
         )
 
 
@@ -268,7 +268,7 @@ class Why(StrEnum):
     NEWEST = "among the newest of a branch"
     YOUNG = "younger than the age, or a descendant of one that is"
     UNREAD = "not read yet by a reader"
-    POSITION = "says how far the table has read its inputs, or leads to the one that does"
+    POSITION = "records how far the table has read its inputs, or leads to the one that does"
     PINNED = "read by a run that is alive or may be resumed"
 
 
@@ -306,8 +306,8 @@ def _number(table: str, metadata: TableMetadata, name: str) -> int | None:
         return None if value is None else int(value)
     except ValueError:
         raise MaintenanceRefused(
-            f"table {table}: property {name} is {value!r}, expected an integer. Set it anew, or unset it to have the "
-            "policy's own. No snapshot was expired"
+            f"table {table}: property {name} is {value!r}, expected an integer. Correct it, or unset it to use the "
+            "policy's own value. No snapshot was expired"
         ) from None
 
 
@@ -447,11 +447,11 @@ def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> set[int]:
 def _refuse(table: str, metadata: TableMetadata) -> None:
     if metadata.format_version != 2:
         raise MaintenanceRefused(
-            f"table {table}: its format version is {metadata.format_version}, expected 2, the version whose metadata "
-            "PyIceberg 0.12 writes in full. Expire its snapshots by Spark"
+            f"table {table}: its format version is {metadata.format_version}, expected 2, the only version whose "
+            "metadata PyIceberg 0.12 writes in full. Expire its snapshots with Spark"
         )
     if not property_as_bool(metadata.properties, GC_ENABLED, True):
         raise MaintenanceRefused(
-            f"table {table}: {GC_ENABLED} is false, so other tables may use its files, and its snapshots stay. Set it "
-            "to true where that is no longer so"
+            f"table {table}: {GC_ENABLED} is false, so other tables may use its files, and no snapshot was expired. "
+            "Set it to true once no other table uses them"
         )

@@ -126,8 +126,8 @@ def refuse_other_versions(table: Table) -> None:
     if table.metadata.format_version != FORMAT_VERSION:
         raise PublishRefused(
             f"table {'.'.join(table.name())}: its format version is {table.metadata.format_version}, expected 2, the "
-            "version whose manifests PyIceberg 0.12 writes. Set its property format-version to 2 if it is 1 (ALTER "
-            "TABLE in any engine), else create the table again"
+            "only version whose manifests PyIceberg 0.12 writes. If it is 1, set its property format-version to 2 "
+            "(ALTER TABLE in any engine); otherwise create the table again"
         )
 
 

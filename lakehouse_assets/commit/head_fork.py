@@ -133,7 +133,7 @@ class _Fork:
         before, after = _live(io, then), _live(io, now)
         removed = [e for e in before.values() if e.data_file.content is DataFileContent.DATA]
         if left := [e for e in removed if e.data_file.file_path in after]:
-            raise _refused(receipt, f"still has {len(left)} of {len(removed)} files that were to be rewritten")
+            raise _refused(receipt, f"still has {len(left)} of the {len(removed)} files to rewrite")
         new = [entry.data_file for path, entry in after.items() if path not in before]
         if odd := [file.file_path for file in new if file.content is not DataFileContent.DATA]:
             raise _refused(receipt, f"has a new delete file, {odd[0]}, expected data files only")
@@ -186,5 +186,5 @@ def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:
     return PublishRefused(
         f"table {receipt.table}, chunk {receipt.chunk} of the rewrite: the fork {receipt.metadata_location} {problem}. "
-        "Nothing of it was landed; the next maintenance begins anew"
+        "Nothing landed; the next maintenance starts over"
     )

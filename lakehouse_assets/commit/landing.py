@@ -148,18 +148,20 @@ def by_files(unit: RewriteUnit, head: CurrentFiles, missing: Collection[str]) ->
         return Dropped(LandingRule.MISSING, f"{len(gone)} of its files are not in storage, such as {gone[0]}")
     if there := [file.file_path for file in unit.added if file.file_path in head.data]:
         return Dropped(
-            LandingRule.LANDED, f"{len(there)} of the files it adds are on the table already, such as {there[0]}"
+            LandingRule.LANDED, f"{len(there)} of the files it adds are already in the table, such as {there[0]}"
         )
     if changed := [entry for entry in unit.removed if not _is_live(entry, head)]:
         return Dropped(
             LandingRule.CHANGED, f"{len(changed)} of the files it replaces were replaced or removed meanwhile"
         )
     if restored := [path for path in map(_path, unit.deletes) if path not in head.deletes]:
-        return Dropped(LandingRule.RESTORED, f"{len(restored)} delete files that it applied are no longer on the table")
+        return Dropped(LandingRule.RESTORED, f"{len(restored)} delete files that it applied are no longer in the table")
     if deleting := next(_new_deletes(unit, head), None):
         return Dropped(LandingRule.DELETED, f"rows of files it replaces were deleted meanwhile, by {deleting}")
     if reaching := next(_deletes_elsewhere(unit, head), None):
-        return Dropped(LandingRule.DELETED, f"it moves rows to where others were deleted meanwhile, by {reaching}")
+        return Dropped(
+            LandingRule.DELETED, f"it moves rows to a partition in which rows were deleted meanwhile, by {reaching}"
+        )
     return None
 
 
@@ -167,29 +169,35 @@ def _unproved(unit: RewriteUnit) -> Iterator[str]:
     if not unit.proof.holds:
         yield f"the rewrite changed rows: {unit.proof}"
     if (written := sum(file.record_count for file in unit.added)) != unit.proof.after.rows:
-        yield f"the files it adds have {written} rows by their metadata, {unit.proof.after.rows} were read back"
+        yield (
+            f"the files it adds have {written} rows according to their metadata, "
+            f"but {unit.proof.after.rows} were read back"
+        )
     replaced = sum(entry.data_file.record_count for entry in unit.removed)
     if replaced != unit.proof.before.rows and not unit.deletes:
-        yield f"the files it replaces have {replaced} rows by their metadata, {unit.proof.before.rows} were read"
+        yield (
+            f"the files it replaces have {replaced} rows according to their metadata, but "
+            f"{unit.proof.before.rows} were read"
+        )
 
 
 def _evolved(unit: RewriteUnit, now: TableMetadata) -> Iterator[str]:
     then = unit.base.metadata
     if now.table_uuid != then.table_uuid:
-        yield f"the table was dropped and created again: UUID {then.table_uuid}, now {now.table_uuid}"
+        yield f"the table was dropped and created again: its UUID was {then.table_uuid} and is now {now.table_uuid}"
         return
     if now.format_version != FORMAT_VERSION:
         yield f"the table's format version is {now.format_version}, not {FORMAT_VERSION}"
     specs = now.specs()
     if unknown := {spec_id for spec_id, _ in unit.partitions if specs.get(spec_id) != then.specs().get(spec_id)}:
-        yield f"the table has no partition specs {sorted(unknown)} any more"
+        yield f"the table no longer has the partition specs {sorted(unknown)}"
     types = {f.field_id: f.field_type for f in now.schema().fields}
     if changed := [f.name for f in then.schema().fields if types.get(f.field_id) != f.field_type]:
         yield f"these columns were dropped or changed meanwhile: {', '.join(changed)}"
     known = {f.field_id for f in then.schema().fields}
     new = [f for f in now.schema().fields if f.field_id not in known]
     if added := [f.name for f in new if f.required or f.initial_default is not None]:
-        yield f"these columns were added meanwhile, required or with a default: {', '.join(added)}"
+        yield f"these columns, required or with a default, were added meanwhile: {', '.join(added)}"
 
 
 def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
@@ -267,7 +275,7 @@ class Compaction(Publishable):
         if landed := [unit for unit, reason in zip(self.units, found, strict=True) if reason is None]:
             return listed.plan(landed, head)
         raise NothingLeft(
-            f"table {'.'.join(table.name())}: none of {len(self.units)} rewritten partitions can land any more: "
+            f"table {'.'.join(table.name())}: none of {len(self.units)} rewritten partitions can still land: "
             f"{'; '.join(sorted({d.reason for d in self.dropped.values()}))}"
         )
 
@@ -334,7 +342,7 @@ def _superfluous(
     }
 
 
-EARLIER = Dropped(LandingRule.CHANGED, "another call with the same token has landed: its report says what did")
+EARLIER = Dropped(LandingRule.CHANGED, "another call with the same token has already landed; see its report")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _bytes(io: FileIO, path: str) -> bytes:
 def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
     path = manifest.manifest_path
     if len(data) != manifest.manifest_length:
-        raise unreadable(path, f"{len(data)} bytes, its manifest list says {manifest.manifest_length}")
+        raise unreadable(path, f"it has {len(data)} bytes, but its manifest list says {manifest.manifest_length}")
     try:
         with without_cycle_collector():
             entries = manifest.fetch_manifest_entry(cast(FileIO, _InMemory(data)))
@@ -145,7 +145,7 @@ def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
     # After a full disk the end may be zeros, at which PyIceberg stops reading.
     listed = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     if len(entries) < listed:
-        raise unreadable(path, f"{len(entries)} live entries, its manifest list says {listed}")
+        raise unreadable(path, f"it has {len(entries)} live entries, but its manifest list says {listed}")
     return entries
 
 

@@ -86,8 +86,8 @@ def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
     if mark is None or mark.catalog == catalog_text(table.catalog):
         return None
     return (
-        f"table {'.'.join(table.name())}: {mark_location(table.location())} says that another catalog has it, "
-        f"{mark.catalog}; this one is {catalog_text(table.catalog)}. Two catalogs that write one table know nothing of "
-        "each other's rows, and may take each other's files. Work with the other one, or drop the table there, without "
-        f"its files, and take it over by the job {TAKE_OVER}"
+        f"table {'.'.join(table.name())}: {mark_location(table.location())} says that the table belongs to another "
+        f"catalog, {mark.catalog}; this one is {catalog_text(table.catalog)}. Two catalogs that write the same table "
+        "don't see each other's rows, and may remove each other's files. Use the other catalog, or drop the table "
+        f"from it without its files and take it over with the job {TAKE_OVER}"
     )

@@ -33,11 +33,11 @@ def positions_of(metadata: TableMetadata) -> ReadOn:
     positions, picked = _nearest(metadata)
     if picked is not None:
         why = (
-            f"snapshot {picked.snapshot_id} was cherry-picked from a run's, or from one that has expired and may have "
-            "been a run's: its rows came without their position"
+            f"snapshot {picked.snapshot_id} was cherry-picked from a run's snapshot, or from an expired one that may "
+            "have been a run's: its rows came without their position"
         )
         return ReadOn(unknown=dict.fromkeys(witnessed.split(","), why))
-    why = "none of main's snapshots says how far it was read: the one that did has expired, or was rolled back"
+    why = "no snapshot of main records how far it was read: the one that did has expired or was rolled back"
     return ReadOn(positions, {name: why for name in witnessed.split(",") if name not in positions})
 
 
@@ -93,7 +93,7 @@ class PositionUpdate(CommitPart):
         for name in self.to:
             if (found := positions.text(name)) != (since := self.since.text(name)):
                 table = ".".join(now.name())
-                raise StageAgain(f"table {table}: another run has read on in {name}, from {since} to {found}")
+                raise StageAgain(f"table {table}: another run has read further in {name}, from {since} to {found}")
 
     def summary(self, now: TableMetadata) -> Mapping[str, str]:
         """Returns the entry of the positions, if any."""

@@ -86,7 +86,7 @@ def commit_persistently(
     except LakehouseError:
         raise
     except Exception as error:
-        raise contended(f"the catalog can't be asked whether the commit landed ({error!r})", failure) from error
+        raise contended(f"the catalog can't tell whether the commit landed ({error!r})", failure) from error
     if found is not None:
         return found
     if not _transient(failure):
@@ -96,7 +96,7 @@ def commit_persistently(
 
 def _log(attempt: str, identifier: str, error: Exception) -> None:
     if isinstance(error, CommitFailedException):  # expected where several runs write a table
-        text = "%s: another commit came first at attempt %s; trying again on what is there now"
+        text = "%s: another commit came first at attempt %s; trying again on the current table"
         logger.info(text, identifier, attempt)
     else:
         logger.warning("%s: attempt %s failed: %r", identifier, attempt, error)
@@ -182,7 +182,7 @@ class _Publication:
         try:
             self.merge.apply(evolved, plan)
         except (UnreadableMetadata, OSError, ValueError) as error:  # a publish does not need the merge
-            logger.warning("%s: its manifests are not merged: %s", self.identifier, error)
+            logger.warning("%s: its manifests were not merged: %s", self.identifier, error)
         for part in self.parts:
             part.refuse(table)
         return self._published(table, self._commit(table, transaction, plan), repeated=False)
@@ -244,6 +244,6 @@ class _Publication:
     def _contended(self, problem: str, failure: Exception) -> PublishContended:
         seconds = time.monotonic() - self.started
         return PublishContended(
-            f"table {self.identifier}: {problem}, tried for {seconds:.0f} s, the last error was {failure!r}. "
+            f"table {self.identifier}: {problem}, tried for {seconds:.0f} s; the last error was {failure!r}. "
             f"{self.change.after_contention}"
         )

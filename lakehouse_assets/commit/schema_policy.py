@@ -244,7 +244,7 @@ def _twin(found: TableMetadata, change: SchemaChange) -> str:
     """Returns why no policy allows a new column whose name differs only in case from another."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
     is_new = change.kind is ChangeKind.MISSING and twins
-    return f"the table has {twins[0]}, which is the same for Spark: declare it so" if is_new else ""
+    return f"the table has {twins[0]}, which Spark treats as the same name: declare that name" if is_new else ""
 
 
 def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
@@ -265,10 +265,10 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
     """Yields why no policy may change the table so."""
     match change.kind:
         case _ if change.of_map_key:
-            yield "the keys of a map stay as they are"
+            yield "the keys of a map can't change"
         case ChangeKind.MISSING if not change.is_nested:
             if table.schema.find_field(change.name).required and found.current_snapshot_id and not table.replaces_all:
-                yield "the rows that are there have no value for a required column: declare it optional"
+                yield "existing rows have no value for a required column: declare it optional"
             yield from _named_as_a_partition(found, change)
         case ChangeKind.RENAMED:
             field_id = found.schema().find_field(change.name).field_id
@@ -294,7 +294,7 @@ def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> It
 def _named_as_a_partition(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     fields = ((spec, field) for spec in found.partition_specs for field in spec.fields)
     if spec := next((spec for spec, field in fields if field.name == change.name), None):
-        yield f"a field of the table's partitions (spec {spec.spec_id}) has its name: declare another"
+        yield f"a field of the table's partitions (spec {spec.spec_id}) has this name: choose another"
 
 
 def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
@@ -304,7 +304,7 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
         yield f"new rows have no value for a part of a column: declare it; {cant or f'to drop it, {SYNC}'}"
     elif change.is_nested:
         how = cant or f"{APPEND} or {SYNC}"
-        yield f"{OnSchemaChange.IGNORE} is of whole columns, so declare this one as it is; {how}"
+        yield f"{OnSchemaChange.IGNORE} applies only to whole columns, so declare this one as the table has it; {how}"
     elif change.kind is ChangeKind.MISSING:
         if used := _declared_uses(table, change.name):
             yield f"it can't be left out, as it is declared {used}: {cant or APPEND}"
@@ -313,9 +313,9 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
     elif change.kind is ChangeKind.UNDECLARED and found.schema().find_field(change.name).required:
         yield "new rows would have no value for a required column: declare it, and return it from the step"
     elif change.kind is ChangeKind.RENAMED:
-        yield f"new values would be written under neither name: {cant or f'{APPEND} or {SYNC}'}"
+        yield f"new values would not be written under either name: {cant or f'{APPEND} or {SYNC}'}"
     elif change.kind is ChangeKind.REQUIRED:
-        yield f"nulls would come into it: {cant or f'declare it required, or {APPEND}'}"
+        yield f"it would get nulls: {cant or f'declare it required, or {APPEND}'}"
 
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
@@ -325,7 +325,7 @@ def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> I
         found.schema().find_column_name(field.source_id) for spec in found.partition_specs for field in spec.fields
     }
     if name in ours | theirs and {change.declared, change.found} != {"int", "long"}:
-        yield f"files are found by it, as it is a source of partitions: declare {change.found}"
+        yield f"partitions are computed from it, and files are found by them: declare {change.found}"
     elif name in table.write_mode.match_on and change.found == "uuid":
         yield "Iceberg may skip files that hold a uuid (apache/iceberg#14216), so it can't be a key: choose another"
 
@@ -348,7 +348,7 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
     ids = index_by_id(Schema(found.schema().find_field(change.name))).keys()  # with those of its parts
     specs = [s.spec_id for s in found.partition_specs if ids & {field.source_id for field in s.fields}]
     if specs:
-        yield f"the table is partitioned by it (spec {specs[-1]}), and such columns stay: declare it"
+        yield f"the table is partitioned by it (spec {specs[-1]}), and such columns can't be dropped: declare it"
     elif ids & {field.source_id for field in found.sort_order().fields}:
         yield "the table is sorted by it: declare it, or drop the order first"
     elif ids & set(found.schema().identifier_field_ids):

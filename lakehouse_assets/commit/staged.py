@@ -136,7 +136,9 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
         _check_origin(receipt, metadata)
         entries = _written(io, metadata, receipt.base_snapshot_id)
     except FileNotFoundError as error:
-        raise _refused(receipt, f"is gone, or a part of it is ({error}), maybe removed as orphans") from error
+        raise _refused(
+            receipt, f"is gone, or a part of it is ({error}); it may have been removed as an orphan"
+        ) from error
     added = {e.data_file.file_path: e.data_file for e in entries if e.status is not ManifestEntryStatus.DELETED}
     removed = tuple(e for e in entries if e.status is ManifestEntryStatus.DELETED)
     files = tuple(file for file in added.values() if file.content is DataFileContent.DATA)
@@ -144,7 +146,7 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
     if deletes and receipt.merged is None:
         raise _refused(receipt, f"holds a delete file, {deletes[0].file_path}; expected appends only")
     if (rows := sum(file.record_count for file in files)) != receipt.rows:
-        raise _refused(receipt, f"has {rows} rows in {len(files)} files, the receipt says {receipt.rows}")
+        raise _refused(receipt, f"has {rows} rows in {len(files)} files, but the receipt says {receipt.rows}")
     return StagedChunk(receipt, files, metadata, io, deletes, removed)
 
 
@@ -165,7 +167,7 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
         raise _refused(receipt, f"began from {bases}, expected one append to {receipt.fork_base}")
     base_id = receipt.base_snapshot_id
     if base_id is not None and metadata.snapshot_by_id(base_id) is None:
-        raise _refused(receipt, f"has no snapshot {base_id}, which it began with by its receipt")
+        raise _refused(receipt, f"has no snapshot {base_id}, with which it began according to its receipt")
     added = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != base_id]
     tokens = Counter(snapshot.summary[TOKEN] if snapshot.summary else None for snapshot in added)
     # Before Iceberg 1.11 a MERGE can't name its run (apache/iceberg#14545). Its fork is known by its base, as above.
@@ -176,11 +178,11 @@ def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
     if branches or any(snapshot.snapshot_id != metadata.current_snapshot_id for snapshot in added):
         raise _refused(receipt, f"has its snapshot on {', '.join(sorted(branches)) or 'no branch'}, expected main only")
     if not added and receipt.rows:
-        raise _refused(receipt, f"has no snapshot of its worker's, the receipt says {receipt.rows} rows")
+        raise _refused(receipt, f"has no snapshot of its worker, but the receipt says {receipt.rows} rows")
 
 
 def _refused(receipt: Receipt, problem: str) -> PublishRefused:
     return PublishRefused(
         f"table {receipt.table}, chunk {receipt.chunk} ({keys_text(receipt.keys)}): the fork "
-        f"{receipt.metadata_location} {problem}. Materialize the partitions anew: a new run stages them again"
+        f"{receipt.metadata_location} {problem}. Materialize the partitions again: a new run stages them again"
     )

@@ -170,7 +170,7 @@ class OwnReads(CommitPart):
         name = f"table {'.'.join(now.name())}, {keys_text(self.region.keys)}"
         then = now.metadata.snapshot_by_id(read) if read is not None else None
         if read is not None and then is None:
-            raise StageAgain(f"{name}: its step has read the table as of snapshot {read}, which has expired meanwhile")
+            raise StageAgain(f"{name}: its step read the table at snapshot {read}, which has expired since")
         before, after = then.manifests(now.io) if then else [], live_manifests(now)
         # Manifests are immutable: files listed by the same manifests are the same.
         common = {manifest.manifest_path for manifest in before} & {manifest.manifest_path for manifest in after}
@@ -178,8 +178,8 @@ class OwnReads(CommitPart):
         sides = (_files(now, place, [m for m in side if m.manifest_path not in common]) for side in (before, after))
         if changed := set.symmetric_difference(*sides):
             raise StageAgain(
-                f"{name}: its step has read the table as of snapshot {read or 'none'}, and others have changed its "
-                f"rows meanwhile, in {len(changed)} files such as {min(changed)[0]}"
+                f"{name}: its step read the table at snapshot {read or 'none'}, and others have changed its rows "
+                f"since, in {len(changed)} files such as {min(changed)[0]}"
             )
 
 

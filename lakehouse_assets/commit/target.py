@@ -89,9 +89,10 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     command = f"{home} {shlex.quote(sys.executable)} -c {shlex.quote(register)}"
     return (
         f"table {table.identifier}: the catalog {catalog.name!r} has no such table, but {location}, where it would be "
-        f"created, holds the metadata of one with rows; the newest is {newest}. No table was created or changed. If "
-        "the catalog was lost, or these files belong to another one: restore it, or register what is there by "
-        f"{command}. If the table was dropped on purpose: delete {location}, or move it away. Then materialize again"
+        f"created, contains the metadata of a table with rows; the newest is {newest}. No table was created or "
+        "changed. If the catalog was lost, or these files belong to another catalog, restore it, or register these "
+        f"files with {command}. If the table was dropped on purpose, delete {location}, or move it away. Then "
+        "materialize again"
     )
 
 
@@ -131,5 +132,5 @@ def _read(io: FileIO, location: str) -> TableMetadata | None:
     try:
         return FromInputFile.table_metadata(io.new_input(location))
     except (ValueError, ValidationError) as error:  # incomplete, or no metadata: it could not be registered
-        logger.warning("%s is ignored, it can't be read as a table's metadata: %s", location, error)
+        logger.warning("ignoring %s, which can't be read as a table's metadata: %s", location, error)
         return None

@@ -169,9 +169,9 @@ def find_published(table: str, metadata: TableMetadata, token: str) -> int | Non
     if _is_rolled_back(History.of(metadata), entry):
         current = metadata.current_snapshot_id
         raise RolledBack(
-            f"table {table}: run {token} published snapshot {entry.snapshot_id}, and the table was rolled back since: "
-            f"main is at {current}, whose history lacks it. Nothing was published again. To have the run's rows back, "
-            "materialize the partitions anew (a new run, not a re-execution from failure)"
+            f"table {table}: run {token} published snapshot {entry.snapshot_id}, but the table was rolled back since: "
+            f"that snapshot is not in the history of main, now at {current}. Nothing was published again. To get the "
+            "run's rows back, materialize the partitions again in a new run, not by re-executing from failure"
         )
     return entry.snapshot_id
 

@@ -51,8 +51,8 @@ INTEGER = re.compile(r"-?[0-9]+")
 TIME_TYPES = (DateType, TimestampType, TimestamptzType)
 KEY_TYPES = (StringType, IntegerType, LongType, BooleanType, DateType, DecimalType)
 EMPTY_KEY = (
-    "the empty key '' can't be a partition: Dagster runs it as if no partition was chosen, and always shows it "
-    "as missing; remove it and use another name"
+    "the empty key '' can't be a partition: Dagster runs it as if no partition was chosen, and always shows it as "
+    "missing; use another name"
 )
 
 
@@ -73,8 +73,8 @@ class TimeDimension:
             found = region.windows(self.partitions, keys)
         except (ValueError, OverflowError) as error:  # Dagster's, if it names a zone that the keys lack; the calendar's
             raise ValueError(
-                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and ends "
-                "before the year 10000"
+                f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and its "
+                "window ends before the year 10000"
             ) from error
         _refuse_unknown(keys, found, str(self.partitions).rstrip("."))
         return found
@@ -107,7 +107,7 @@ class ValueDimension:
         for key in keys:
             other = by_value.setdefault(_parse_value(key, self.type), key)
             if other != key:
-                raise ValueError(f"the keys {other!r} and {key!r} are one and the same {self.type}")
+                raise ValueError(f"the keys {other!r} and {key!r} have the same {self.type} value")
         return Values(self.column, self.type, self.position, by_value)
 
 
@@ -191,11 +191,11 @@ def _value_dimension(
     if len(candidates) != 1:
         wanted = "static and dynamic keys need" if name is None else f"the dimension {name!r} needs"
         which = "exactly one plain column" if name is None else f"the plain column {name!r}"
-        raise ValueError(f"{wanted} {which} among them, there are {', '.join(identity) or 'none'}")
+        raise ValueError(f"{wanted} {which} among them, found {', '.join(identity) or 'none'}")
     column = candidates[0]
     column_type = schema.find_type(column)
     if not isinstance(column_type, KEY_TYPES):
-        raise ValueError(f"{column} is a {column_type}, whose values have more than one spelling as keys")
+        raise ValueError(f"{column} is a {column_type}, and a value of this type can be written as more than one key")
     static = isinstance(partitions, dg.StaticPartitionsDefinition)
     known = frozenset(partitions.get_partition_keys()) if static else None
     if known and "" in known and name is None:
@@ -221,7 +221,7 @@ def _time_dimension(
     if name not in fields and len(fields) != 1:
         raise ValueError(
             "time windows need exactly one column with year(), month(), day(), hour() or a plain date or timestamp "
-            f"among them, there are {', '.join(fields) or 'none'}"
+            f"among them, found {', '.join(fields) or 'none'}"
         )
     column = name if name in fields else next(iter(fields))
     # The finest of several terms on a column decides: the others follow from it.
@@ -261,7 +261,7 @@ class Alignment:
         except ValueError as error:
             definition = f"{type(partitions).__name__}: {shorten(str(partitions).rstrip('.'), 120)}"
             raise DeclarationError(
-                f"table {identifier!r}: its Dagster partitions ({definition}) do not line up with its Iceberg "
+                f"table {identifier!r}: its Dagster partitions ({definition}) don't line up with its Iceberg "
                 f"partitions ({spec_text(spec, schema)}): {error}"
             ) from error
 
@@ -309,10 +309,12 @@ class Alignment:
 
     def _split(self, keys: Sequence[str]) -> list[tuple[str, ...]]:
         if not self.parts and keys:
-            raise UnknownPartitions(f"table {self.identifier!r} has no Dagster partitions, asked for {quoted(keys)}")
+            raise UnknownPartitions(
+                f"table {self.identifier!r} has no Dagster partitions, but {quoted(keys)} was requested"
+            )
         if self.parts and not keys:
             raise UnknownPartitions(
-                f"table {self.identifier!r} is partitioned and no partition was asked for (Dagster drops an empty key)"
+                f"table {self.identifier!r} is partitioned, but no partition was requested (Dagster drops an empty key)"
             )
         if "" in keys:
             raise UnknownPartitions(f"table {self.identifier!r}: {EMPTY_KEY}")
@@ -320,7 +322,9 @@ class Alignment:
         rows = [tuple(key.split("|")) if len(self.parts) > 1 else (key,) for key in keys]
         if wrong := [key for key, row in zip(keys, rows, strict=True) if len(row) != len(self.parts)]:
             form = "|".join(part.name for part in self.parts)
-            raise UnknownPartitions(f"table {self.identifier!r} has keys of the form {form}, asked for {quoted(wrong)}")
+            raise UnknownPartitions(
+                f"table {self.identifier!r} has keys of the form {form}, but {quoted(wrong)} was requested"
+            )
         return rows
 
     @contextmanager

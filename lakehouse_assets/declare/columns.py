@@ -67,7 +67,7 @@ def schema_of(columns: Sequence[Column]) -> Schema:
     if bad := [c.name for c in columns if not NAME.fullmatch(c.name)]:
         raise ValueError(f"column names must consist of letters, digits and _, found {', '.join(map(repr, bad))}")
     if taken := [c.name for c in columns if c.name.lower() in RESERVED]:
-        raise ValueError(f"column names that Iceberg keeps for itself: {', '.join(taken)}; call them otherwise")
+        raise ValueError(f"column names that Iceberg reserves: {', '.join(taken)}; choose other names")
     for problem in _rename_problems(columns):
         raise ValueError(problem)
     return assign_fresh_schema_ids(Schema(*(_field(i, c) for i, c in enumerate(columns, start=1))))
@@ -80,16 +80,16 @@ def _rename_problems(columns: Sequence[Column]) -> Iterator[str]:
         if not NAME.fullmatch(c.was):
             yield f"column {c.name!r} has was={c.was!r}, expected the name of a whole column: letters, digits and _"
         elif c.was.lower() in names:
-            yield f"column {c.name!r} has was={c.was!r}, and that is declared too: leave out one of the two"
+            yield f"column {c.name!r} has was={c.was!r}, which is declared as well: leave out one of the two"
         elif before.count(c.was.lower()) > 1:
-            yield f"several columns have was={c.was!r}: only one of them can be it"
+            yield f"several columns have was={c.was!r}: only one of them can have been that column"
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
     """Raises ValueError if the schema lacks the column that an option names."""
     names = [column.name for column in schema.columns]
     if name not in names:
-        raise ValueError(f"{option} names the column {name!r}, the schema has {', '.join(names)}")
+        raise ValueError(f"{option} names the column {name!r}, but the columns are {', '.join(names)}")
     return schema.find_field(name)
 
 
@@ -125,7 +125,7 @@ def column_schema(schema: Schema) -> dg.TableSchema:
     )
 
 
-TRANSFORMS = "transforms are year, month, day, hour, bucket, truncate"
+TRANSFORMS = "the transforms are year, month, day, hour, bucket, truncate"
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 NAMED = (DecimalType, FixedType, UUIDType)
 """Named types in Avro: a file defines each name once, and PyIceberg can't resolve its second use."""
@@ -152,14 +152,16 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     names = [term.field_name for term in parsed]
     for name, term in zip(names, parsed, strict=True):
         if names.count(name) > 1 or (name != term.column.name and name in schema.column_names):
-            raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is taken already")
+            raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is already taken")
     if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
-        raise ValueError("partitioned_by takes more than one of year, month, day and hour of a column: keep the finest")
+        raise ValueError(
+            "partitioned_by has more than one of year, month, day and hour for the same column: keep the finest"
+        )
     types = [found for t in parsed if isinstance(found := t.transform.result_type(t.column.field_type), NAMED)]
     if twice := [str(found) for n, found in enumerate(types) if found in types[:n]]:
         raise ValueError(
-            f"partitioned_by has two fields of the type {twice[0]}, whose manifests PyIceberg can't read as Spark "
-            "writes them: keep one, take bucket(…) of the other, or give its column another precision"
+            f"partitioned_by has two fields of the type {twice[0]}, and PyIceberg can't read the manifests that Spark "
+            "writes for them: keep one, use bucket(…) for the other, or give its column another precision"
         )
     return PartitionSpec(
         *(
@@ -204,13 +206,13 @@ def _parse(text: str, schema: Schema, option: str) -> Term:
         transform = parse_transform(f"{name}[{width}]" if width else name)
     except (ValueError, ValidationError) as error:
         raise ValueError(
-            f"{option} has {text!r}, which is no partition or sort term such as flight_date, day(at) or bucket(16, id)"
-            f"; {TRANSFORMS}"
+            f"{option} has {text!r}, which is not a partition or sort term such as flight_date, day(at) or bucket(16, "
+            f"id); {TRANSFORMS}"
         ) from error
     column = find_column(schema, match["wrapped"] or match["plain"], option)
     if not transform.can_transform(column.field_type):
         type_ = column.field_type
-        raise ValueError(f"{option} has {text!r}, which Iceberg can't take of a column of type {type_}; {TRANSFORMS}")
+        raise ValueError(f"{option} has {text!r}, which Iceberg can't apply to a column of type {type_}; {TRANSFORMS}")
     return Term(column, transform)
 
 

@@ -42,7 +42,7 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
     automation would be silently wrong.
     """
     problems = [
-        f"table {identifier!r}: declared {count} times; each table needs an identifier of its own"
+        f"table {identifier!r}: declared {count} times; each table needs its own identifier"
         for identifier, count in Counter(table.identifier for table in tables).items()
         if count > 1
     ]
@@ -56,8 +56,8 @@ def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey]
                 near = difflib.get_close_matches(key.to_user_string(), by_name)
                 others = ", ".join(_key_text(by_name[name]) for name in near or by_name)
                 problems.append(
-                    f"table {table.identifier!r}: deps has {_key_text(key)}, but this code location has no such asset; "
-                    f"{'similar ones' if near else 'all'}: {others}"
+                    f"table {table.identifier!r}: deps names {_key_text(key)}, but this code location has no such "
+                    f"asset; {'similar ones' if near else 'all'}: {others}"
                 )
     return problems
 
@@ -77,7 +77,7 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
                 _validate(graph.get_partition_mapping(node.key, parent.key), parent.partitions_def, node.partitions_def)
             except Exception as error:  # Dagster's mappings raise several kinds
                 problems.append(
-                    f"asset {node.key.to_user_string()!r}: its partitions ({_kind(node.partitions_def)}) do not fit "
+                    f"asset {node.key.to_user_string()!r}: its partitions ({_kind(node.partitions_def)}) do not match "
                     f"those of its dep {_key_text(parent.key)} ({_kind(parent.partitions_def)}): "
                     f"{str(error).rstrip('.')}. {_fitting(parent.key, parent.partitions_def, node.partitions_def)}"
                 )
@@ -107,11 +107,11 @@ def _dimension(partitions: dg.PartitionsDefinition, name: str | None) -> dg.Part
 def _fitting(parent: dg.AssetKey, *both: dg.PartitionsDefinition | None) -> str:
     """Names the mappings that fit."""
     static = all(isinstance(partitions, dg.StaticPartitionsDefinition) for partitions in both)
-    by_key = ", dg.StaticPartitionMapping({…}) where it reads those that this says" if static else ""
+    by_key = ", or dg.StaticPartitionMapping({…}) if you name them per partition" if static else ""
     return (
-        f"What fits in deps: dg.AssetDep({_key_text(parent)}, partition_mapping=…) with dg.AllPartitionMapping() where "
-        "each partition reads all of them, dg.LastPartitionMapping() where it reads the last, "
-        f"dg.SpecificPartitionsPartitionMapping([…]) where it reads only these{by_key}"
+        f"In deps, use dg.AssetDep({_key_text(parent)}, partition_mapping=…) with dg.AllPartitionMapping() if each "
+        "partition reads all partitions of the dep, dg.LastPartitionMapping() if it reads the last one, "
+        f"dg.SpecificPartitionsPartitionMapping([…]) if it reads only these{by_key}"
     )
 
 

@@ -225,32 +225,32 @@ class Merge:
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields problems of its options, and conflicts with the table's."""
         if not self.keys:
-            yield "Merge has no keys, they must be a list of columns such as ['id']"
+            yield "Merge has no keys; declare a list of columns such as ['id']"
         yield from _unknown("Merge(keys=…)", self.keys, table)
         if self.delete_when and (problem := condition_problem(self.delete_when)):
             yield f"delete_when ({self.delete_when}) of its Merge can't be evaluated: {problem}"
         if NO_NAME.search(self.order_by):
             yield (
-                f"Merge has order_by={self.order_by!r}, it must be the name of one column of the step's rows: of "
-                "several changes the one with its greatest value counts"
+                f"Merge has order_by={self.order_by!r}; it must name one column of the step's rows: if a key has "
+                "several changes, the one with the greatest value counts"
             )
         bound = self.at_most_changed
         if bound is not None and not 0 <= bound <= 1:
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"
         of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
         if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
-            yield f"Merge(by_partition=True) needs the partitions' columns among its keys, it lacks {', '.join(apart)}"
+            yield f"Merge(by_partition=True) needs the partitions' columns among its keys, but lacks {', '.join(apart)}"
         if self.by_partition and table.partitions is None:
             yield (
-                "Merge(by_partition=True) shares a run by its Dagster partitions, and the table has no Dagster "
-                "partitions: leave it out, or declare `partitions`"
+                "Merge(by_partition=True) splits a run by its Dagster partitions, but the table has none: leave it "
+                "out, or declare `partitions`"
             )
         if MERGE_MODE in table.properties:
-            yield f"a run's merge does not heed the property {MERGE_MODE}: declare Merge(rewrites=…)"
+            yield f"a run's merge ignores the property {MERGE_MODE}: declare Merge(rewrites=…)"
         if table.unique:
-            yield "Merge keeps its keys unique: leave out `unique`"
+            yield "Merge already keeps its keys unique: leave out `unique`"
         if table.publish_others:
-            yield "Merge lands as a whole, so publish_others can't be declared with it"
+            yield "Merge lands in one commit, so it can't be declared with publish_others"
 
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
@@ -259,12 +259,14 @@ def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str
     known = {column.name: column.field_type for column in table.schema.columns}
     for name in dict.fromkeys(names):
         if name not in known:
-            yield f"{option} names the column {name!r}, the table has {', '.join(known)}"
+            yield f"{option} names the column {name!r}, but the table has {', '.join(known)}"
         elif not known[name].is_primitive:
-            yield f"{option} names {name!r}, whose type is nested: such values can't be compared"
+            yield f"{option} names {name!r}, which has a nested type: such values can't be compared"
         elif isinstance(known[name], UUIDType):
             # https://github.com/apache/iceberg/issues/14216
-            yield f"{option} names {name!r}, a uuid: Iceberg may skip files that hold such a value, declare it string"
+            yield (
+                f"{option} names {name!r}, a uuid: Iceberg may skip files that contain such a value; declare it string"
+            )
 
 
 METRICS = ("none", "counts", "full")
@@ -387,7 +389,7 @@ class Tuning:
             least, most = min(ZSTD_LEVELS), max(ZSTD_LEVELS)
             yield (
                 f"tuning has compression_level={level!r}, it must be from {least} to {most}, with "
-                "compression=Compression.ZSTD: other codecs here have no levels"
+                "compression=Compression.ZSTD: the other codecs have no levels"
             )
         for name in ("partition_mib", "file_mib"):
             if (value := getattr(self, name)) is not None and value < 1:
@@ -395,8 +397,11 @@ class Tuning:
         known = [column.name for column in table.schema.columns]
         for name, mode in self.metrics.items():
             if name not in known:
-                yield f"tuning has metrics of {name!r}, the table has {', '.join(known)}"
+                yield f"tuning has metrics for {name!r}, but the table has {', '.join(known)}"
             if mode not in METRICS and not TRUNCATE.fullmatch(str(mode)):
-                yield f"tuning has metrics of {name} {mode!r}, known are {', '.join(METRICS)}, truncate(16)"
+                yield (
+                    f"tuning has the metrics {mode!r} for {name}; the possible values "
+                    f"are {', '.join(METRICS)}, truncate(16)"
+                )
         if twice := sorted(self.properties().keys() & table.properties.keys()):
-            yield f"{', '.join(twice)} is set by tuning and by properties: leave out one"
+            yield f"{', '.join(twice)} is set both by tuning and by properties: leave out one"

@@ -169,7 +169,7 @@ def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | Non
             f"arrivals has the pattern {pattern!r}, which yields no partition key: expected {expected}, found {found}"
         )
     if "}{" in pattern:
-        return f"arrivals has the pattern {pattern!r}: nothing tells where one field ends and the next begins"
+        return f"arrivals has the pattern {pattern!r}: it doesn't show where one field ends and the next begins"
     return _pace_problem(arrivals.pace)
 
 
@@ -234,11 +234,13 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _wanted(hint: Any, annotation: str) -> str:
     if get_origin(hint) is Literal:
-        return f"known are {', '.join(get_args(hint))}"
+        return f"expected one of {', '.join(get_args(hint))}"
     one = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
     kind = get_origin(one) or one
     known = [
-        f"known are {', '.join(of)}" for of in (kind, *get_args(one)) if isinstance(of, type) and issubclass(of, Enum)
+        f"expected one of {', '.join(of)}"
+        for of in (kind, *get_args(one))
+        if isinstance(of, type) and issubclass(of, Enum)
     ]
     if issubclass(kind, Collection) and get_args(one):  # neither text nor a named tuple
         shape = "dict" if issubclass(kind, Mapping) else "list"
@@ -274,6 +276,6 @@ def property_problems(properties: Mapping[str, str]) -> Iterator[str]:
     """Yields a problem for each value that its property doesn't allow."""
     for name, value in properties.items():
         if name in WORDS and value.lower() not in WORDS[name]:
-            yield f"properties has {name}={value!r}, known are {', '.join(WORDS[name])}"
+            yield f"properties has {name}={value!r}, expected one of {', '.join(WORDS[name])}"
         elif NUMBER.fullmatch(name) and not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
             yield f"properties has {name}={value!r}, it must be a whole number"

@@ -117,19 +117,19 @@ class SourceState:
         """Says why rows from the position on are missing, if they are."""
         if position is None:
             if self.purged:
-                return f"{name} was purged up to {_text(self.first)}, and the table has nothing of it"
+                return f"{name} was purged up to {_text(self.first)}, but the table has none of its rows"
             return None
         if position.source != Offsets(self.identity, ()).source:
-            return f"{name} is another one than was read: {self.identity} now, {position.source} then"
+            return f"{name} is not the one that was read: it is now {self.identity}, and was {position.source}"
         begin = position.widened(len(self.first)).by_partition
         if lost := position.before(self.still_there(position)):
-            return f"{name} was read to {_text(begin)}, and has only what follows {_text(self.first)}: {lost} offsets"
+            return f"{name} was read to {_text(begin)}, but now begins at {_text(self.first)}: {lost} offsets are lost"
         if any(newest < offset for newest, offset in zip(self.newest, begin, strict=True)):
-            return f"{name} was read to {_text(begin)}, and has only got to {_text(self.newest)}: it was set back"
+            return f"{name} was read to {_text(begin)}, but has only reached {_text(self.newest)}: it was set back"
         if position.identity != self.identity:
             return (
-                f"{name} was read to {_text(begin)}, and does not know of it: it was set back to an earlier time, as "
-                "by a restore, or a failover to a server that lagged behind"
+                f"{name} was read to {_text(begin)}, but has no record of that: it was set back to an earlier time, "
+                "for example by a restore or by a failover to a server that lagged behind"
             )
         return None
 
@@ -138,8 +138,8 @@ class SourceState:
         if not self.mover or self.mover.rpartition("@")[2] == mover.rpartition("@")[2]:
             return None
         return (
-            f"{name} is moved into another table, {self.mover}, not into {mover}: what one has moved is purged, and "
-            "the other would lack it"
+            f"{name} is moved into another table, {self.mover}, not into {mover}: rows that one table has moved are "
+            "purged, and the other would lack them"
         )
 
 

@@ -71,7 +71,7 @@ def condition_problem(condition: str, columns: Collection[str] | None = None) ->
             read = _parser().parse_into(exp.Condition, tokens, condition)
             return None if columns is None else _unknown_column(read, columns)
     except TokenError:
-        return "a quote or a comment has no end"
+        return "a quote or a comment is not closed"
     except ParseError as error:
         return _parse_problem(error)
     except Exception:  # a crash of the parser says nothing about the condition
@@ -84,7 +84,7 @@ def _parse_problem(error: ParseError) -> str:
     before, at = (found.get(part) or "" for part in ("start_context", "highlight"))
     if "nexpected" in (found.get("description") or ""):
         return f"unexpected {at!r}{f' after {before.strip()!r}' if before.strip() else ''}"
-    return f"something is missing or out of place at the end of {f'{before}{at}'.strip()!r}"
+    return f"something is missing or misplaced at the end of {f'{before}{at}'.strip()!r}"
 
 
 def _of_many_rows(tokens: list[Token]) -> str | None:
@@ -93,7 +93,7 @@ def _of_many_rows(tokens: list[Token]) -> str | None:
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         called = after.token_type.name == "L_PAREN" and not (before and before.token_type.name == "DOT")
         if called and token.text.lower() in OF_MANY_ROWS and token.token_type.name not in ("STRING", "IDENTIFIER"):
-            return f"{token.text}() takes or makes many rows, and a condition is asked of each row alone"
+            return f"{token.text}() takes or returns many rows, but a condition is evaluated for each row"
     return None
 
 
@@ -107,7 +107,7 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
         for column in condition.find_all(exp.Column):
             name = column.parts[0].name  # the column of s.part.deep; the others are its parts
             if name and name.lower() not in known | variables:
-                return f"it names the column {name!r}, the table has {', '.join(columns)}"
+                return f"it names the column {name!r}, but the table has {', '.join(columns)}"
     return None
 
 

@@ -193,20 +193,20 @@ class Table:
         if self.arrivals is not None:
             names = [part.name for part in self.alignment.parts]
             twice = (
-                "a message may come twice, and this Append would add its rows again: declare Append(dedup_on=…), Merge "
-                "or Overwrite with arrivals"
+                "with arrivals, a message may come twice, and this Append would add its rows again: declare "
+                "Append(dedup_on=…), Merge or Overwrite"
             )
             if problem := arrivals_problem(self.arrivals, names) or (twice if self.write_mode.adds_again else None):
                 raise DeclarationError(f"table {self.identifier!r}: {problem}")
 
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
-            raise ValueError("the identifier is not of the form namespace.table in lower case, digits and _")
+            raise ValueError("the identifier is not of the form namespace.table in lower-case letters, digits and _")
         for name in self.reads:
             if not READ.fullmatch(name):
                 raise ValueError(
-                    f"reads names {name!r}, which is not of the form namespace.table, or .tag_<name> or .branch_<name> "
-                    "behind it"
+                    f"reads names {name!r}, which is not of the form namespace.table, optionally followed by "
+                    ".tag_<name> or .branch_<name>"
                 )
         if self.allow_drop and self.on_schema_change != OnSchemaChange.SYNC_ALL_COLUMNS:
             raise ValueError('allow_drop has no effect without on_schema_change="sync_all_columns": leave it out')
@@ -214,44 +214,44 @@ class Table:
             raise ValueError(f"allow_drop names {', '.join(both)}, which is declared: leave out one of the two")
         for name in self.unique:
             if not find_column(self.schema, name, "unique").field_type.is_primitive:
-                raise ValueError(f"unique names {name!r}, whose type is nested: such values can't be compared")
+                raise ValueError(f"unique names {name!r}, which has a nested type: such values can't be compared")
 
     def _check_options(self) -> None:
         if self.partitions_per_worker is not None and self.partitions_per_worker < 1:
             raise ValueError(f"partitions_per_worker is {self.partitions_per_worker}, it must be 1 or more")
         if (version := self.properties.get("format-version", "2")) != "2":
-            raise ValueError(f"format-version {version}: PyIceberg 0.12 writes manifests of version 2 only")
+            raise ValueError(f"format-version {version}: PyIceberg 0.12 writes only manifests of version 2")
         if (written := self.properties.get("write.format.default", "parquet").lower()) not in FORMATS:
             raise ValueError(
-                f"write.format.default {written}: its files can't be audited, as PyIceberg 0.12 reads "
-                f"{' and '.join(FORMATS)} only"
+                f"write.format.default {written}: its files can't be audited, because PyIceberg 0.12 reads only "
+                f"{' and '.join(FORMATS)}"
             )
         for found in property_problems(self.properties):
             raise ValueError(found)
         if secrets := self.spark_conf.keys() - public(self.spark_conf).keys():
             names = ", ".join(sorted(secrets))
-            raise ValueError(f"spark_conf has {names}: secrets belong in the workers' environment, not in code")
+            raise ValueError(f"spark_conf has {names}: put secrets in the workers' environment, not in code")
         if self.compute is not None:
             find_compute(self.compute)
         for name, value in vars(self.size).items():
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"size has {name}={value!r}, it must be a number above 0")
         if (memory := self.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
-            raise ValueError(f"size has memory_gib={memory:g}, a worker needs {LEAST_MEMORY_GIB} GiB")
+            raise ValueError(f"size has memory_gib={memory:g}, but a worker needs at least {LEAST_MEMORY_GIB} GiB")
         timeout = self.worker_timeout
         if timeout is not None and timeout <= timedelta(0):
             raise ValueError(f"worker_timeout is {timeout}, it must be above 0")
         if timeout is not None and timeout > LONGEST_WORKER:
             raise ValueError(
-                f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: what a worker wrote and "
-                "nobody names is collected some time after that"
+                f"worker_timeout is {timeout}, it must be at most {LONGEST_WORKER.days} days: files that a worker "
+                "wrote and nothing refers to are collected some time after that"
             )
         if self.retry_policy is not None:
             retries, delay = self.retry_policy.max_retries, self.retry_policy.delay or 0
             if retries < 0:
                 raise ValueError(f"retry_policy has max_retries={retries}, it must be 0 or more")
             if not 0 <= delay < math.inf:
-                raise ValueError(f"retry_policy has delay={delay}, it must be seconds of 0 or more")
+                raise ValueError(f"retry_policy has delay={delay}, it must be 0 or more seconds")
         if problem := care_problem(self.maintenance):
             raise ValueError(problem)
         for name in self.maintenance.zorder:
@@ -260,10 +260,13 @@ class Table:
     def _source_problems(self) -> Iterator[str]:
         if self.source is None:
             if not self.step:
-                yield "it has no step: name the function that computes its rows, or a source that they are moved from"
+                yield "it has no step: name the function that computes its rows, or a source to move them from"
             return
         if self.partitions is not None:
-            yield "a table with a source has no Dagster partitions, as each run moves what came since the last"
+            yield (
+                "a table with a source can't have Dagster partitions, because each run moves what arrived since the "
+                "last one"
+            )
         yield from self.source.problems(types_of(self.schema), self.write_mode)
         for option in ("floor", "ceiling"):
             if getattr(self.source, option) < 1:
@@ -273,12 +276,13 @@ class Table:
         """Raises ValueError for an option that the write mode ignores."""
         mode, name = self.write_mode, type(self.write_mode).__name__
         if self.allow_empty and not mode.replaces:
-            raise ValueError(f"allow_empty has no effect with {name}, whose runs may always have no rows: leave it out")
+            raise ValueError(f"allow_empty has no effect with {name}, whose runs may always be empty: leave it out")
         for option in ("partitions_per_worker", "publish_others"):
             if getattr(self, option) and not mode.splits:
                 raise ValueError(
-                    f"{option} has no effect with this {name}, of which one worker does a whole run: leave it out. "
-                    "Workers share runs of Overwrite(), Append() without dedup_on and Merge(by_partition=True)"
+                    f"{option} has no effect with this {name}, because one worker does the whole run: leave it out. "
+                    "Only runs of Overwrite(), Append() without dedup_on and Merge(by_partition=True) are split "
+                    "between workers"
                 )
 
     @property

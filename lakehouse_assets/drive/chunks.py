@@ -116,9 +116,9 @@ class Journal:
             fields = json.loads(text)
             if (version := fields["version"]) != AttemptRecord.FORMAT:
                 raise ForeignVersion(
-                    f"{location} records an attempt in version {version}, this code reads version "
-                    f"{AttemptRecord.FORMAT}. A worker may run, so no second one is started, and nothing was "
-                    "published. Materialize the partitions anew (a new run, not a re-execution from failure), or "
+                    f"{location} records an attempt in version {version}, but this code reads version "
+                    f"{AttemptRecord.FORMAT}. A worker may be running, so no second one was started, and nothing was "
+                    "published. Materialize the partitions again in a new run, not by re-executing from failure; or "
                     "resume the run with the code that wrote the file"
                 )
             return AttemptRecord.from_json(fields)

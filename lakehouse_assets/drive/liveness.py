@@ -63,7 +63,7 @@ class ThisRun:
             if self._is_ended():
                 raise dg.DagsterExecutionInterruptedError  # a BaseException, not caught below
         except Exception as error:  # each kind of storage has its own
-            logger.warning("the run's status can't be read, its workers go on: %r", error)
+            logger.warning("the run's status can't be read, its workers continue: %r", error)
 
     def resumes_after(self, error: BaseException) -> bool:
         """Whether Dagster will resume the run in another process.
@@ -82,7 +82,7 @@ class ThisRun:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 KEPT = "kept"
-NEVER = "not evaluated yet: the run failed before it came to this check"
+NEVER = "not evaluated yet: the run failed before it reached this check"
 
 
 def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None = None) -> None:
@@ -130,7 +130,7 @@ def _store_verdict(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.Ass
 def _repeated(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
     event, said = not_none(record.event), not_none(record.evaluation)
     at = datetime.fromtimestamp(event.timestamp, UTC)
-    note = f"a run failed before it came to this check; this is what was found at {at:%Y-%m-%d %H:%M:%S} UTC"
+    note = f"a run failed before it reached this check; this is the result from {at:%Y-%m-%d %H:%M:%S} UTC"
     return said.with_metadata({KEPT: note, **said.metadata})
 
 
@@ -141,7 +141,7 @@ def _never_evaluated(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
         description=NEVER,
-        metadata={KEPT: "a run failed before it came to this check, which was never evaluated"},
+        metadata={KEPT: "a run failed before it reached this check, which was never evaluated"},
     )
 
 
@@ -171,7 +171,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
 
 def reaped_text(run_id: str) -> str:
     """Returns the message about a reaped run."""
-    return f"the process of run {run_id} had died: the run is marked as failed, its slots are free"
+    return f"the process of run {run_id} died: the run is marked as failed, and its slots are free"
 
 
 def hold_lock(instance: dg.DagsterInstance, run_id: str) -> None:
@@ -196,7 +196,7 @@ class Lookout:
             for run_id in reap(self.run.context.instance):
                 self.run.log(logging.INFO, reaped_text(run_id))
         except Exception as error:  # each kind of storage has its own
-            logger.warning("could not look for dead runs, the next look tries again: %r", error)
+            logger.warning("could not look for dead runs; will try again: %r", error)
 
 
 def is_dead(tag: str) -> bool:
@@ -224,9 +224,9 @@ def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
         return False
     instance.report_run_failed(
         run,
-        f"The run's process ({process}) died before the run had ended: it was killed, ran out of memory, or the "
-        "machine was restarted. Nothing half-written is visible; re-execute the run from failure to continue with the "
-        "chunks that were staged.",
+        f"The run's process ({process}) died before the run ended: it was killed, ran out of memory, or the machine "
+        "was restarted. Nothing half-written is visible; re-execute the run from failure to continue with the staged "
+        "chunks.",
     )
     keep_verdicts(instance, run)
     return True

@@ -143,7 +143,7 @@ class Drive:
                 handle = replace(handle, asked=None)  # the service knows it
                 return replace(pending, attempt=recorded, record=None, handle=handle, inherited=True)
             self._workers.cancel([handle])
-            text = "the recorded worker runs other code, or other partitions, and is being ended"
+            text = "the recorded worker runs other code or other partitions and is being stopped"
             raise NotStarted(text, transient=True, unconfirmed=True)
         if handle is None and same_work:
             # The service may not show a worker yet. The same key starts no second one.
@@ -159,7 +159,7 @@ class Drive:
         try:
             receipt = self._journal.find([pending.attempt]).get(ordinal)
         except OSError as error:
-            text = f"it can't be read whether its work is done already: {error}"
+            text = f"can't read whether its work is already done: {error}"
             raise NotStarted(text, transient=True, unconfirmed=True) from error
         if receipt is None:
             return False
@@ -255,7 +255,7 @@ class Drive:
         except OSError as error:
             if self._unreadable.failed(time.monotonic()):
                 raise
-            text = f"chunk {ordinal}: its worker ended, but it can't be read yet whether its work is done: {error}"
+            text = f"chunk {ordinal}: its worker ended, but its receipt can't be read yet: {error}"
             self._workers.run.log(logging.WARNING, text)
             return False
         del self._workers.running[worker.handle.id]
@@ -276,7 +276,7 @@ class Drive:
             self.results.failures.append(failure)
             return []
         chunk = verdict.pending.chunk
-        text = f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; tried again in {verdict.wait:.0f} s"
+        text = f"chunk {chunk.ordinal} ({chunk}): the worker {verdict.reason}; trying again in {verdict.wait:.0f} s"
         self._workers.run.log(logging.WARNING, text)
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
 
@@ -292,7 +292,7 @@ class Drive:
         """The worker is judged after its end: until then it has its slot and costs."""
         if self._workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
-            worker.overdue = Ended(f"was still running after {limit} (worker_timeout), was ended")
+            worker.overdue = Ended(f"was still running after {limit} (worker_timeout) and was stopped")
             worker.deadline = time.monotonic() + self._workers.ending_seconds()
 
 
@@ -326,7 +326,9 @@ def driving(
         with capture_interrupts():
             workers.stop_reading()
             if interruption and launcher.durable and run.resumes_after(interruption):
-                text = "this process ends; its workers run on, and the process that resumes the run takes over"
+                text = (
+                    "this process ends; its workers keep running, and the process that resumes the run takes them over"
+                )
                 run.log(logging.INFO, text)
             else:
                 try:
@@ -334,4 +336,6 @@ def driving(
                 except Exception as error:
                     if interruption:
                         raise
-                    run.log(logging.ERROR, f"all is done, but workers may still run, which costs: {error}")
+                    run.log(
+                        logging.ERROR, f"all chunks are done, but workers may still be running and cost money: {error}"
+                    )

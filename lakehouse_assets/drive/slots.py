@@ -82,7 +82,7 @@ class Slots:
         try:
             self._free_pending()
         except Exception as error:  # must not lose a worker's result
-            logger.warning("chunk %d: its slot can't be given back yet: %r", chunk, error)
+            logger.warning("chunk %d: its slot can't be released yet: %r", chunk, error)
         self._next_try = 0.0
 
     def free_all(self) -> None:
@@ -147,7 +147,7 @@ class Claims:
         except Exception as error:  # each kind of storage has its own
             if self._unreachable.failed(time.monotonic()):
                 raise
-            logger.warning("chunk %d: its slot can't be claimed yet, workers go on: %r", chunk.ordinal, error)
+            logger.warning("chunk %d: its slot can't be claimed yet, workers continue: %r", chunk.ordinal, error)
             return False
         self._unreachable.succeeded()
         if claimed:
@@ -171,11 +171,11 @@ class Claims:
         try:
             holders = self.slots.holders()
         except Exception as error:  # each kind of storage has its own
-            logger.warning("chunk %d waits for a slot; who holds the slots can't be read: %r", chunk.ordinal, error)
+            logger.warning("chunk %d waits for a slot; can't read which runs hold the slots: %r", chunk.ordinal, error)
             return
         self.for_others = holders != {self.run.id}
         if self.for_others or not self._own_logged:
             held = ", ".join(f"run {run}" for run in sorted(holders)) or "no run"
             what = f"chunk {chunk.ordinal} ({chunk}) waits for a slot of the pool {POOL}, held by {held}"
-            self.run.log(logging.INFO, f"{what}: queue and limit are in the UI, Deployment → Concurrency")
+            self.run.log(logging.INFO, f"{what}: see the queue and the limit in the UI, Deployment → Concurrency")
         self._own_logged |= not self.for_others

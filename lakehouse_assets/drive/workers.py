@@ -71,7 +71,7 @@ class RunningWorker:
         try:
             self.reader.read()
         except Exception as error:  # e.g. the instance's storage is away; durable receipts decide
-            logger.warning("chunk %d: what its worker reports can't be logged: %r", self.chunk.ordinal, error)
+            logger.warning("chunk %d: its worker's reports can't be logged: %r", self.chunk.ordinal, error)
 
     def reported(self, name: str) -> Iterator[Any]:
         """Yields the worker's messages of a name. User code may send any shape."""
@@ -131,7 +131,7 @@ class Workers:
         try:
             self.launcher.cancel(handles)
         except Exception as error:
-            self.run.log(logging.WARNING, f"workers that should end could not be cancelled yet: {error}")
+            self.run.log(logging.WARNING, f"workers could not be cancelled yet: {error}")
             return False
         return True
 
@@ -147,7 +147,7 @@ class Workers:
                 if self.ending:
                     time.sleep(self.launcher.poll_seconds)
         except Exception as error:
-            self.run.log(logging.WARNING, f"it can't be found out whether the workers have ended: {error}")
+            self.run.log(logging.WARNING, f"can't find out whether the workers have ended: {error}")
         if self.ending:
             self._abandon()
 
@@ -189,7 +189,7 @@ class Workers:
             self.slots.free(worker.chunk.ordinal)
             self._close_session(worker)
         links = ", ".join(self.launcher.link(worker.handle) for worker in left)
-        text = f"these workers did their work but have not ended; make sure that they do: {links}"
+        text = f"these workers did their work but have not ended; make sure that they end: {links}"
         self.run.log(logging.WARNING, text)
 
     def _cancel_unconfirmed(self, attempt: Attempt) -> None:
@@ -197,7 +197,7 @@ class Workers:
             if handle := self.launcher.find(attempt):
                 self.launcher.cancel([handle])
         except Exception as error:
-            self.run.log(logging.ERROR, f"a worker may still run ({attempt.title}): {error!r}")
+            self.run.log(logging.ERROR, f"a worker may still be running ({attempt.title}): {error!r}")
 
     def _close_session(self, worker: RunningWorker) -> None:
         try:

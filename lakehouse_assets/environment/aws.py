@@ -90,7 +90,7 @@ def find_in_time(find: Callable[[], T | None], waits: Sequence[float]) -> T | No
 def region_problems() -> list[str]:
     """Says why client() finds no valid region, or boto3 is unusable."""
     if find_spec("boto3") is None:
-        return ["boto3 is not installed, which AWS needs: install lakehouse-assets with its extra aws"]
+        return ["boto3 is not installed, but AWS needs it: install lakehouse-assets[aws]"]
     import botocore.session
     from botocore.exceptions import BotoCoreError, InvalidRegionError
     from botocore.utils import validate_region_name
@@ -104,7 +104,7 @@ def region_problems() -> list[str]:
         return [f"AWS_DEFAULT_REGION (or the profile's region): {error}"]
     except BotoCoreError as error:
         return [f"AWS_PROFILE: {error}"]
-    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for AWS's services, and reads no AWS_REGION)"
+    missing = "AWS_DEFAULT_REGION is not set (boto3 needs it for AWS's services; it doesn't read AWS_REGION)"
     return [] if found else [missing]
 
 

@@ -80,8 +80,8 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
     properties = {**(received or {}), **configured}
     if received and "uri" not in properties and properties.get("type", "").lower() != "glue":
         raise SettingsError(
-            f"{variable('uri')} is missing: a URI with a password in it is not sent to workers, so a worker's own "
-            "environment must have it"
+            f"{variable('uri')} is missing: a URI that contains a password is not sent to workers, so set it in the "
+            "worker's own environment"
         )
     return with_defaults(properties, settings)
 
@@ -132,8 +132,8 @@ def configuration() -> tuple[dict[str, str], str | None]:
         file = next((path for place in places if (path := place / CONFIGURATION).is_file()), None)
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         return {}, (
-            f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} is not what PyIceberg "
-            f"reads: mappings, of block style, from catalog to {LAKE} to properties such as uri: https://…"
+            f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} can't be read by "
+            f"PyIceberg: expected block-style mappings from catalog to {LAKE} to properties such as uri: https://…"
         )
 
 
@@ -292,7 +292,9 @@ def with_retries(call: Callable[[], T]) -> T:
 
 def _tell_once(state: RetryCallState) -> None:
     if state.attempt_number == 3:  # short locks are not worth a line
-        logger.warning("the catalog %r is out of reach or locked; it is waited for, %d s at most", LAKE, RETRY_SECONDS)
+        logger.warning(
+            "the catalog %r can't be reached or is locked; waiting for it, at most %d s", LAKE, RETRY_SECONDS
+        )
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
@@ -351,7 +353,7 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
         ("LAKEHOUSE_STAGING", settings.staging),
     ):
         if is_secret("", place):
-            problems.append(f"{name} has a secret in it, which files and logs would show; set it by other settings")
+            problems.append(f"{name} contains a secret, which files and logs would show; set the secret separately")
     if remote := [compute for compute in computes if find_compute(compute).remote]:
         on = [c if c == settings.compute else f"{c} (chosen by {chosen_by(c, computes)})" for c in remote]
         consequence = f": workers on {', '.join(on)} can't reach it"
@@ -382,15 +384,15 @@ def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bo
     """Returns the places that other machines can't reach. A loopback address may be a tunnel."""
     problems = []
     if embedded:
-        problems.append(f"{variable('uri')} is not set, and the embedded catalog is a file of this machine")
+        problems.append(f"{variable('uri')} is not set, and the embedded catalog is a file on this machine")
     elif properties.get("uri", "").startswith("sqlite"):
-        problems.append(f"{variable('uri')} is a SQLite file of this machine")
+        problems.append(f"{variable('uri')} is a SQLite file on this machine")
     warehouse = properties.get("warehouse", "")
     setting = f"{variable('warehouse')} is {redacted(warehouse)}"
     if warehouse.startswith(FILES):
-        problems.append(f"{setting}, a folder of this machine")
+        problems.append(f"{setting}, a folder on this machine")
     elif warehouse and catalog_type(properties)[0] in ("sql", "glue") and not WAREHOUSE.fullmatch(warehouse):
         problems.append(f"{setting}, not of the form s3://bucket/prefix")
     if settings.landing.startswith(FILES):
-        problems.append(f"LAKEHOUSE_LANDING is {redacted(settings.landing)}, a folder of this machine")
+        problems.append(f"LAKEHOUSE_LANDING is {redacted(settings.landing)}, a folder on this machine")
     return problems

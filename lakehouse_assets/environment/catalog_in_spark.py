@@ -69,11 +69,11 @@ S3A = {
 }
 
 # What to do about properties that Java has no name for.
-PROFILE = "Java takes no profile from a property; set AWS_PROFILE, which both sides read"
-ROLE = "Java's roles apply to every client, PyIceberg's to S3 alone; let the environment's credentials have the role"
+PROFILE = "Java reads no profile from a property; set AWS_PROFILE, which both Java and PyIceberg read"
+ROLE = "Java uses the role for every client, PyIceberg only for S3; give the role to the environment's credentials"
 SIGNING = (
-    "PyIceberg's files on Arrow can't be signed remotely, so nothing could be published; let the catalog vend "
-    "credentials (header.X-Iceberg-Access-Delegation: vended-credentials) or give keys"
+    "PyIceberg's Arrow files can't be signed remotely, so nothing could be published; have the catalog vend "
+    "credentials (header.X-Iceberg-Access-Delegation: vended-credentials), or give keys"
 )
 SNAPSHOT_LOADING = "snapshot-loading-mode"
 ADVICE = {
@@ -123,14 +123,17 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
         try:
             inferred = infer_catalog_type(LAKE, dict(properties))
         except ValueError:  # its message quotes the URI, which may hold a password
-            return "", f"{variable('uri')} is of no known catalog type; known are http(s), postgresql and sqlite"
+            return "", (f"{variable('uri')} is not of a known catalog type; expected http(s), postgresql or sqlite")
         kind = inferred.value if inferred else ""
     if kind and kind not in REWORDED:
-        return kind, f"{variable('type')} is {kind!r}, which has no Spark counterpart here; known are sql, rest, glue"
+        return (
+            kind,
+            f"{variable('type')} is {kind!r}, which has no Spark counterpart here; expected one of sql, rest, glue",
+        )
     if kind != "glue" and not uri:
-        return kind, f"{variable('uri')} is missing: a catalog of type {kind or 'sql or rest'} has one"
+        return kind, f"{variable('uri')} is missing: a catalog of type {kind or 'sql or rest'} needs one"
     if kind == "rest" and not str(uri).lower().startswith(("http://", "https://")):
-        return kind, f"{variable('uri')} is not an http:// or https:// URL, as a REST catalog needs"
+        return kind, f"{variable('uri')} is not an http:// or https:// URL, which a REST catalog needs"
     return kind, None
 
 
@@ -143,7 +146,7 @@ def _same(kind: str, name: str) -> bool:
 
 def _problem(name: str) -> str:
     advice = ADVICE.get(name.lower())
-    return f"{variable(name)} has no Spark counterpart" + (f": {advice}" if advice else " that is known here")
+    return f"{variable(name)} has no Spark counterpart" + (f": {advice}" if advice else " that this version knows")
 
 
 def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -153,7 +156,7 @@ def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     if delegation is None:
         java[DELEGATION] = "vended-credentials"  # PyIceberg's default
     elif "remote-signing" in delegation:
-        problems.append(f"{variable(DELEGATION)} asks for remote signing: {SIGNING}")
+        problems.append(f"{variable(DELEGATION)} requests remote signing: {SIGNING}")
     authenticated = "credential" in properties or "token" in properties
     if is_true(properties.get("rest.sigv4-enabled", "")):
         java["rest.auth.type"] = "sigv4"
@@ -176,8 +179,9 @@ def partial_loading(properties: Mapping[str, str]) -> list[str]:
     if mode == "all":
         return []
     return [
-        f"{variable(SNAPSHOT_LOADING)} is {mode!r}, expected 'all': tables are loaded without their older snapshots "
-        "then, whose files maintenance would delete; remove it, also where the catalog's server sets it for its clients"
+        f"{variable(SNAPSHOT_LOADING)} is {mode!r}, expected 'all': otherwise tables are loaded without their older "
+        "snapshots, and maintenance would delete the files of those; remove it, also if the catalog's server sets it "
+        "for its clients"
     ]
 
 
@@ -192,9 +196,9 @@ def _url_problems(uri: str) -> list[str]:
         return [f"{variable('uri')} is not a URL that SQLAlchemy can read"]
     backend = url.get_backend_name()
     if backend not in ("postgresql", "sqlite"):
-        return [f"{variable('uri')} is on {backend}; known are postgresql and sqlite"]
+        return [f"{variable('uri')} is on {backend}; expected postgresql or sqlite"]
     if backend == "postgresql" and not url.host:  # commit/owner.py tells catalogs apart by it
-        return [f"{variable('uri')} names no host; a name is needed for a server on this machine, too"]
+        return [f"{variable('uri')} names no host; name it even if the server is on this machine"]
     if "@" in (url.host or ""):
         return [f"{variable('uri')} has an @ in its password; write %40 instead"]
     return []
@@ -213,7 +217,7 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
     """Returns a problem if only half of an S3 key is given."""
     missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
-    return [f"{variable(missing[0])} is missing: the other half of the key is given"] if len(missing) == 1 else []
+    return [f"{variable(missing[0])} is missing, but the other half of the key is set"] if len(missing) == 1 else []
 
 
 def path_style(properties: Mapping[str, str]) -> str:

@@ -103,7 +103,7 @@ def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
     """Finds a compute by name. Raises ValueError that names the known ones."""
     found: type[ComputeSettings] | None = resolve_name(BUILT_IN[name]) if name in BUILT_IN else added().get(name)
     if found is None:
-        raise ValueError(f"{option}={redacted(name)!r} is unknown; known are {', '.join([*BUILT_IN, *added()])}")
+        raise ValueError(f"{option}={redacted(name)!r} is unknown; expected one of {', '.join([*BUILT_IN, *added()])}")
     return found
 
 

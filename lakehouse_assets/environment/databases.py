@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CATALOG = "catalog.db"
 SHARING = (
-    "to share a home, its users need a common group and umask 002, and its folders the setgid bit; once: "
+    "to share a home, give its users a common group and umask 002, and set the setgid bit on its folders, once: "
     "`chgrp -R GROUP {home}; chmod -R g+rwX {home}; find {home} -type d -exec chmod g+s {{}} +`"
 )
 
@@ -43,7 +43,7 @@ def check_databases(home: Path) -> None:
     """
     for path in _databases(home):
         if not os.access(path, os.W_OK):
-            text = f"LAKEHOUSE_HOME={home}: you may not write {path}, which belongs to {_owner(path)}"
+            text = f"LAKEHOUSE_HOME={home}: you have no permission to write {path}, which belongs to {_owner(path)}"
             raise SettingsError(f"{text}; {SHARING.format(home=home)}")
 
 
@@ -57,7 +57,7 @@ def refused_database(error: BaseException, home: Path) -> str | None:
             sqlite3.SQLITE_PERM,
         ):
             text = f"a database below LAKEHOUSE_HOME={home} can't be opened for writing ({at})"
-            return f"{text}: look who owns its files and folders, and whether the disk is mounted for writing"
+            return f"{text}: check who owns its files and folders, and whether the disk is mounted writable"
         at = at.__cause__ or at.__context__
     return None
 

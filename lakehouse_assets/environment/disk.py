@@ -28,12 +28,12 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
     place, space = min(spaces.items(), key=lambda item: item[1].free)
-    where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB are free on the file system of {place}"
+    where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB free on the file system of {place}"
     if space.free < LEAST_FREE:
-        return f"the disk is full: {where}; make room there"
+        return f"the disk is full: {where}; free up space there"
     if certain is None:
         return None
-    return f"a disk was full or a quota used up ({certain}): {where}, the fullest in use; make room"
+    return f"a disk was full or a quota was used up ({certain}); the fullest file system in use: {where}; free up space"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

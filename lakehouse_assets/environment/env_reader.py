@@ -89,7 +89,7 @@ class EnvReader:
         text = self.text(name, example=example)
         values = tuple(part.strip() for part in text.split(",") if part.strip())
         if text and not values:
-            self.problems.append(f"{name}={text!r} names nothing; an example is {example}")
+            self.problems.append(f"{name}={text!r} is an empty list; an example is {example}")
         if wrong := [value for value in values if not re.fullmatch(pattern, value)]:
             quoted = redacted(text) if redacted(text) != text else ", ".join(wrong)
             self.problems.append(f"{name}: {quoted} is not of the form {example}")

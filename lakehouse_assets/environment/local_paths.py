@@ -77,7 +77,7 @@ def _message(old: Path, new: Path) -> str:
         old, new = old.parent, new.parent
     link = f"ln -s {shlex.quote(str(new))} {shlex.quote(str(old))}"
     return (
-        f"{new} was moved: the catalog's tables name their files in {old}, where they no longer are. Iceberg's "
-        f"metadata has absolute paths. Either move {new} back, or make a link in its old place: "
+        f"{new} was moved: Iceberg's metadata has absolute paths, and the catalog's tables still refer to files in "
+        f"{old}. Move {new} back, or create a link in its old place: "
         + (link if old.parent.exists() else f"mkdir -p {shlex.quote(str(old.parent))} && {link}")
     )

@@ -61,9 +61,9 @@ def java_home() -> Path:
     else:
         raise SetupError(f"no Java found: JAVA_HOME is not set and no java is on PATH; {_advice()}")
     if not os.access(home / "bin" / "java", os.X_OK):
-        raise SetupError(f"{origin}: there is no {home}/bin/java; {_advice()}")
+        raise SetupError(f"{origin}: {home}/bin/java does not exist or is not executable; {_advice()}")
     if (version := java_version(home)) < JAVA_MINIMUM:
-        raise SetupError(f"{origin} is Java {version}, Spark needs {JAVA_MINIMUM} or later; {_advice()}")
+        raise SetupError(f"{origin} is Java {version}, but Spark needs {JAVA_MINIMUM} or later; {_advice()}")
     return home
 
 
@@ -127,7 +127,7 @@ def _metadata_limits(address: str) -> tuple[int | None, tuple[int, ...]]:
         memory = tuple(int(limits["Memory"]) * MIB for limits in (task, container) if limits.get("Memory"))
         return math.ceil(task.get("CPU", 0)) or None, memory
     except (OSError, HTTPException, ValueError) as error:
-        logger.warning("the task's size can't be read from %s=%s, the machine's is used: %s", METADATA, address, error)
+        logger.warning("can't read the task's size from %s=%s, using the machine's: %s", METADATA, address, error)
         return None, ()
 
 

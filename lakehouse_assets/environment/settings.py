@@ -54,7 +54,7 @@ def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]
     """Reads the queue's settings, and a sentence for each problem."""
     if not env.get("LAKEHOUSE_QUEUE", "").strip():
         set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
-        return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not: no queue is read" for name in set_alone]
+        return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not, so no queue is read" for name in set_alone]
     reader = EnvReader(env)
     reader.needed_by = "LAKEHOUSE_QUEUE"
     url = reader.text("LAKEHOUSE_QUEUE", QUEUE_URL, QUEUE_EXAMPLE)
@@ -67,7 +67,7 @@ def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]
             "one"
         )
     if url == dead_letters:
-        reader.problems.append("LAKEHOUSE_QUEUE_DEAD_LETTERS is the queue itself; it must be another one")
+        reader.problems.append("LAKEHOUSE_QUEUE_DEAD_LETTERS is the queue itself; choose another queue")
     return QueueSettings(url, dead_letters, runs or QUEUE_RUNS), reader.problems
 
 
@@ -161,7 +161,7 @@ def read_settings(
     reader.problems += _unusable(settings.home, settings.cache)
     problems = reader.problems + computes_problems + queue_problems + check(settings, {compute: (), **also})
     if problems:
-        raise SettingsError("\n".join(["the settings can't work:", *problems] if len(problems) > 1 else problems))
+        raise SettingsError("\n".join(["the settings are not valid:", *problems] if len(problems) > 1 else problems))
     return settings
 
 
@@ -182,11 +182,11 @@ def unknown_names(env: Mapping[str, str]) -> list[str]:
     unknown = sorted(given - known - renamed.keys())
     nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in unknown}
     dotless = sorted(name for name in env if re.match(rf"{SPARK_PREFIX}(?!spark__)", name))
-    example = f"two underscores stand for a dot, as in {SPARK_PREFIX}spark__driver__memory"
+    example = f"write two underscores for a dot, as in {SPARK_PREFIX}spark__driver__memory"
     return [
-        *(f"{old} is called {new} now: set that instead" for old, new in renamed.items()),
+        *(f"{old} is now called {new}: set that instead" for old, new in renamed.items()),
         *(f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()),
-        *(f"{name} is no setting of Spark: {example}" for name in dotless),
+        *(f"{name} is not a Spark setting: {example}" for name in dotless),
     ]
 
 
@@ -198,12 +198,12 @@ def _unusable(home: Path, cache: Path) -> list[str]:
     problems = []
     if found := NO_HOME.search(str(home)):
         problems.append(
-            f"LAKEHOUSE_HOME={home} has {found[0]!r} in it, at which Dagster or Spark would look for its files "
-            "elsewhere; choose another folder, or give the path of a link to it"
+            f"LAKEHOUSE_HOME={home} contains {found[0]!r}, so Dagster or Spark would look for files elsewhere; choose "
+            "another folder, or give the path of a link to it"
         )
     if os.pathsep in str(cache):
         problems.append(
-            f"LAKEHOUSE_CACHE={cache} has {os.pathsep!r} in it, which separates the entries of Java's class path; "
+            f"LAKEHOUSE_CACHE={cache} contains {os.pathsep!r}, which separates the entries of Java's class path; "
             "choose another folder"
         )
     return problems

@@ -48,7 +48,7 @@ def fargate_problem(size: Size) -> str | None:
     """Returns all reasons why Fargate has no such task."""
     problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
-        problems.append("vCPUs and memory go together: give both or neither")
+        problems.append("vCPUs and memory must be set together: give both or neither")
     return "; and ".join(problems) or None
 
 
@@ -56,10 +56,10 @@ def emr_problem(size: Size, service: str = "EMR") -> str | None:
     """Returns all reasons why drivers and executors can't have this size on any cluster."""
     problems = []
     if size.disk_gib is not None:
-        advice = f"on {service} disks are the cluster's: give its instances larger volumes"
+        advice = f"on {service}, the cluster determines the disks: give its instances larger volumes"
         problems.append(f"{size.disk_gib} GiB of disk; {advice}")
     if size.vcpus is not None and size.vcpus % 1:
-        problems.append(f"{size.vcpus:g} vCPUs; on {service} a driver and executors have whole cores")
+        problems.append(f"{size.vcpus:g} vCPUs; on {service}, drivers and executors have whole cores")
     return "; and ".join(problems) or None
 
 
@@ -69,11 +69,11 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
     optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
     problems = _problems(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
     if (size.disk_gib or 0) > SERVERLESS_DISK_GIB[1] and not optimized:
-        problems[0] += f", to {OPTIMIZED_DISK_GIB[1]} where spark_conf has {' and '.join(types)} {OPTIMIZED}"
+        problems[0] += f", or to {OPTIMIZED_DISK_GIB[1]} if spark_conf sets {' and '.join(types)} to {OPTIMIZED}"
     memory = size.memory_gib
     if size.vcpus is None and memory is not None and not any(memory in offered for offered in SERVERLESS.values()):
         every = ", ".join(f"{_listed(offered)} with {vcpus:g} vCPUs" for vcpus, offered in SERVERLESS.items())
-        problems.append(f"{memory:g} GiB; EMR Serverless gives {every}")
+        problems.append(f"{memory:g} GiB; EMR Serverless offers {every}")
     return "; and ".join(problems) or None
 
 
@@ -81,12 +81,12 @@ def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]]
     """offered: GiB by vCPUs."""
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
-        problems.append(f"{size.disk_gib} GiB of disk; {service} gives {least} to {most}")
+        problems.append(f"{size.disk_gib} GiB of disk; {service} offers {least} to {most}")
     if size.vcpus is not None and size.vcpus not in offered:
-        problems.append(f"{size.vcpus:g} vCPUs; {service} gives {', '.join(f'{v:g}' for v in offered)}")
+        problems.append(f"{size.vcpus:g} vCPUs; {service} offers {', '.join(f'{v:g}' for v in offered)}")
     memory = offered.get(size.vcpus or 0, ())
     if memory and size.memory_gib is not None and size.memory_gib not in memory:
-        problems.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; {service} gives {_listed(memory)}")
+        problems.append(f"{size.memory_gib:g} GiB with {size.vcpus:g} vCPUs; {service} offers {_listed(memory)}")
     return problems
 
 

@@ -146,8 +146,8 @@ def no_room(cache: Path, needed: int) -> str | None:
     if (free := shutil.disk_usage(cache).free) >= needed:
         return None
     return (
-        f"{free / MIB:,.0f} MiB are free on the disk of {cache}, {needed / MIB:,.0f} are needed; make room there, or "
-        "point LAKEHOUSE_CACHE to another disk"
+        f"{free / MIB:,.0f} MiB are free on the disk of {cache}, but {needed / MIB:,.0f} are needed; free up space "
+        "there, or point LAKEHOUSE_CACHE to another disk"
     )
 
 
@@ -338,9 +338,9 @@ def build(settings: Settings, training: str) -> None:
         print("fetching Spark's jars for Iceberg (130 MB, once) …")
         fetch_jars(settings)
     if class_data_archive(settings) is None:
-        print("training the class-data archive, so that workers start faster (half a minute, once) …")
+        print("building the class-data archive, which makes workers start faster (half a minute, once) …")
         problem = no_room(settings.cache, ARCHIVE_BYTES) or train_archive(
             settings, training, lambda folder: machine_conf(settings, "1g", None, folder)
         )
         if problem:
-            print(f"no class-data archive, workers start slower:\n{problem}")
+            print(f"no class-data archive was built, so workers start slower:\n{problem}")

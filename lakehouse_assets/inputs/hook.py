@@ -97,7 +97,7 @@ class PinnedInputs(RunHook):
         if self.pins and (problems := gone(self.pins, with_retries(run.lakehouse.catalog))):
             raise PublishRefused(
                 f"table {run.table.identifier}: the run {run.plan.token}, which this one resumes, can't read its "
-                f"inputs as they were: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
+                f"pinned inputs any more: {'; '.join(problems)}. Nothing was staged or published. {ANEW}"
             )
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
@@ -216,7 +216,7 @@ def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> 
 
 def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) -> str:
     if name not in as_changes:
-        return "as it was"
+        return "pinned version"
     since = read_on.positions.get(name) if read_on else None
     return f"changes since {since.partition('@')[0]}" if since else "all, as changes"
 
@@ -264,7 +264,9 @@ def keep_unread(lakehouse: Lakehouse, table: str) -> None:
         catalog = lakehouse.catalog()
         positions = positions_of(with_retries(lambda: catalog.load_table(table)).metadata).positions
     except Exception as error:  # catalogs and storages have their own; the rows are published
-        logger.warning("%s: what it has not read yet of its inputs may expire, as it can't be read: %r", table, error)
+        logger.warning(
+            "%s: unread snapshots of its inputs may expire, because its positions can't be read: %r", table, error
+        )
         return
     for name, text in positions.items():
         if ":" in name:  # a source, which is purged only up to what was moved
@@ -279,4 +281,4 @@ def keep_unread(lakehouse: Lakehouse, table: str) -> None:
         try:
             set_tags(catalog, identifier, wanted)
         except Exception as error:  # catalogs and storages have their own; the rows are published
-            logger.warning("%s: %s may expire before it is read, as it can't be tagged: %r", table, name, error)
+            logger.warning("%s: %s may expire before it is read, because it can't be tagged: %r", table, name, error)

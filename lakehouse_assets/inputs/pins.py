@@ -63,10 +63,10 @@ def _refuse_newer_versions(reader: str, table: IcebergTable) -> None:
     name, version = ".".join(table.name()), table.metadata.format_version
     if version > WRITABLE:
         raise PublishRefused(
-            f"table {reader}: it reads {name}, whose format version is {version}; inputs may have {WRITABLE} at "
-            "most, as each run gets a copy of their metadata and PyIceberg 0.12 can't write that of later versions. "
-            f"Nothing was staged or published. Let {name} have format-version {WRITABLE}, or leave it out of "
-            "deps and reads"
+            f"table {reader}: it reads {name}, whose format version is {version}; an input may have at most "
+            f"{WRITABLE}, because each run gets a copy of its metadata, and PyIceberg 0.12 can't write later versions. "
+            f"Nothing was staged or published. Create {name} with format-version {WRITABLE}, or leave it out of deps "
+            "and reads"
         )
 
 
@@ -132,6 +132,6 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
         return True
 
     def contended(problem: str, failure: Exception) -> PublishContended:
-        return PublishContended(f"table {identifier}: its tags are {problem}, the last error was {failure!r}")
+        return PublishContended(f"table {identifier}: its tags are {problem}; the last error was {failure!r}")
 
     commit_persistently(identifier, "tag", attempt, lambda: None, contended)

@@ -51,8 +51,8 @@ class ReadInputs(StageHook):
         merge = self.chunk.assignment.merge
         if self.read_to and merge and CHANGE_TYPE in rows.columns and CHANGE_TYPE not in merge.delete_when:
             raise CannotReadOn(
-                f"{self.table} merges the changes of {', '.join(self.read_to)}, and its delete_when does not say "
-                f"which of them are rows that went: declare Merge(…, delete_when=\"{CHANGE_TYPE} = 'DELETE'\", "
+                f"{self.table} merges the changes of {', '.join(self.read_to)}, but its delete_when does not say which "
+                f"of them are deleted rows: declare Merge(…, delete_when=\"{CHANGE_TYPE} = 'DELETE'\", "
                 f'order_by="{CHANGE_TYPE}"), or drop the column in the step'
             )
 
@@ -75,12 +75,12 @@ class ReadInputs(StageHook):
             raise changes_unknown(name, self.table, self.read_on.unknown[name])
         if CHANGE_TYPE in self.spark.table(f"{LAKE}.{name}").columns:
             raise CannotReadOn(
-                f"{name} has a column {CHANGE_TYPE}, by which its changes would be told: give it another name"
+                f"{name} has a column {CHANGE_TYPE}, which is reserved for the kind of change: give it another name"
             )
         text = self.read_on.positions.get(name)
         since = Position.parse(text) if text else None
         if since is not None and since.uuid != pin.uuid:
-            raise changes_unknown(name, self.table, f"the table was created again since {self.table} has read it")
+            raise changes_unknown(name, self.table, f"the table was created again after {self.table} read it")
         self.read_to[name] = str(Position(pin.snapshot_id or EMPTY, pin.uuid))
         if since is None or since.snapshot_id == EMPTY or pin.snapshot_id is None:
             return self.spark.table(f"{LAKE}.{name}").withColumn(CHANGE_TYPE, F.lit("INSERT"))
@@ -94,9 +94,9 @@ class ReadInputs(StageHook):
             raise changes_unknown(
                 pin.name,
                 self.table,
-                f"snapshot {since}, which was read, is not in the history of snapshot {until}, which this run has "
-                "pinned: it or one after it has expired, main was rolled back, or another run has read on since (then "
-                "materialize anew)",
+                f"snapshot {since}, which was read last, is not in the history of snapshot {until}, which this run has "
+                "pinned: it or a later one has expired, main was rolled back, or another run has read further since "
+                "(then materialize again in a new run)",
             )
         if renumbered := changed_columns(metadata, since, pin.schema_id):
             raise changes_unknown(
@@ -109,8 +109,8 @@ class ReadInputs(StageHook):
             raise changes_unknown(
                 pin.name,
                 self.table,
-                f"it has row-level deletes (snapshot {with_deletes[-1]}), whose changes Iceberg can't tell; a table "
-                "whose changes others read is best declared copy-on-write",
+                f"it has row-level deletes (snapshot {with_deletes[-1]}), and Iceberg can't report their changes; "
+                "declare a table copy-on-write if others read its changes",
             )
         return self._netted(pin, since, until)
 
@@ -162,7 +162,7 @@ def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
             spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs
         except AnalysisException:
             raise InputDropped(
-                f"the step dropped {table}, of which it has a copy of its own: a step only reads the lake"
+                f"the step dropped {table} (only the worker's own copy): a step may only read the lake"
             ) from None
 
 
@@ -173,7 +173,7 @@ def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
         ref = metadata.refs.get(pin.ref) if metadata else None
         found = (metadata and metadata.table_uuid, ref and ref.snapshot_id)
         if found != (pin.uuid, pin.snapshot_id):
-            raise InputMoved(f"{pin.table} has snapshot {found[1]} now, and the run has pinned {pin.snapshot_id}")
+            raise InputMoved(f"{pin.table} now has snapshot {found[1]}, but the run has pinned {pin.snapshot_id}")
 
 
 def snapshots_between(metadata: TableMetadata, since: int, until: int) -> list[Snapshot] | None:

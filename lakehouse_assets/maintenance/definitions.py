@@ -54,7 +54,7 @@ def due_sensor(
         job=job,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description="Asks for a run of the maintenance job for the tables that need it, once an hour at most.",
+        description="Requests a run of the maintenance job for the tables that need it, at most once an hour.",
     )
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         from lakehouse_assets.maintenance.due_tick import ask  # only ticks need it
@@ -73,5 +73,5 @@ def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
         execution_timezone="UTC",
         run_config={"levels": [Level.COLLECT.value], "dry_run": False},
         default_status=dg.DefaultScheduleStatus.STOPPED if by_hand else dg.DefaultScheduleStatus.RUNNING,
-        description="Moves files that nobody needs any more to the trash, and empties it, once a week.",
+        description="Moves unneeded files to the trash and empties it, once a week.",
     )

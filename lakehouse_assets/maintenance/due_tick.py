@@ -58,7 +58,7 @@ def ask(
         tick = DueTick(reader, policy, tables, history, cursor, events, now, time.monotonic() + TICK_SECONDS, location)
         request = tick.request([*due, *cursor.waiting(ready, due)])
         waits += tick.waits
-    looked = f"{len(due)} of {len(tables)} tables to be looked at; " + ("these wait" if waits else "none needs a run")
+    looked = f"{len(due)} of {len(tables)} tables to check; " + ("these wait" if waits else "none needs a run")
     reason = None if request else "; ".join([looked, *waits])
     return dg.SensorResult(run_requests=[request] if request else [], skip_reason=reason, cursor=cursor.text())
 
@@ -93,7 +93,9 @@ class DueTick:
             try:
                 found += self._candidates(table)
             except TimeIsUp:
-                self.waits.append(f"{table.identifier}: time was up before all of it was read; the next tick goes on")
+                self.waits.append(
+                    f"{table.identifier}: the time limit ended before all of it was read; the next tick continues"
+                )
             except Exception as error:  # one table must not stop the others
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
         budget = max(0, int(BUDGET_GIB * GIB) * len(self.tables) - self.history.rewritten(self.now))

@@ -26,7 +26,7 @@ KNOWN = ", ".join(level.name for level in LEVELS)
 class MaintenanceConfig(dg.Config):
     """What to maintain. Shows in the launchpad."""
 
-    tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
+    tables: list[str] = Field([], description="Identifiers such as nyc.flights; if empty, all declared tables.")
     levels: list[str] = Field(
         [level.name for level in LEVELS if level.by_itself], description=f"Kinds of work, of {KNOWN}."
     )
@@ -41,18 +41,18 @@ class MaintenanceConfig(dg.Config):
     allow_large: bool = Field(
         False,
         description="For the level collect only. false: a table is left alone if more than 20 % of its bytes would go "
-        "to the trash, since that is more often a mistake. true: they may go; see in a dry run's table `due` what they "
-        "are.",
+        "to the trash, which is more often a mistake. true: they may go; the table `due` of a dry run shows which "
+        "files they are.",
     )
     patient: bool = Field(
         True,
-        description="true: leave for later what was written less than 15 minutes ago. false: do it now, as "
-        "`lakehouse maintain` does.",
+        description="true: leave partitions for later that were written less than 15 minutes ago. false: maintain them "
+        "now, as `lakehouse maintain` does.",
     )
     force: bool = Field(
         False,
         description="true: do the chosen levels wherever they would gain anything, also below the limits that the "
-        "table `measured` shows. false: only from those on.",
+        "table `measured` shows. false: only at or above them.",
     )
 
 
@@ -88,8 +88,8 @@ def maintenance_job(
         _show(context, {**shown, "dry_run": config.dry_run}, faults)
 
     about = (
-        "Rewrites small files, files with deleted rows and manifests, expires snapshots; where asked to, sorts "
-        "partitions and moves files that nobody needs to the trash."
+        "Rewrites small files, files with deleted rows and manifests, expires snapshots; on request, sorts partitions "
+        "and moves unneeded files to the trash."
     )
     return job_of(maintain, MaintenanceConfig, MAINTENANCE, about, tags)
 
@@ -103,9 +103,9 @@ def _show(context: dg.OpExecutionContext, shown: dict[str, Any], faults: Sequenc
 def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[MaintenanceLevel]:
     text = ", ".join(level.name for level in known)
     if not names:
-        raise dg.Failure(f"no level was chosen; known are {text}", allow_retries=False)
+        raise dg.Failure(f"no level was chosen; expected one of {text}", allow_retries=False)
     if unknown := sorted(set(names) - {level.name for level in known}):
-        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; known are {text}", allow_retries=False)
+        raise dg.Failure(f"unknown levels: {', '.join(unknown)}; expected one of {text}", allow_retries=False)
     return [level for level in known if level.name in names]
 
 

@@ -137,7 +137,7 @@ class ManifestsLevel(MaintenanceLevel):
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)
         before, after = report.before, report.after
         sizes = " → ".join(f"{state.manifests:,} manifests of {size_text(state.size)}" for state in (before, after))
-        dropped = (f"{report.dropped:,} manifests that writers changed meanwhile",) if report.dropped else ()
+        dropped = (f"{report.dropped:,} manifests were changed by writers meanwhile",) if report.dropped else ()
         nothing = report.snapshot_id is None
         return Result(
             Gain(manifests=before.manifests - after.manifests),
@@ -184,13 +184,13 @@ class CollectLevel(MaintenanceLevel):
         share = found.size / max(1, found.size + health.total("size"))
         if severity := UNNEEDED.severity(share):
             message = (
-                f"{found.files:,} files with {size_text(found.size)} that nobody needs, {share:.0%} of all its files"
+                f"{found.files:,} unneeded files with {size_text(found.size)}, {share:.0%} of the size of all its files"
             )
             yield Finding(Check.STORAGE, severity, self.name, message)
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
         """Yields one look."""
-        yield Candidate(health.identifier, self, "its storage is looked through for files that nobody needs")
+        yield Candidate(health.identifier, self, "its storage is searched for unneeded files")
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
         """A problem needs a person, so it is a fault."""
@@ -243,14 +243,14 @@ def collection_tables(reports: Sequence[Report]) -> dict[str, dg.TableMetadataVa
 def _summary(report: Report) -> Iterable[str]:
     found = report.unreachable
     if report.judged_ms is None:
-        yield f"{_files(report.listed)} looked at, none judged"
+        yield f"{_files(report.listed)} checked, none judged"
         return
-    unneeded = f"{_files(found)} that nobody needs, {_files(report.due)} of them long enough"
-    yield f"{_files(report.listed)} looked at, {unneeded}"
+    unneeded = f"{_files(found)} unneeded, {_files(report.due)} of them for long enough"
+    yield f"{_files(report.listed)} checked, {unneeded}"
     if not report.dry_run:
-        yield f"{_files(report.trashed)} put into the trash, {_files(report.purged)} deleted after their time there"
+        yield f"{_files(report.trashed)} moved to the trash, {_files(report.purged)} deleted from it"
     if report.refused:
-        yield f"{len(report.refused):,} files could not go"
+        yield f"{len(report.refused):,} files could not be moved"
 
 
 def _rows(report: Report) -> Iterable[tuple[str, ...]]:

@@ -34,7 +34,7 @@ class LeftOut(StrEnum):
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
-    OTHER_FORMAT = f"its format version is not {FORMAT_VERSION}, the only one that is written"
+    OTHER_FORMAT = f"its format version is not {FORMAT_VERSION}, the only one that can be written"
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _too_soon(
     """A rewrite of files that a writer replaces meanwhile is wasted."""
     keys = None if partition.key is None else [partition.key]
     if writer := next((flight.name for flight in writing if meet(flight.keys, keys)), None):
-        return f"a run that writes it is queued or under way: {writer}"
+        return f"a run that writes to it is queued or running: {writer}"
     written, quiet = partition.written_ms, care.quiet_period
     if policy.patient and written is not None and timedelta(seconds=now - written / 1000) < quiet:
         return f"written less than {quiet.total_seconds() / 60:g} minutes ago"
@@ -140,7 +140,7 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
             here = False
         if size > budget:
             why = f"it takes {size_text(size)}, more than the budget of {size_text(budget)}"
-            return replace(candidate, why_not=f"{why}: a run by hand with a larger budget_gib does it")
+            return replace(candidate, why_not=f"{why}: start a run by hand with a larger budget_gib")
         if spent + size > budget:
             return replace(candidate, why_not=f"budget: {size_text(budget)} may be rewritten in all")
         spent += size

@@ -62,7 +62,7 @@ class RunHistory:
             return ""
         latest = self.records[0]
         if latest.dagster_run.status in UNFINISHED:
-            return f"run {latest.dagster_run.run_id} is queued or under way"
+            return f"run {latest.dagster_run.run_id} is queued or running"
         return "the last run ended less than an hour ago" if now - _ended(latest) < PAUSE else ""
 
     def wait_of(self, table: str, now: float) -> str:
@@ -79,7 +79,7 @@ class RunHistory:
         if now - ended >= pause:
             return ""
         if failures:
-            return f"failures in a row: {failures}; it is tried again {pause / HOUR:g} h after the last"
+            return f"failed {failures} times in a row; retried {pause / HOUR:g} h after the last failure"
         return f"it was maintained less than {pause / HOUR:g} hours ago"
 
     def rewritten(self, now: float) -> int:

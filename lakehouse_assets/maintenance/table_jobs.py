@@ -41,11 +41,13 @@ class RestoreConfig(dg.Config):
 
     # It has a default because the launchpad fills in only fields with one. The job refuses the default.
     table: str = Field("", description="Required: the identifier of the table, such as nyc.flights.")
-    run: str = Field("", description="Only what this run put into the trash: its whole id; none: of all runs.")
+    run: str = Field("", description="Only what this run moved to the trash: its whole id; if empty, of all runs.")
     paths: list[str] = Field(
-        [], description="Only these files, or what was in these folders: absolute paths or s3:// URLs; none: all."
+        [], description="Only these files, or what was in these folders: absolute paths or s3:// URLs; if empty, all."
     )
-    dry_run: bool = Field(True, description="true: only show what the trash has of it. false: bring it back.")
+    dry_run: bool = Field(
+        True, description="true: only show which of these files the trash has. false: bring them back."
+    )
 
 
 class DropMissingConfig(dg.Config):
@@ -67,7 +69,7 @@ class TakeOverConfig(dg.Config):
     table: str = Field(
         "",
         description="Required: its identifier, such as nyc.flights. No other catalog may have the table any more: "
-        "versions of it that this catalog lacks are given up, and their files go to the trash in time.",
+        "versions that this catalog lacks are given up, and their files eventually go to the trash.",
     )
 
 
@@ -80,7 +82,7 @@ def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> d
         with _work_on(context, config.table, known):
             context.add_output_metadata(_restore(context, config, lakehouse))
 
-    about = "Brings back files that the collector has put into the trash."
+    about = "Brings back files that the collector moved to the trash."
     return job_of(restore, RestoreConfig, RESTORE, about, tags)
 
 
@@ -95,7 +97,7 @@ def drop_missing_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS)
         with _work_on(context, config.table, known):
             context.add_output_metadata(_drop_missing(context, config, lakehouse))
 
-    about = "Drops files from a table's metadata that somebody deleted from storage, so that readers work again."
+    about = "Drops files that were deleted from storage from a table's metadata, so that it can be read again."
     return job_of(drop_missing, DropMissingConfig, DROP_MISSING, about, tags)
 
 
@@ -110,7 +112,7 @@ def take_over_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) ->
         with _work_on(context, config.table, known):
             context.add_output_metadata(_take_over(context.instance, config.table, lakehouse))
 
-    about = "Notes that this catalog, and no other one, has a table."
+    about = "Records that a table belongs to this catalog and to no other."
     return job_of(take_over, TakeOverConfig, TAKE_OVER, about, tags)
 
 
@@ -119,7 +121,7 @@ def _work_on(context: dg.OpExecutionContext, table: str, known: Collection[str])
     """Refuses an undeclared table; raises dg.Failure for errors that a person can act on."""
     if table not in known:
         what = f"unknown table {table}" if table else "no table was named"
-        raise dg.Failure(f"{what}; declared are {', '.join(known)}", allow_retries=False)
+        raise dg.Failure(f"{what}; the declared tables are {', '.join(known)}", allow_retries=False)
     try:
         yield
     except (LakehouseError, OSError) as error:  # OSError: disks, networks, catalogs
@@ -141,7 +143,7 @@ def _selection(config: RestoreConfig) -> "TrashSelection":
     try:
         paths = frozenset(map(place_of, config.paths))
     except UnknownStorage as error:
-        text = f"paths has one that is neither an absolute path nor an s3:// URL: {', '.join(config.paths)}"
+        text = f"paths has entries that are neither absolute paths nor s3:// URLs: {', '.join(config.paths)}"
         raise dg.Failure(text, allow_retries=False) from error
     return TrashSelection(config.run or None, paths)
 
@@ -178,7 +180,7 @@ def _shown(
     """Raises dg.Failure if a requested file could not come back, or nothing was found."""
     restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
     lost = [kept for report in reports for kept in report.lost]
-    text = f"{restored:,} files ({size_text(size)}) are back, {there:,} were there already"
+    text = f"{restored:,} files ({size_text(size)}) were brought back, {there:,} were already there"
     context.log.info(f"{table}: {text}")
     shown = {"restored": restored, "bytes": size, "there_already": there, "lost": len(lost)}
     if lost:
@@ -186,8 +188,9 @@ def _shown(
         raise dg.Failure(f"{table}: {text}, {len(lost):,} could not come back: {named}", shown)
     if not restored and not there:
         raise dg.Failure(
-            f"{table}: the trash has nothing of what was asked for: it is back, past its time, or never was there. All "
-            f"that went is written below {ledgers}, in a folder for each table's UUID; a run is named by its whole id",
+            f"{table}: the trash has none of the requested files: they are back, were deleted for good, or never were "
+            f"in it. All removed files are recorded below {ledgers}, in a folder for each table's UUID; name a run by "
+            "its whole id",
             allow_retries=False,
         )
     return shown
@@ -252,8 +255,8 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
         return ui_metadata([])
     context.log.warning(
         f"table {config.table}: {len(change.dropped):,} missing files were dropped from its metadata, in snapshot "
-        f"{published.snapshot_id}: {named(table, change.dropped)}. It lacks their rows. Dagster shows these partitions "
-        "as materialized all the same: materialize them again if their rows can be computed after all"
+        f"{published.snapshot_id}: {named(table, change.dropped)}. The table no longer has their rows, but Dagster "
+        "still shows these partitions as materialized: materialize them again if their rows can be computed after all"
     )
     return {**ui_metadata(change.dropped), "snapshot_id": str(published.snapshot_id)}
 

@@ -78,7 +78,7 @@ def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) 
     if to.startswith(RELEASE) and (number := to.removeprefix(RELEASE)).isdecimal():
         members = release(table.partition(".")[0], number=int(number), catalog=catalog).members
         if (member := members.get(table)) is None or member.uuid != str(metadata.table_uuid):
-            raise RollbackRefused(f"table {table}: {to} has no snapshot of it")
+            raise RollbackRefused(f"table {table}: {to} contains no snapshot of it")
         snapshot_id: int | None = member.snapshot_id
     elif to.isdecimal():
         snapshot_id = int(to)
@@ -87,7 +87,7 @@ def snapshot_of(table: str, metadata: TableMetadata, to: str, catalog: Catalog) 
     if snapshot_id is None or (found := metadata.snapshot_by_id(snapshot_id)) is None:
         raise RollbackRefused(f"table {table}: it has no snapshot {to}; {_known(metadata)}")
     if found.snapshot_id not in _main_history(metadata):
-        raise RollbackRefused(f"table {table}: snapshot {to} was never main's: it is of another branch")
+        raise RollbackRefused(f"table {table}: snapshot {to} was never on main: it belongs to another branch")
     return found
 
 
@@ -112,7 +112,7 @@ def _known(metadata: TableMetadata) -> str:
     if not metadata.snapshots:
         return "it has none at all"
     oldest = min(snapshot.timestamp_ms for snapshot in metadata.snapshots)
-    return f"the oldest that is kept is of {time_text(oldest)}"
+    return f"the oldest one kept is from {time_text(oldest)}"
 
 
 def time_text(epoch_ms: int) -> str:
@@ -143,7 +143,7 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
         try:
             return catalog.load_table(identifier)
         except NoSuchTableError:
-            raise RollbackRefused(f"table {identifier}: it is not in the catalog any more") from None
+            raise RollbackRefused(f"table {identifier}: it is no longer in the catalog") from None
 
     def landed() -> bool | None:
         return True if load().metadata.current_snapshot_id == snapshot_id else None
@@ -155,8 +155,9 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
             return True
         if metadata.current_snapshot_id != head or metadata.snapshot_by_id(snapshot_id) is None:
             raise RollbackRefused(
-                f"table {identifier}: expected snapshot {head} as main's, found {metadata.current_snapshot_id}: "
-                "another commit came in between, and would be undone unseen. Nothing was changed; look at it again"
+                f"table {identifier}: expected main at snapshot {head}, found {metadata.current_snapshot_id}: another "
+                "commit came in between, and the rollback would undo it unseen. Nothing was changed; check the table "
+                "again"
             )
         # PyIceberg's own rollback_to_snapshot (0.12) drops the branch's retention.
         main = metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": snapshot_id})
@@ -173,7 +174,7 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
     def contended(problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - started
         return MaintenanceContended(
-            f"table {identifier}: rolling back was {problem}, tried for {seconds:.0f} s, the last error was {failure!r}"
+            f"table {identifier}: rolling back was {problem}, tried for {seconds:.0f} s; the last error was {failure!r}"
         )
 
     commit_persistently(identifier, "roll back", attempt, landed, contended)

@@ -34,7 +34,7 @@ class RollbackConfig(dg.Config):
         "release:12, for the one in a release.",
     )
     head: str = Field(
-        "", description="The snapshot that must be main's: nothing is done if others have committed since."
+        "", description="The snapshot at which main must be: nothing is done if others have committed since."
     )
     dry_run: bool = Field(True, description="true: only show what would be undone. false: roll back.")
 
@@ -47,7 +47,7 @@ def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: RollbackConfig, lakehouse: dg.ResourceParam[Lakehouse]
     ) -> None:
         if not (config.table and config.to):
-            raise dg.Failure("name a table, and what to roll it back to", allow_retries=False)
+            raise dg.Failure("name a table, and the snapshot to roll it back to", allow_retries=False)
         (table,) = chosen_tables([config.table], tables)
         try:
             context.add_output_metadata(_rollback(context, config, table, lakehouse))
@@ -75,19 +75,19 @@ def _rollback(
     catalog = lakehouse.catalog()
     found = with_retries(lambda: find_table(catalog, table.identifier))
     if found is None or (head := found.current_snapshot()) is None:
-        raise RollbackRefused(f"table {table.identifier}: there is nothing to roll back, it has no snapshot")
+        raise RollbackRefused(f"table {table.identifier}: there is nothing to roll back, because it has no snapshot")
     rollback = Rollback(found.metadata, snapshot_of(table.identifier, found.metadata, config.to, catalog))
     target = rollback.target.snapshot_id
     if config.head not in ("", str(head.snapshot_id)) and head.snapshot_id != target:
         raise RollbackRefused(
-            f"table {table.identifier}: expected snapshot {config.head} as main's, found {head.snapshot_id}: another "
-            "commit came in between. Nothing was changed; look at it again"
+            f"table {table.identifier}: expected main at snapshot {config.head}, found {head.snapshot_id}: another "
+            "commit came in between. Nothing was changed; check the table again"
         )
     _refuse_meanwhile(context, table)
     if problem := source_problem(table, rollback.after):
         raise RollbackRefused(
-            f"table {table.identifier}: after the rollback no run could move the rows again that it takes away: "
-            f"{problem}. Nothing was changed"
+            f"table {table.identifier}: after the rollback, no run could move the removed rows again: {problem}. "
+            "Nothing was changed"
         )
     keys = partitions_by_snapshot(context.instance, table, [*rollback.undone, *rollback.restored])
     rows = [*snapshot_rows(rollback.undone, keys), *snapshot_rows(rollback.restored, keys, BACK)]
@@ -111,5 +111,6 @@ def _refuse_meanwhile(context: dg.OpExecutionContext, table: Table) -> None:
     if writing:
         names = ", ".join(flight.name for flight in writing)
         raise RollbackRefused(
-            f"table {table.identifier}: {names} writes it. Wait for its end, or terminate it. Nothing was changed"
+            f"table {table.identifier}: {names} is writing to it. Wait until it ends, or terminate it. Nothing was "
+            "changed"
         )

@@ -87,15 +87,16 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command
     full = full_disk(error, lakehouse.settings)  # libraries raise all kinds of errors for it
     if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
         return None
-    advice = "" if by_command else ". What was staged is kept; fix this and re-execute from failure"
+    advice = "" if by_command else ". What was staged is kept; fix the problem and re-execute from failure"
     return dg.Failure(f"table {table.identifier}: {full or error}{advice}")
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
     """The UI can't re-execute a run if Dagster has not stored its code location."""
-    twice = ", and adds again what this one has published: leave that out" if table.write_mode.adds_again else ""
-    instead = f"the same command begins a new run, which stages everything anew{twice}"
-    text = f"This run was launched by a command, so the UI can't re-execute it: {instead}"
+    twice = ", and adds again the rows of partitions that this one has published: leave those out"
+    again = twice if table.write_mode.adds_again else ""
+    instead = f"the same command begins a new run, which stages everything again{again}"
+    text = f"A command launched this run, so the UI can't re-execute it: {instead}"
     said = (failure.description or "").rstrip(".")
     return dg.Failure(f"{said}. {text}", failure.metadata, failure.allow_retries)
 
@@ -107,7 +108,7 @@ LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
 class PlanConfig(dg.Config):
     """Config of the job."""
 
-    tables: list[str] = Field([], description="Identifiers such as nyc.flights; none: all declared tables.")
+    tables: list[str] = Field([], description="Identifiers such as nyc.flights; if empty, all declared tables.")
 
 
 def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:

@@ -47,7 +47,7 @@ class Domain:
         for asset in self.assets:
             if not isinstance(asset, dg.AssetsDefinition):
                 meant = ": name its .asset" if hasattr(asset, "asset") else ""
-                raise DeclarationError(f"domain {self.name!r}: assets has {asset!r}, which is no asset{meant}")
+                raise DeclarationError(f"domain {self.name!r}: assets has {asset!r}, which is not an asset{meant}")
 
     @property
     def keys(self) -> list[dg.AssetKey]:
@@ -102,7 +102,7 @@ def location_settings(
 
 def _problems(domains: Sequence[Domain], tables: Sequence[Table], has_others: bool) -> list[str]:
     problems = [
-        f"domain {name!r}: declared {times} times; each domain needs a name of its own"
+        f"domain {name!r}: declared {times} times; each domain needs its own name"
         for name, times in Counter(domain.name for domain in domains).items()
         if times > 1
     ]

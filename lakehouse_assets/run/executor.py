@@ -59,7 +59,7 @@ def wait_for_database(instance: dg.DagsterInstance) -> None:
                 patience.succeeded()
                 return connection
             if begins:
-                logger.warning("Dagster's database is out of reach; it is waited for, %d s at most", patience.seconds)
+                logger.warning("Dagster's database can't be reached; waiting for it, at most %d s", patience.seconds)
             time.sleep(random.uniform(0.5, 1.5))
 
     for storage in (instance.event_log_storage, instance.run_storage, instance.schedule_storage):

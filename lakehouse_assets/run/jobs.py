@@ -26,7 +26,7 @@ def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list
     """Returns these tables, or all if none is named. Raises Failure for an undeclared one."""
     known = {table.identifier: table for table in tables}
     if unknown := sorted(set(identifiers) - known.keys()):
-        text = f"unknown tables: {', '.join(unknown)}; declared are {', '.join(known)}"
+        text = f"unknown tables: {', '.join(unknown)}; the declared tables are {', '.join(known)}"
         raise dg.Failure(text, allow_retries=False)
     return [table for name, table in known.items() if name in identifiers or not identifiers]
 

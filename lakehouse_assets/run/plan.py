@@ -25,7 +25,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.receipts import read_json
 from lakehouse_assets.wire.work import Durable, decode
 
-ANEW = "Materialize the partitions anew: a new run, not a re-execution from failure"
+ANEW = "Materialize the partitions again in a new run, not by re-executing from failure"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RunPlan(Durable):
             return decode(kind, found)
         except ValueError as error:
             raise ForeignVersion(
-                f"the plan of the run {self.token} has for {name} what this code can't read: {error}. Nothing was "
+                f"this code can't read what the plan of the run {self.token} has for {name}: {error}. Nothing was "
                 f"staged or published. {ANEW}; or resume the run with the code that planned it"
             ) from None
 
@@ -90,14 +90,14 @@ class RunPlan(Durable):
     def refuse_other(self, table: str, keys: Sequence[str], table_uuid: UUID) -> None:
         """Raises PublishRefused unless these keys and this table uuid are the planned ones."""
         if table_uuid != self.table_uuid:
-            found = f"the table has been made anew since ({self.table_uuid} before, {table_uuid} now)"
+            found = f"the table was created again since ({self.table_uuid} before, {table_uuid} now)"
         elif tuple(keys) != self.keys:
             found = f"it had the partitions {keys_text(self.keys)}, and has {keys_text(keys)} now"
         else:
             return
         raise PublishRefused(
-            f"table {table}: the run {self.token}, which this one resumes, was planned otherwise: {found}. Nothing was "
-            f"staged or published. {ANEW}"
+            f"table {table}: the run {self.token}, which this one resumes, was planned differently: {found}. Nothing "
+            f"was staged or published. {ANEW}"
         )
 
 
@@ -131,7 +131,7 @@ class Plans:
                 return RunPlan.from_json(found)
             except ValueError as error:
                 raise ForeignVersion(
-                    f"{location} is no plan that this code reads: {error}. Nothing was staged or published. {ANEW}; or "
+                    f"this code can't read the plan {location}: {error}. Nothing was staged or published. {ANEW}; or "
                     "resume the run with the code that wrote the file"
                 ) from None
 
@@ -193,9 +193,10 @@ def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> N
     """Raises PublishRefused if a run without a plan has published parts: their keys are unknown."""
     if parts := [name for name in tokens.properties_of(metadata, token) if name != tokens.PREFIX + token]:
         raise PublishRefused(
-            f"table {table}: the run {token}, which this one resumes, has published some of its chunks ({len(parts)} "
-            "commits), and its plan is gone from the staging folder, so nobody knows which partitions these are. "
-            "Nothing was staged or published. See in its log what it has published, and materialize only the others"
+            f"table {table}: the run {token}, which this one resumes, published some of its chunks ({len(parts)} "
+            "commits), but its plan is gone from the staging folder, so it is unknown which partitions they hold. "
+            "Nothing was staged or published. Look in that run's log for what it published, and materialize only the "
+            "other partitions"
         )
 
 
@@ -211,9 +212,9 @@ def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ..
         known = table.partitions.get_partition_keys(dynamic_partitions_store=context.instance)
         if not (gone := sorted({*asked}.difference(known))):
             raise
-        there = f"those declared are {keys_text(known)}" if known else "none is declared"
+        there = f"the declared ones are {keys_text(known)}" if known else "none is declared"
         raise PublishRefused(
-            f"table {table.identifier}: the run is for the partitions {' to '.join(asked)}, and {' and '.join(gone)} "
+            f"table {table.identifier}: the run is for the partitions {' to '.join(asked)}, but {' and '.join(gone)} "
             f"{'is' if len(gone) == 1 else 'are'} not declared (any more); {there}. Nothing was staged or published. "
-            "Materialize the partitions that there are in a new run, or declare the others again"
+            "Materialize the declared partitions in a new run, or declare the missing ones again"
         ) from error

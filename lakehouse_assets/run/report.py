@@ -198,7 +198,7 @@ def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.Meta
 
 def _text(chunk: StagedChunk, file: DataFile) -> str:
     if file.file_format is not FileFormat.PARQUET:
-        return f"no preview of {file.file_format.value} files"
+        return f"{file.file_format.value} files have no preview"
     from pyarrow.parquet import ParquetFile
 
     try:
@@ -238,8 +238,8 @@ def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
     """Logs how many chunks are left, and why a resumed run stages some again."""
     table, plan, log = run.table, run.plan, run.context.log
     log.info(
-        f"{table.identifier}: {len(plan.keys) or 'no'} partitions, chunks of work: {len(plan.chunks)}, "
-        f"{len(left)} to stage, run token {run.token.text}"
+        f"{table.identifier}: {len(plan.keys) or 'no'} partitions in {len(plan.chunks)} chunks, {len(left)} to stage, "
+        f"run token {run.token.text}"
     )
     if run.is_resumed and left:
         for text in staged_again(run.journal.receipts(chunk.ordinal for chunk in left), run.staging.attempts):
@@ -309,16 +309,16 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
     """Returns half a sentence. added: whether the other chunks' rows would be added again."""
     causes = {failure.cause for failure in failures}
     if added:
-        return "when the cause is mended, re-execute from failure: to re-execute all would add the others' rows again"
+        return "fix the cause and re-execute from failure: re-executing all would add the other partitions' rows again"
     if Cause.INPUT in causes:
         return (
-            "when the input is mended, re-execute all, or materialize anew: from failure, what was read of it as it "
-            "was would be kept"
+            "fix the input, then re-execute all or materialize again: a re-execution from failure would keep what was "
+            "read from the old input"
         )
     if Cause.STEP in causes:
         return (
-            "after a change of the step or the declaration re-execute from failure, which also stages again what was "
-            "staged before it; after a change of the input re-execute all"
+            "if you change the step or the declaration, re-execute from failure, which also stages again what was "
+            "staged before the change; if you change the input, re-execute all"
         )
     return "re-execute from failure to redo only what is missing"
 
@@ -372,7 +372,7 @@ def check_result(
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
     """Returns the failure of a red audit. No retry: it would find the same."""
-    advice = "; after a change of the step re-execute from failure, after a change of its input re-execute all"
+    advice = "; if you change the step, re-execute from failure; if you change its input, re-execute all"
     if any(finding.rule == LAKE for finding in findings):  # its message says what to do
         advice = ""
     return dg.Failure(

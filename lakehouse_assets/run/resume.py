@@ -53,7 +53,7 @@ def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> R
     head = chain_head(instance, run)
     created, resumed = _created(instance, head), _created(instance, run.run_id)
     if created is None or resumed is None:
-        raise _not_resumable(table, head, "is no longer in Dagster, so nobody knows how old it is")
+        raise _not_resumable(table, head, "is no longer in Dagster, so its age is unknown")
     if resumed - created > RESUMABLE:
         when = f"was created on {created:%Y-%m-%d %H:%M} UTC, {(resumed - created).days} days before this one"
         raise _not_resumable(table, head, when)
@@ -107,9 +107,9 @@ def refuse_repeated_append(
     repeated, what = next(_added_before(table, metadata, plans, instance, head), ("", ""))
     if repeated and RunTags.of(head.tags).append_again != repeated:
         raise PublishRefused(
-            f"table {table.identifier}: the run {repeated}, whose work this one repeats, {what}. Nothing was staged or "
-            f"published. If it has failed, re-execute that run from failure to finish it (in Python with the tag "
-            f"{RESUME_RETRY_TAG}: true as well); to add its rows once more, re-execute all of it with the tag "
+            f"table {table.identifier}: this run repeats the work of the run {repeated}, which {what}. Nothing was "
+            "staged or published. If that run failed, re-execute it from failure to finish it (in Python also with "
+            f"the tag {RESUME_RETRY_TAG}: true); to add its rows once more, re-execute all of it with the tag "
             f"{APPEND_AGAIN}: {repeated}"
         )
 
@@ -211,5 +211,6 @@ def _created(instance: dg.DagsterInstance, run_id: str) -> datetime | None:
 def _not_resumable(table: str, head: str, why: str) -> PublishRefused:
     return PublishRefused(
         f"table {table}: the run {head}, which this one resumes, {why}; runs can be resumed for {RESUMABLE.days} days. "
-        "Nothing was staged or published. Materialize the partitions anew: a new run, not a re-execution from failure"
+        "Nothing was staged or published. Materialize the partitions again in a new run, not by re-executing from "
+        "failure"
     )

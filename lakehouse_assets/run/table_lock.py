@@ -37,7 +37,7 @@ class TableLock:
             return
         self._is_asked = True
         self._storage.set_concurrency_slots(self._pool, 1)
-        self.context.log.info(f"{self.table}: waits until no other merge of the table lands")
+        self.context.log.info(f"{self.table}: waiting until no other merge of the table is landing")
         while not self._claim():
             self._run.raise_if_ended()
             self._lookout.look()
@@ -55,7 +55,7 @@ class TableLock:
         if self._run.id in holders:
             # An earlier process of this run took it; Dagster frees it only at the run's end.
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
-        self.context.log.info(f"{self.table}: waits for a merge that others disturbed too often")
+        self.context.log.info(f"{self.table}: waiting for a merge that other commits disturbed too often")
         while self._holders() - {self._run.id}:
             self._run.raise_if_ended()
             self._lookout.look()
@@ -71,4 +71,4 @@ class TableLock:
         try:
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
         except Exception as error:  # each kind of storage has its own
-            self._run.log(logging.WARNING, f"{self.table}: its lock can't be given back before the run ends: {error!r}")
+            self._run.log(logging.WARNING, f"{self.table}: its lock can't be released before the run ends: {error!r}")

@@ -66,7 +66,9 @@ def materialize(
     of_core = [report.RunFacts(), *([AppendOnce(run)] if table.write_mode.adds_again else [])]
     run.hooks = [*of_core, *(hook for extension in extensions for hook in extension.hooks(run))]
     if len({hook.name for hook in run.hooks}) < len(run.hooks):
-        raise DeclarationError(f"two extensions have hooks of one name: {', '.join(hook.name for hook in run.hooks)}")
+        raise DeclarationError(
+            f"two extensions have hooks with the same name: {', '.join(hook.name for hook in run.hooks)}"
+        )
     try:
         yield from run.events()
     except Exception as error:
@@ -119,7 +121,7 @@ class TableRun(Run):
         try:
             parts = json.loads(json.dumps(parts))  # as a resumed run reads them
         except TypeError as error:
-            raise DeclarationError(f"an extension plans what is no JSON ({error}): {parts}") from error
+            raise DeclarationError(f"an extension's plan is not JSON ({error}): {parts}") from error
         plan = RunPlan(
             token=self.token.text,
             run_id=self.context.run.run_id,
@@ -165,12 +167,12 @@ class TableRun(Run):
                 except StageAgain as why:
                     if number == STAGINGS:
                         raise StageAgain(
-                            f"{why}. So it was each of {STAGINGS} times that the run was staged. Nothing was "
-                            "published; materialize again when the others are done"
+                            f"{why}. This happened each of the {STAGINGS} times that the run was staged. Nothing was "
+                            "published; materialize again when the other writers are done"
                         ) from why
                     if is_audited:  # Dagster accepts one result of a check
                         raise
-                    self.context.log.info(f"{why}. Everything is staged again, on the tables as they are now")
+                    self.context.log.info(f"{why}. Everything is staged again, from the current state of the tables")
                     self.results.forget_chunks()
                     again = why
                 else:
@@ -211,7 +213,7 @@ class TableRun(Run):
                 hook.resume(self)
         drive.run(left, staging.attempts, keep_on=table.publish_others)
         if moved := [failure.message for failure in results.failures if failure.cause is Cause.MOVED]:
-            text = f"table {table.identifier}: {moved[0]}, where its workers read inputs as they are"
+            text = f"table {table.identifier}: {moved[0]}, and its workers read the current state of their inputs"
             raise StageAgain(text, inputs_moved=True)
         if results.failures and not (table.publish_others and (staging.earlier or results.receipts)):
             advice = report.advice_after(results.failures, added=False)

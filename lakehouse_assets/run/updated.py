@@ -85,7 +85,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     @property
     def description(self) -> str:
         """The condition in words."""
-        return f"{', '.join(key.to_user_string() for key in self._upstream)} published since this was materialized"
+        return f"{', '.join(key.to_user_string() for key in self._upstream)} published after this was materialized"
 
     def get_node_unique_id(self, **_: object) -> str:
         """Returns a constant, so that a new deployment finds its cursor."""

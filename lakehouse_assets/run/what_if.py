@@ -25,7 +25,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import Metadata, latest_made, stale_inputs
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
-FAILS = "fails, because of another difference"
+FAILS = "fails because of another difference"
 
 
 class Row(NamedTuple):
@@ -109,9 +109,9 @@ def _inputs_made_anew(
     ):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
-        by = f"made anew by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
+        by = f"materialized again by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
         now = by if found.by else f"rolled back: snapshot {found.snapshot} is not in its history"
-        told = "reads it anew, for the partitions that it makes" if table.write_mode.replaces else "reads it anew"
+        told = "reads it again for the partitions that it makes" if table.write_mode.replaces else "reads it again"
         yield Row(table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 
 
@@ -125,7 +125,7 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
         return
     changes, is_old = decided(table, found), found.metadata.format_version != FORMAT_VERSION
     if is_old:
-        told = f"fails: only tables of version {FORMAT_VERSION} are written; one of version 1 can be set to it"
+        told = f"fails: only format version {FORMAT_VERSION} can be written; a table of version 1 can be upgraded to it"
         found_version = str(found.metadata.format_version)
         yield Row(table.identifier, "format version", str(FORMAT_VERSION), found_version, told, fails=True)
     fails = is_old or any(verdict.action is PolicyAction.REFUSE for verdict in changes)
@@ -138,7 +138,7 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
         keys = sorted(key for key in old if key is not None)
         named = f"{what} of {len(keys)} of {len(made_by)} partitions: {keys_text(keys)}" if keys else what
         versions = ", ".join(sorted({made_by[key] for key in old}))
-        told = "makes its partitions anew, and no others" if table.write_mode.replaces else "leaves their rows"
+        told = "makes only its own partitions again" if table.write_mode.replaces else "leaves their rows"
         yield Row(table.identifier, named, table.code_version, versions, FAILS if fails else told, fails)
 
 
@@ -151,7 +151,7 @@ def _row(table: Table, verdict: PolicyVerdict, *, fails: bool) -> Row:
     change = verdict.change
     next_run = {
         PolicyAction.APPLY: FAILS if fails else f"{_done(verdict)}, in the commit of its rows",
-        PolicyAction.LEAVE: FAILS if fails else "leaves it, and makes its rows fit",
+        PolicyAction.LEAVE: FAILS if fails else "leaves it and adapts its new rows",
         PolicyAction.REFUSE: f"fails: {verdict.reason}",
     }
     return Row(table.identifier, change.what, change.declared, change.found, next_run[verdict.action], fails)

@@ -82,7 +82,7 @@ class _Reach:
 
     def text(self) -> str:
         if not self.load(self.root):
-            raise ImportError(f"there is no module {self.root} with a source")
+            raise ImportError(f"there is no module {self.root} with source code")
         functions = {name for statement in self.modules[self.root] if statement.is_function for name in statement.binds}
         if self.function and self.function not in functions:
             raise ImportError(f"{self.root} has no function {self.function!r}; it has {sorted(functions)}")

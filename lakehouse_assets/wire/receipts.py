@@ -100,5 +100,5 @@ def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     try:
         return parse(text.decode())
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("%s can't be used and counts as missing: %s", location, error)
+        logger.warning("%s can't be read and counts as missing: %s", location, error)
         return None

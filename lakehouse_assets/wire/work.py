@@ -64,12 +64,12 @@ class Durable:
         """Reads a JSON object, or its text. Raises ValueError for another version, other fields or torn text."""
         fields = json.loads(data) if isinstance(data, str) else data
         if not isinstance(fields, Mapping):
-            raise ValueError("this is no JSON object")
+            raise ValueError("this is not a JSON object")
         fields = cls._current(fields)
         if (version := fields.get("version")) != cls.FORMAT:
             raise ValueError(
-                f"this is of version {version!r}, this code reads version {cls.FORMAT}: deploy the "
-                "code location and the workers from one build"
+                f"this has version {version!r}, but this code reads version {cls.FORMAT}: deploy the code location and "
+                "the workers from one build"
             )
         found: Self = decode(cls, {name: of for name, of in fields.items() if name != "version"})
         return found
@@ -244,8 +244,8 @@ class Work(Durable):
         """Raises OtherLibrary for another version of the library."""
         if (of_run := fields.get(LIBRARY)) != VERSION:
             raise OtherLibrary(
-                f"the run has lakehouse-assets {of_run}, its worker {VERSION}: install one version for code location, "
-                "runs and workers, then re-execute from failure"
+                f"the run has lakehouse-assets {of_run}, but its worker has {VERSION}: install the same version for "
+                "the code location, runs and workers, then re-execute from failure"
             )
         return {name: value for name, value in fields.items() if name != LIBRARY}
 
@@ -420,7 +420,7 @@ class Assignment(Work):
         }
         if taken := parts.keys() & self.extensions.keys():
             raise DeclarationError(
-                f"extensions can't have the names {', '.join(sorted(taken))}: call their hooks otherwise"
+                f"extensions can't have the names {', '.join(sorted(taken))}: give their hooks other names"
             )
         parts |= {name: (work.hook, json.dumps(work.told, sort_keys=True)) for name, work in self.extensions.items()}
         return {name: _digest(part) for name, part in parts.items()}

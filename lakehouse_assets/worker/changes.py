@@ -62,7 +62,7 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
         if not _keeps_apart(given, stored):
             raise ChangesError(
                 f"table {table}: the key {key} is of type {given.simpleString()} in the step's rows and "
-                f"{stored.simpleString()} in the table, which may take different values for one: cast it in the step"
+                f"{stored.simpleString()} in the table, where different values may become the same: cast it in the step"
             )
     return as_stored(rows, StructType([target[key] for key in keys]))
 
@@ -231,7 +231,7 @@ def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) 
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
         raise ChangesError(
             f"table {table}: {facts.without_key} changes have no key, such as {_shown(found)}; expected values in "
-            f"{', '.join(work.keys)}. Filter or mend these rows in the step"
+            f"{', '.join(work.keys)}. Filter or fix these rows in the step"
         )
     if facts.malformed:
         wrong = {name: _is_malformed(name, changes.schema) for name in work.keys}
@@ -241,18 +241,18 @@ def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) 
         )
         found = changes.where(reduce(or_, wrong.values())).select(*shown).limit(SHOWN).collect()
         raise ChangesError(
-            f"table {table}: {facts.malformed} changes have a key that is no UTF-8, such as {_shown(found)}; Iceberg "
-            "would not find their rows again. Decode these values in the step by the encoding that they are in "
+            f"table {table}: {facts.malformed} changes have a key that is not UTF-8, such as {_shown(found)}; Iceberg "
+            "would not find their rows again. Decode these values in the step from their encoding "
             "(pyspark.sql.functions.decode), or leave them out"
         )
     if facts.others:
         several = changes.groupBy(*work.keys).agg(F.count("*").alias("#rows")).where("`#rows` > 1").drop("#rows")
         found = several.limit(SHOWN).collect()
-        late = f"that are equally late by {work.order_by}"
-        why = late if work.order_by else "and no order_by that says which is later"
+        late = f"with the same {work.order_by}"
+        why = late if work.order_by else "and no order_by to say which is the latest"
         raise ChangesError(
             f"table {table}: some keys have several changes {why}, such as {_shown(found)}. Return one row for each "
-            "key, or declare Merge(order_by=…) by a column that tells them apart"
+            "key, or declare Merge(order_by=…) with a column that orders them"
         )
 
 
@@ -328,4 +328,4 @@ def _column(name: str) -> Column:
 
 
 def _shown(rows: Iterable[object]) -> str:
-    return "; ".join(", ".join(f"{k}={v}" for k, v in row.asDict().items()) for row in rows)  # type: ignore[attr-defined]
+    return ("; ").join(", ".join(f"{k}={v}" for k, v in row.asDict().items()) for row in rows)  # type: ignore[attr-defined]

@@ -17,11 +17,11 @@ from lakehouse_assets.wire.work import Assignment, Cause, OtherLibrary
 SHARED_PROCESS = "inline"
 ADVICE = {
     "local": "it was edited after the run had begun",
-    SHARED_PROCESS: "it was edited after the run had begun, or after this process had imported it; start a new process",
+    SHARED_PROCESS: "it was edited after the run began or after this process imported it; start a new process",
 }
 OF_TWO_BUILDS = (
-    "they come from two builds, or it was edited after the run had begun; deploy the code location and the workers "
-    "(the image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
+    "they come from two builds, or it was edited after the run began; deploy the code location and the workers (the "
+    "image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
 )
 IMPORTED: dict[str, str] = {}
 """Module → imported source, in a process for several runs (inline): Python does not import edits again."""
@@ -138,8 +138,8 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     kind, message = type(error).__name__, root_message(str(error))
     if READ_ONLY.search(message):
         message = (
-            "the step wrote to the catalog lake, which workers may only read: return the rows, the run publishes them "
-            f"({message})"
+            "the step wrote to the catalog lake, which workers may only read: return the rows instead, and the run "
+            f"publishes them ({message})"
         )
     if unknown := NO_INPUT.search(message):
         message = no_input(unknown[1].replace("`", ""))
@@ -157,21 +157,22 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
 
 WAYS_OUT = (
     "To read all of it, materialize with the run tag lakehouse/read_all: true (an Append without dedup_on then adds "
-    "all rows once more: delete its rows before)"
+    "all rows once more: delete its rows first)"
 )
 
 
 def changes_unknown(name: str, table: str, why: str) -> ChangesUnknown:
     """Returns the error for an input or source whose changes since the table's position are unknown."""
-    return ChangesUnknown(f"what changed in {name} since {table} has read it can't be told: {why}. {WAYS_OUT}")
+    return ChangesUnknown(f"it is unknown what changed in {name} since {table} read it: {why}. {WAYS_OUT}")
 
 
 def no_input(name: str) -> str:
     """Explains how a table becomes an input of the run."""
     return (
-        f"the step uses lake.{name}, which is none of this run's inputs: add it to the table's deps where it is an "
-        f"asset of this code location, else declare reads=[{name!r}]. A dep's table must be there when the run begins. "
-        "Then materialize anew: a re-execution from failure reads what was there when the run was planned"
+        f"the step uses lake.{name}, which is not one of this run's inputs: add it to the table's deps if it is an "
+        f"asset of this code location, otherwise declare reads=[{name!r}]. The table of a dep must exist when the run "
+        "begins. Then materialize again in a new run: a re-execution from failure reads the inputs of the first run's "
+        "plan"
     )
 
 
@@ -184,8 +185,8 @@ def _is_pysparks(error: BaseException) -> bool:
 def _ended(code: int) -> str:
     if code == -signal.SIGKILL:
         return (
-            "was killed (SIGKILL), by a person or by the system for want of memory (see `dmesg`; fewer partitions per "
-            "worker or a smaller spark.driver.memory help)"
+            "was killed (SIGKILL), by a person or by the system because memory ran out (see `dmesg`; try fewer "
+            "partitions per worker or a smaller spark.driver.memory)"
         )
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 

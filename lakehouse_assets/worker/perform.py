@@ -37,7 +37,7 @@ def perform(
     try:
         if (kind := payload.get("kind")) not in KINDS:
             raise ValueError(
-                f"this worker does not know work of the kind {kind!r}: it was built from other code "
+                f"this worker does not know work of the kind {kind!r}, because it was built from other code "
                 "than the code location. Deploy both from one build, then re-execute from failure"
             )
         return {"receipt": KINDS[kind](payload, start_session, settings(), started)}

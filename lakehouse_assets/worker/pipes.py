@@ -45,7 +45,7 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
     except Exception as error:
         if not is_transient(error):
             raise
-        print(f"S3 is out of reach, so this worker can't report how it ends: {error}", file=sys.stderr, flush=True)
+        print(f"S3 can't be reached, so this worker can't report how it ended: {error}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
 
 
@@ -104,5 +104,5 @@ def _end_when_cut_off(s3: Any, bucket: str, key: str) -> None:
             missed = 0
         except BotoCoreError:
             missed += 1
-    print(f"S3 gave no answer {missed} times in a row: this worker ends", file=sys.stderr, flush=True)
+    print(f"S3 did not answer {missed} times in a row: this worker ends", file=sys.stderr, flush=True)
     os._exit(os.EX_TEMPFAIL)

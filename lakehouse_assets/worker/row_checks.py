@@ -57,7 +57,7 @@ def condition(
 
 def _unfit(what: str, error: Exception) -> CheckError:
     problem = root_message(str(error)).partition("SQLSTATE")[0].strip()
-    return CheckError(f"{what} can't be evaluated: {problem} Mend it in the table's declaration")
+    return CheckError(f"{what} can't be evaluated: {problem} Correct it in the table's declaration")
 
 
 def sql(text: str) -> Column:

@@ -59,8 +59,8 @@ def check_settings(conf: Mapping[str, str]) -> None:
         context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
     except PySparkRuntimeError as error:
         raise SettingsError(
-            "Java did not start; why is in the worker's output. If it is a setting, such as spark.driver.memory, it is "
-            f"the table's or one of LAKEHOUSE_SPARK__…: {root_message(str(error))}"
+            "Java did not start; see the worker's output for the reason. If a setting such as spark.driver.memory is "
+            f"the cause, it comes from the table or from LAKEHOUSE_SPARK__…: {root_message(str(error))}"
         ) from error
     assert SparkContext._gateway is not None
     empty = SparkContext._gateway.jvm.org.apache.spark.sql.internal.SQLConf()
@@ -71,7 +71,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
     except Exception as error:  # py4j's, or PySpark's if there is a session already
         if SparkSession.getActiveSession() is None:
             context.stop()  # else a process that serves several tables would keep the setting
-        message = f"Spark refuses a setting of the table or of LAKEHOUSE_SPARK__…: {root_message(str(error))}"
+        message = f"Spark rejects a setting from the table or from LAKEHOUSE_SPARK__…: {root_message(str(error))}"
         raise SettingsError(message) from error
 
 
@@ -102,7 +102,7 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
     secrets = {key: value for key, value in conf.items() if key not in shown}
     if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
         raise ValueError(
-            f"{', '.join(sorted(static))} would show in process arguments; give such a setting by a spark-defaults.conf"
+            f"{', '.join(sorted(static))} would show in process arguments; set it in a spark-defaults.conf"
         )
     return {key.removeprefix(HADOOP): value for key, value in secrets.items()}
 
@@ -166,7 +166,7 @@ def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: st
     written = [file for file in entries if file != fork_base]
     if len(written) != 1:
         raise ForkError(
-            f"table {table}: the fork of {fork_base} should have one commit, it has {len(written)}: {written}"
+            f"table {table}: the fork of {fork_base} should have one commit, but has {len(written)}: {written}"
         )
     return written[0]
 
@@ -222,8 +222,8 @@ class TableCredentials:
             raise CredentialsExpired(
                 f"the keys for S3 that the catalog vended with {self._identifier} expired before its worker was done, "
                 f"{worked / 60:.0f} minutes after the worker got them ({root_message(str(error))}): give a worker "
-                "fewer partitions (partitions_per_worker), or let the catalog's keys live longer, or let the catalog "
-                "name the endpoint that renews them (client.refresh-credentials-endpoint)",
+                "fewer partitions (partitions_per_worker), extend the lifetime of the catalog's keys, or have the "
+                "catalog name the endpoint that renews them (client.refresh-credentials-endpoint)",
                 transient=self._would_last(worked),
             ) from error
 

@@ -44,7 +44,7 @@ class StagingWindow(Window):
     def changes(self, table: str) -> DataFrame:
         """Returns the changes of an input since the table's own last commit."""
         if (read := self.offers.get("changes")) is None:
-            raise LookupError(f"{no_input(table.removeprefix('lake.'))}. Its inputs are none")
+            raise LookupError(f"{no_input(table.removeprefix('lake.'))}. It has no inputs")
         return read(table)
 
     def source_rows(self) -> DataFrame:
@@ -109,7 +109,9 @@ def _rows(spark: SparkSession, assignment: Assignment, offers: Offers) -> object
         check_imported(assignment)
         return step(spark, StagingWindow(**vars(assignment.window), table=assignment.table, offers=offers))
     except EXITS as error:
-        problem = f"the step {assignment.step} raised {error!r}, expected a DataFrame; to give up, raise an Exception"
+        problem = (
+            f"the step {assignment.step} raised {error!r}, expected a DataFrame; to fail the step, raise an Exception"
+        )
         raise StageError(problem).with_traceback(error.__traceback__) from None
 
 
@@ -120,7 +122,7 @@ def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataF
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
     declared = _without(expected, [*assignment.undeclared])
     missing, unknown = _without(declared, found), _without(found, [*declared, *extra, *assignment.left_out])
-    beside = ". Beside them a merge takes the columns that delete_when and order_by name" if assignment.merge else ""
+    beside = ". A merge also accepts the columns that delete_when and order_by name" if assignment.merge else ""
     if not isinstance(rows, DataFrame) or missing or unknown:
         raise StageError(
             f"the step {assignment.step} returned {returned}, expected the columns of {assignment.table}: "

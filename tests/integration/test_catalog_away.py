@@ -117,7 +117,7 @@ def test_so_does_whoever_opens_it(
 ) -> None:
     with away(server, 3):
         assert with_retries(lambda: load_lake(settings)).name == "lake"
-    assert "the catalog 'lake' is out of reach or locked; it is waited for, 300 s at most" in caplog.messages
+    assert "the catalog 'lake' can't be reached or is locked; waiting for it, at most 300 s" in caplog.messages
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", uri(server, "poor:wrong"))
     with pytest.raises(CatalogUnavailable, match="poor"):
         with_retries(lambda: load_lake(settings))

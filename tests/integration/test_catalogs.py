@@ -249,8 +249,8 @@ def test_what_a_worker_commits_to_a_catalog_that_lets_it_is_found(vending: Lake)
         word in text
         for word in (
             table.identifier,
-            f"committed snapshot {head.snapshot_id} to it",
-            f"the snapshot before it ({head.parent_snapshot_id})",
+            f"committed snapshot {head.snapshot_id} to the table",
+            f"to the one before it ({head.parent_snapshot_id})",
         )
     ), text
     lake.table(table).manage_snapshots().rollback_to_snapshot(head.parent_snapshot_id).commit()

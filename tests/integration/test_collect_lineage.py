@@ -224,7 +224,7 @@ def test_a_mark_is_seen_where_the_home_lies_behind_a_link(tmp_path: Path) -> Non
     home.goes_on(2)
     write_mark(home.table.table, replace(OwnerMark.of(home.table.table), catalog="another catalog"))
     (problem,) = home.collects()[0].problems
-    assert "says that another catalog has it, another catalog; " in problem
+    assert "says that the table belongs to another catalog, another catalog; " in problem
 
 
 def test_who_takes_a_table_over_collects_what_the_other_one_did_until_then(home: Home) -> None:

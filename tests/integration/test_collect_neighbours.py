@@ -187,7 +187,7 @@ def refused(site: TestSite, table: Daily) -> None:
     (problem,) = report.problems
     assert "nyc.theirs can't be read" in problem
     assert "LAKEHOUSE_EXCLUSIVE_PREFIX" in problem
-    assert problem.endswith("None of its files is judged until that is mended")
+    assert problem.endswith("None of its files is judged until that is fixed")
     assert report.judged_ms is None
     assert look_of(site, table) == LastLook(problems=(problem,))
 
@@ -207,10 +207,10 @@ def test_a_prefix_frees_no_table_outside_of_it_and_none_that_lies_in_the_way(sit
         messages = site.pass_over(ours.identifier).problems
         assert len(messages) == 2
         assert "can't be read" in messages[0]
-        assert "lies within" in messages[1]
+        assert "is inside" in messages[1]
     site.exclusive_prefix = str(where)
     (problem,) = site.pass_over(ours.identifier).problems
-    assert "lies within" in problem, "where the table lies is known, though not what it names"
+    assert "is inside" in problem, "where the table lies is known, though not what it names"
 
 
 def test_what_a_table_that_can_be_read_names_stays_whatever_is_declared(site: TestSite, ours: Daily) -> None:

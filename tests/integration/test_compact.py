@@ -487,7 +487,7 @@ def test_rows_that_were_not_read_are_missed(catalog: Catalog, monkeypatch: pytes
     monkeypatch.setattr(rewriting, "read", of_two_files)
     (partition,) = compacted(table).partitions
     assert partition.outcome is Outcome.UNPROVED
-    assert "rows by their metadata" in partition.reason
+    assert "rows according to their metadata" in partition.reason
 
 
 def test_a_file_that_vanishes_while_it_is_read_drops_its_partition_only(

@@ -26,7 +26,7 @@ from tests.support.postgres import PostgreSQL
 
 pytestmark = pytest.mark.server
 DAY = "2024-01-01"
-WAITS = "Dagster's database is out of reach; it is waited for"
+WAITS = "Dagster's database can't be reached; waiting for it"
 
 
 def alter(server: PostgreSQL, how: str) -> None:

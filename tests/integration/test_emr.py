@@ -106,7 +106,7 @@ def test_a_worker_that_ends_well_and_left_nothing_has_failed_and_its_log_is_show
 def test_a_log_that_is_not_in_s3_yet_is_said_to_come(run: Run, site: Site, compute: str) -> None:
     site.emr.logs_come = False
     (failure,) = run.drive("leave").failures
-    assert "stderr.gz is not there yet" in failure.log
+    assert "stderr.gz does not exist yet" in failure.log
     assert ("update-role-trust-policy" in failure.log) == (compute == "emr_eks")
 
 

@@ -284,8 +284,8 @@ def test_a_tag_that_a_rest_catalog_loses_is_a_fault(weed: SeaweedFS, monkeypatch
     done = expire_old(daily)
     (fault,) = done.faults
     assert "meanwhile" not in daily.table.refs(), "else the fault must go"
-    assert "meanwhile was set to a snapshot while it expired" in fault
-    assert f"{tagged[0]} is the metadata from before" in fault
+    assert "meanwhile was set to a snapshot while that snapshot expired" in fault
+    assert f"earlier metadata {tagged[0]}" in fault
     assert daily.table.io.new_input(tagged[0]).exists()
 
 
@@ -313,7 +313,7 @@ def test_writers_that_commit_meanwhile_lose_nothing(daily: Daily, catalog_proper
 
 
 def test_a_table_that_is_gone_is_refused(sqlite: dict[str, str]) -> None:
-    with pytest.raises(MaintenanceRefused, match=r"table nyc\.flights: expected in the catalog"):
+    with pytest.raises(MaintenanceRefused, match=r"table nyc\.flights: .* not in the catalog"):
         expire(load_catalog("lake", **sqlite), "nyc.flights", plan())
 
 

@@ -178,7 +178,7 @@ def test_a_resumed_run_whose_partitions_are_others_by_now_is_refused(lake: Fault
     signs.fail()
     resumed = lake.run(tiny(), SPAN[0], SPAN[0], tags=from_failure(first.run_id))
     assert not resumed.success
-    assert "planned otherwise" in failure_text(resumed)
+    assert "planned differently" in failure_text(resumed)
     assert rows(lake) == {}
 
 
@@ -196,7 +196,7 @@ def test_an_old_run_is_not_resumed_over_newer_rows(lake: FaultyLake, signs: Sign
     assert len(signs.started()) == 6
     text = failure_text(resumed)
     assert "15 days before this one" in text, text
-    assert "Materialize the partitions anew" in text, text
+    assert "Materialize the partitions again" in text, text
     assert lake.table(tiny()).current_snapshot().snapshot_id == newer
 
 
@@ -391,7 +391,7 @@ def test_a_disk_that_fills_up_before_the_commit(lake: FaultyLake, small_warehous
         first = lake.run(table, *SPAN)
     assert not first.success
     text = failure_text(first)
-    full = f"are free on the file system of {small_warehouse}; make room there"
+    full = f"free on the file system of {small_warehouse}; free up space there"
     assert "demo.numbers" in text, text
     assert full in text, text
     assert "the same command begins a new run" in text, text

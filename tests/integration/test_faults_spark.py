@@ -153,8 +153,8 @@ def test_an_inline_run_that_is_terminated_ends_with_its_jvm(inline: None, lake: 
         ("renamed", ["missing text, unknown label"]),
         ("retyped", ["`n`", "STRING", "BIGINT"]),
         ("nothing_returned", ["returned NoneType", "missing day, n, text"]),
-        ("appending", ["lake.demo.numbers, which is none of this run's inputs"]),
-        ("dropping", ["lake.demo.numbers, which is none of this run's inputs"]),
+        ("appending", ["lake.demo.numbers, which is not one of this run's inputs"]),
+        ("dropping", ["lake.demo.numbers, which is not one of this run's inputs"]),
         ("exiting", ["StageError: the step tests.support.fault_steps:exiting raised SystemExit(0)", "fault_steps.py"]),
         ("support.broken_steps:step", ["ModuleNotFoundError", "no_such_module", "broken_steps.py"]),
     ],
@@ -245,7 +245,7 @@ def test_a_process_that_imported_what_was_edited_since_is_not_believed(
         helped.write_text(HELPER.format(version=2, fails=False))
         result = lake.run(helped_table(), DAYS[1])
         assert not result.success
-        assert "after this process had imported it" in failure_text(result)
+        assert "after this process imported it" in failure_text(result)
     finally:
         for module in ("helped_step", "helped_helper"):
             sys.modules.pop(module, None)

@@ -376,7 +376,7 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
 
 def test_a_rewrite_without_a_commit_is_refused(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
-    with pytest.raises(ForkError, match="should have one commit, it has 0"):
+    with pytest.raises(ForkError, match="should have one commit, but has 0"):
         forks.rewrite()
 
 

@@ -76,7 +76,7 @@ def told(run: subprocess.Popen[str], disk: Path) -> None:
     assert run.returncode == 1
     assert "Traceback" not in out + errors, out + errors
     assert len(out.splitlines()) <= 10, out + errors
-    said = f"the disk is full: 0.0 of 8 MiB are free on the file system of {disk}; make room there"
+    said = f"the disk is full: 0.0 of 8 MiB free on the file system of {disk}; free up space there"
     assert said in out + errors, out + errors
     assert len(errors.splitlines()) <= 1, out + errors
 

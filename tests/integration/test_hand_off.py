@@ -183,7 +183,7 @@ def test_what_can_not_be_removed_goes_with_a_later_hand_off(handed: HandOffLake,
         return Break.DENIED if call in ("UpdateTable", "DeleteTable") else None
 
     wire.breaks = breaks
-    with pytest.raises(HandOffRefused, match="is left to the next hand-off"):
+    with pytest.raises(HandOffRefused, match="will be removed by the next hand-off"):
         handed.run("second")
     handed.finished("second", succeeded=False)
     wire.breaks = lambda call: None
@@ -252,7 +252,7 @@ def test_a_switch_that_may_land_yet_keeps_what_was_written(
         wire.breaks = only("CreateTable" if is_first else "UpdateTable", Break.LATE)
 
     before(monkeypatch, "switch", break_all)
-    with pytest.raises(HandOffUnfinished, match="nobody knows whether it leads to"):
+    with pytest.raises(HandOffUnfinished, match="it is unknown whether it points to"):
         lake.run("second")
     assert lake.reader.generation() == (0 if is_first else 1)
     wire.breaks = lambda call: None
@@ -280,7 +280,7 @@ def test_a_late_switch_does_not_undo_a_newer_one(
 
 def test_glue_that_is_down_keeps_what_was_written_and_a_retry_goes_on(handed: HandOffLake, wire: Wire) -> None:
     wire.breaks = only("BatchCreatePartition", Break.DOWN)
-    with pytest.raises(HandOffUnfinished, match="goes on from here"):
+    with pytest.raises(HandOffUnfinished, match="continues from here"):
         handed.run("second")
     assert handed.reader.generation() == 1
     wire.breaks = lambda call: None
@@ -474,7 +474,7 @@ def test_a_name_that_is_somebody_elses_is_refused_before_anything_is_written(lak
     wire.client("glue").create_table(
         DatabaseName="partners", TableInput={"Name": "source", "TableType": "EXTERNAL_TABLE"}
     )
-    with pytest.raises(HandOffRefused, match=r"partners\.source in Glue is no view of a hand-off"):
+    with pytest.raises(HandOffRefused, match=r"partners\.source in Glue is not a view of a hand-off"):
         lake.run("first")
     assert not lake.objects()
 
@@ -526,7 +526,7 @@ def test_a_column_that_hive_has_no_type_for_is_refused_by_its_name(handed: HandO
     with handed.source.update_schema() as change:
         change.add_column("who", StructType(Field(1, "id", UUIDType())))
     handed.write(2)
-    with pytest.raises(HandOffRefused, match=r"column who\.id is a uuid, which Hive has no type for"):
+    with pytest.raises(HandOffRefused, match=r"column who\.id is a uuid, for which Hive has no type"):
         handed.run("second")
     nothing_is_left_of(handed, 1)
 
@@ -541,7 +541,7 @@ def test_rows_that_are_missing_are_found_and_what_was_written_is_removed(
         wire.client("s3").delete_object(Bucket=PLAIN_BUCKET, Key=key)
 
     before(monkeypatch, "check_written", lose_one)
-    with pytest.raises(HandOffRefused, match="has 4 rows in 2 files, the snapshot has 6"):
+    with pytest.raises(HandOffRefused, match="has 4 rows in 2 files, but the snapshot has 6"):
         handed.run("second")
     nothing_is_left_of(handed, 1)
     assert handed.reader.generation() == 1

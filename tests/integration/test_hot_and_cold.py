@@ -167,7 +167,7 @@ def test_a_position_that_javas_expiry_took_is_told(lake: Lake, database: Connect
     older = "TIMESTAMP '2100-01-01 00:00:00'"
     spark.sql(f"CALL lake.system.expire_snapshots(table => 'demo.state', older_than => {older}, retain_last => 1)")
     upsert(database, (2, "b"))
-    says = "none of main's snapshots says how far it was read"
+    says = "no snapshot of main records how far it was read"
     with pytest.raises(SourceLost, match=says):
         seen(lake)
     result = lake.run(state_table())
@@ -288,6 +288,6 @@ def test_a_database_restored_elsewhere_is_another_one(lake: Lake, database: Conn
         cursor.execute("INSERT INTO state SELECT * FROM copied; DROP TABLE copied")
     result = lake.run(state_table())
     assert not result.success
-    assert "postgres:state is another one than was read" in failure_text(result)
+    assert "postgres:state is not the one that was read" in failure_text(result)
     assert lake.run(state_table(), tags={"lakehouse/read_all": "true"}).success
     assert seen(lake) == {1: "a"}

@@ -312,7 +312,7 @@ def position_expired(lake: Lake) -> None:
             (expired, "has expired"),
             (created_again, "was created again"),
             (column_dropped_and_added_again, "columns text were dropped and added again"),
-            (position_expired, "none of main's snapshots says how far it was read"),
+            (position_expired, "no snapshot of main records how far it was read"),
         ],
         "What can not be told apart has many causes; they are refused by one function.",
         keep=2,
@@ -342,9 +342,9 @@ def test_an_input_that_was_created_again_is_told_although_it_is_empty(lake: Lake
     catalog = load_lake(lake.settings)
     catalog.drop_table(SOURCE)
     catalog.create_table(SOURCE, SCHEMA, location=f"{lake.settings.home.as_uri()}/again")
-    assert "demo.source since demo.log has read it can't be told: the table was created again" in failure_text(
-        lake.run(log())
-    )
+    assert (
+        "it is unknown what changed in demo.source since demo.log read it: the table was created again"
+    ) in failure_text(lake.run(log()))
     read(lake, log(), tags=READ_ALL)
     read(lake, log())
     reload(lake).append(rows(5))
@@ -402,7 +402,7 @@ def test_rows_written_anew_cancel_out_whatever_their_types(lake: Lake) -> None:
         ),
         ({"write_mode": Overwrite()}, "can't keep track of"),
         ({"partitions": dg.StaticPartitionsDefinition(["a", "b"])}, "can't keep track of"),
-        ({"deps": []}, "none of this run's inputs"),
+        ({"deps": []}, "not one of this run's inputs"),
     ],
 )
 def test_a_table_that_cannot_read_on_is_told_how_it_could(

@@ -97,7 +97,7 @@ def test_a_new_project_fills_its_table(installed: Path, tmp_path: Path) -> None:
     shown = run(installed / "lakehouse", "run", cwd=below)
     assert filled(shown, "web_shop.orders") == ["7", "70"]
     assert (project / ".lakehouse" / "catalog.db").exists()
-    assert "1 table is on the lake as it is declared" in run(installed / "lakehouse", "plan", cwd=project)
+    assert "1 table matches its declaration" in run(installed / "lakehouse", "plan", cwd=project)
     assert os.listdir(project / ".lakehouse" / "warehouse") == ["web_shop"]
     run(installed / "python", "-c", APPEND, project / ".lakehouse", cwd=tmp_path)
     for _ in range(2):  # the second pass, and the run behind it, read the mark of its owner that the first has left

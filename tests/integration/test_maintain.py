@@ -58,14 +58,14 @@ def test_it_shows_what_a_table_needs_then_does_it_then_finds_nothing(settings: S
     again = maintain()
     assert (again.returncode, again.stderr) == (0, "")
     told, header, _, row, hint = again.stdout.replace("\n\n", "\n").splitlines()
-    assert told == "1 table looked at; nothing to mend. Of each number, the limit from which on there is:"
+    assert told == "1 table checked; nothing to do. These are the limits at which maintenance would act:"
     assert header.split() == ["table", "deletes", "undersized", "fragments", "manifests", "expire"]
     assert row.startswith("nyc.airlines ")
     assert "  0 of 12  " in row
     assert "--force" in hint
 
     forced = maintain("--force", "--level", "expire")
-    assert "nothing to mend" in forced.stdout, "all snapshots are young"
+    assert "nothing to do" in forced.stdout, "all snapshots are young"
     assert "13 of 1,001 snapshots" in forced.stdout
 
 
@@ -95,7 +95,7 @@ def test_a_run_in_its_way_is_named_and_is_in_nobodys_way_once_its_process_is_dea
             run_id = holder(settings)
             second = maintain()
             assert second.returncode == 1
-            assert f"the run {run_id} maintains tables: wait for its end" in second.stderr
+            assert f"the run {run_id} is already maintaining tables; wait until it ends" in second.stderr
         finally:
             process.kill()
             process.wait()

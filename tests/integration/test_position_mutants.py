@@ -135,7 +135,7 @@ def is_told(act: Any, says: str) -> Callable[[Lake, IcebergTable], None]:
 MUTANTS: list[tuple[Callable[[Patch], None], Callable[[Lake, IcebergTable], None]]] = [
     (in_a_property, tests.test_a_rollback_of_the_table_goes_back_in_the_input),
     (of_the_newest_snapshot, tests.test_a_rollback_of_the_table_goes_back_in_the_input),
-    (without_witness, is_told(tests.position_expired, "none of main's snapshots")),
+    (without_witness, is_told(tests.position_expired, "no snapshot of main")),
     (without_comparing, tests.test_of_two_runs_at_once_the_second_reads_on_where_the_first_has_ended),
     (kept_pins, tests.test_of_two_runs_at_once_the_second_reads_on_where_the_first_has_ended),
     (not_copied, tests.test_compaction_of_either_changes_nothing),

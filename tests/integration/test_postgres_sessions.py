@@ -161,7 +161,7 @@ def test_an_application_that_replicates_stamps_its_rows_too(database: Connection
 def test_a_server_that_takes_no_writes_is_told(database: Connection) -> None:
     with role(database, "default_transaction_read_only = on"):
         assert read(state_table()) == []
-        with pytest.raises(SourceUnreachable, match="postgres:state takes no writes at"):
+        with pytest.raises(SourceUnreachable, match="postgres:state accepts no writes at"):
             STATE.purge(9)
 
 
@@ -218,9 +218,7 @@ def test_a_role_that_sees_no_other_sees_that_rows_are_held_back(lake: Lake, data
         assert "postgres:state has rows that were written more than 300 s ago and can't be moved" in str(
             found.description
         )
-        assert "narrow does not see the transactions of others: GRANT pg_read_all_stats TO narrow" in str(
-            found.description
-        )
+        assert "narrow can't see other roles' transactions: GRANT pg_read_all_stats TO narrow" in str(found.description)
         with database.cursor() as cursor:
             cursor.execute("GRANT pg_read_all_stats TO narrow")
         seen = STATE.oldest_writer()

@@ -330,7 +330,7 @@ def test_a_database_restored_in_place_is_known_though_it_has_used_the_same_trans
     with connected() as database:
         upsert(database, (3, "after"))
         use_transactions(database, to.by_partition[0] + 10)
-        says = "does not know of it: it was set back to an earlier time"
+        says = "has no record of that: it was set back to an earlier time"
         with pytest.raises(PublishRefused, match=says):
             move(catalog, table)
         with pytest.raises(SourceLost, match=says):
@@ -364,10 +364,10 @@ def test_a_database_restored_elsewhere_is_set_right_by_the_sql(
     with connected() as restored:
         upsert(restored, (4, "d"))
         for tags in ({}, READ_ALL):
-            with pytest.raises(PublishRefused, match="it was restored from another server, or made again"):
+            with pytest.raises(PublishRefused, match="it was restored from another server, or created again"):
                 move(catalog, table, tags)
         execute(restored, ddl_of(table))
-        with pytest.raises(PublishRefused, match="postgres:state is another one than was read"):
+        with pytest.raises(PublishRefused, match="postgres:state is not the one that was read"):
             move(catalog, table)
         move(catalog, table, READ_ALL)
         assert position(catalog, table).by_partition[0] < purged
@@ -385,7 +385,7 @@ def test_a_source_that_an_earlier_version_set_up_goes_on(
     upsert(clean, (1, "a"))
     move(catalog, table)
     assert position(catalog, table).mark == ""
-    assert "a database that is set back can't be recognized" in check(settings, table)
+    assert "the database can't show whether it was set back" in check(settings, table)
     upsert(clean, (2, "b"))
     move(catalog, table)
     assert SOURCE.purge(position(catalog, table).by_partition[0]) == 2
@@ -395,7 +395,7 @@ def test_a_source_that_an_earlier_version_set_up_goes_on(
     move(catalog, table)
     assert position(catalog, table).mark
     assert rows(catalog, table) == {1: "a", 2: "b", 3: "c"}
-    assert check(settings, table) == "postgres:state has all rows that are not moved"
+    assert check(settings, table) == "postgres:state still has all rows that have not been moved"
 
 
 def test_roles_that_may_purge_may_mark(clean: Connection, catalog: Catalog, table: Table) -> None:

@@ -131,14 +131,14 @@ def test_nothing_changed_is_no_new_release(demo: ReleasedLake) -> None:
 def test_a_member_made_anew_without_those_made_from_it_is_refused(demo: ReleasedLake) -> None:
     demo.write(2, RAW)
     text = failure_text(demo.publish())
-    assert "demo.between was made from demo.raw as it was before run" in text
+    assert "demo.between was made from the version of demo.raw before run" in text
     assert "Materialize it again" in text
     assert generations(demo.read()) == {1}
 
 
 def test_so_it_is_through_a_table_that_is_no_member(demo: ReleasedLake) -> None:
     demo.write(2, RAW, BETWEEN)
-    assert "demo.sums was made from demo.between as it was before run" in failure_text(demo.publish())
+    assert "demo.sums was made from the version of demo.between before run" in failure_text(demo.publish())
     demo.write(2, SUMS)
     assert demo.publish().success
 
@@ -217,9 +217,9 @@ def test_rolling_back_is_a_new_release(demo: ReleasedLake) -> None:
     assert told(demo.publish(release_again="1"))["release"] == 3
     assert generations(demo.read()) == {1}
     assert generations(demo.read().previous) == {2}
-    assert "release 9 is not kept; kept are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
+    assert "release 9 is not kept; the kept releases are 1, 2, 3" in failure_text(demo.publish(release_again="9"))
     assert told(demo.publish(release_again="2"))["released_again"] == 2
-    assert "release 0 is not kept; kept are 1, 2, 3" in failure_text(demo.publish(release_again="0"))
+    assert "release 0 is not kept; the kept releases are 1, 2, 3" in failure_text(demo.publish(release_again="0"))
     assert "expected the number" in failure_text(demo.publish(release_again="one"))
     assert "lakehouse/release_anyway is 'yes'" in failure_text(demo.publish(release_anyway="yes"))
 
@@ -354,7 +354,7 @@ def test_the_last_ones_are_kept_and_their_tags_and_no_others(demo: ReleasedLake)
     demo.release = smaller(keep=2, keep_for=timedelta(days=1))
     demo.published(5)
     assert demo.numbers() == [3, 4, 5]
-    with pytest.raises(NoSuchRelease, match="release 3 of demo is the oldest that is kept"):
+    with pytest.raises(NoSuchRelease, match="release 3 of demo is the oldest one kept"):
         _ = demo.read(number=3).previous
 
 

@@ -63,7 +63,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
         origins = {run.remote_job_origin.location_name for run in instance.get_runs()}
     assert origins == {PIPELINE}  # the UI re-executes a run in the location it came from
     lines = done.stdout.splitlines()
-    assert lines[0] == "not run, because other domains have them: shop.orders"
+    assert lines[0] == "not run, because they belong to other domains: shop.orders"
     ends = [line.split("  ")[0] for line in lines if "  done in " in line]
     assert ends == ["[1/3] demo.landing", "[2/3] demo.daily", "[3/3] demo.monthly"]
     header, _, *rows = lines[lines.index("") + 1 :]
@@ -71,7 +71,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
     assert "snapshots added" in header
     assert rows[1].split()[:2] == ["demo.daily", "5"]
     assert f"chart: {settings.home}/reports/delays.png" in lines
-    assert lines[-2].startswith(f"the UI, with every run: LAKEHOUSE_HOME={settings.home} ")
+    assert lines[-2].startswith(f"all runs in the UI: LAKEHOUSE_HOME={settings.home} ")
     assert lines[-1] == "health of the lake: there are no tables yet"
     assert done.stderr == ""
     assert "not for the terminal" not in done.stdout
@@ -89,7 +89,7 @@ def test_run_materializes_everything_in_order_and_sums_up(settings: Settings) ->
 def test_a_domain_is_run_without_the_others_and_an_unknown_one_is_refused(settings: Settings) -> None:
     unknown = _python(*RUN, "trade")
     assert (unknown.returncode, unknown.stdout) == (1, "")
-    assert unknown.stderr == "error: there is no domain 'trade'; known are demo, shop\n"
+    assert unknown.stderr == "error: there is no domain 'trade'; the domains are demo, shop\n"
     done = _python(*RUN, "shop")
     assert "[1/1] shop.orders  done in " in done.stdout
     assert "not run" not in done.stdout
@@ -176,7 +176,7 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
     with _instance(settings) as instance:
         dead = instance.create_run_for_job(nothing, tags=tags, status=dg.DagsterRunStatus.STARTED)
         done = _python(*RUN, "demo")
-        assert f"the process of run {dead.run_id} had died" in done.stdout
+        assert f"the process of run {dead.run_id} died" in done.stdout
         assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
         assert len(instance.get_runs()) == 7
         limits = instance.event_log_storage.get_concurrency_info("lake_workers")
@@ -191,9 +191,9 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; known are inline, local"),
+        ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; expected one of inline, local"),
         ({"LAKEHOUSE_HOME": "/proc/nowhere"}, "LAKEHOUSE_HOME=/proc/nowhere: /proc/nowhere can't be written"),
-        ({"LAKEHOUSE_HOME": "/dev/null/home"}, "point LAKEHOUSE_HOME to a directory you may write to"),
+        ({"LAKEHOUSE_HOME": "/dev/null/home"}, "point LAKEHOUSE_HOME to a directory that you can write to"),
         ({"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""}, "JAVA_HOME=/nonexistent: there is no"),
         ({"LAKEHOUSE_CACHE": "/nonexistent"}, "lakehouse setup`"),
     ],
@@ -254,7 +254,7 @@ def test_the_ui_serves_the_location_and_ends_with_everything_it_started(settings
         assert process.stdout is not None
         first, *others = _lines_until(process.stdout, "Dagster UI: ")
         assert first == f"starting the Dagster UI (LAKEHOUSE_HOME={settings.home}) …\n"
-        assert others[-1] == f"Dagster UI: http://127.0.0.1:{port}; Ctrl-C ends it\n"
+        assert others[-1] == f"Dagster UI: http://127.0.0.1:{port}; press Ctrl-C to stop\n"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as answer:
             assert answer.status == 200, "it is printed when it answers"
         _until(serves, process, seconds=120)

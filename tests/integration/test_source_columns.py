@@ -157,7 +157,7 @@ def test_rows_are_put_back_whatever_computes_their_columns(catalog: Catalog, dat
 def test_a_condition_that_cannot_be_used_is_told(catalog: Catalog, database: Connection, where: str) -> None:
     table = state_table(columns=(*COLUMNS, column("at", "timestamptz")), source=SOON)
     execute(database, ddl_of(table))
-    with pytest.raises(DeclarationError, match=r"demo\.state can't be read where at >.*TIMESTAMPTZ '2026"):
+    with pytest.raises(DeclarationError, match=r"demo\.state can't be read with the condition at >.*TIMESTAMPTZ '2026"):
         hot_and_cold(table, where=where, catalog=catalog).polars()
     execute(database, "INSERT INTO state (n, at) VALUES (1, '2026-01-30 23:00+00'), (2, '2026-01-30 22:59+00')")
     found = hot_and_cold(table, where="at >= TIMESTAMPTZ '2026-01-31 00:00:00+01:00'", catalog=catalog).polars()

@@ -66,13 +66,13 @@ def test_a_source_is_set_up_and_rows_are_put_back(flights: Connection, settings:
         )
     move(settings)
     told = typed("warm", "live.flight_state", "--where", "flight_date = '2013-01-01'")
-    assert "1 rows of live.flight_state are in its source again" in told.stdout, told
+    assert "1 rows of live.flight_state were put back into its source" in told.stdout, told
 
 
 @pytest.mark.long("A process for each; what the commands do is held by the other tests of this file.")
 def test_what_they_print_and_refuse(flights: Connection, settings: Settings) -> None:
     assert "CREATE TABLE IF NOT EXISTS" in typed("source", "sql", "flight_state").stdout
-    assert "known are flight_state" in typed("source", "sql", "flights").stderr
+    assert "the declared sources are flight_state" in typed("source", "sql", "flights").stderr
     typed("source", "sql", "flight_state", "--apply")
     move(settings)
     for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read from")):

@@ -313,7 +313,7 @@ def test_a_server_that_is_busy_for_long_is_a_clear_error(plain: Shelf, monkeypat
         trash, due = behind.trash(), behind.due()
         for begins in (put("/trash/"), posted("delete")):
             wire.trouble = Trouble(Weather.SLOW_DOWN, begins)
-            with pytest.raises(StorageRefused, match=r"table demo\.numbers: .*busy or out of reach.*the ledger"):
+            with pytest.raises(StorageRefused, match=r"table demo\.numbers: .*busy or can't be reached.*the ledger"):
                 trash.put(due, "run-1")
             wire.trouble = None
             assert contents(plain).keys() == set(FEW)
@@ -404,7 +404,7 @@ def test_a_single_object_that_may_not_be_deleted_stays_and_the_others_go(
     with monkeypatch.context() as patch:
         lock_first(patch, shelf)
         (kept,) = trash.put(due, "run-1").kept
-        assert kept.reason == "the storage refuses it: AccessDenied"
+        assert kept.reason == "the storage refused it: AccessDenied"
         assert [shelf.place.child(name) for name in contents(shelf)] == [kept.place]
         with pytest.raises(StorageRefused, match=r"AccessDenied.*the collector needs s3:ListBucket"):
             trash.put(shelf.due(), "run-1")
@@ -428,7 +428,7 @@ def test_a_version_that_can_not_go_now_is_purged_when_it_can(
     with monkeypatch.context() as patch:
         lock_first(patch, shelf, code)
         purged = trash.purge(until)
-    assert [kept.reason for kept in purged.kept] == [f"the storage refuses it: {code}"]
+    assert [kept.reason for kept in purged.kept] == [f"the storage refused it: {code}"]
     assert versions(shelf) == 1
     purged = shelf.purge(until)
     assert (purged.files, purged.kept, versions(shelf)) == (len(FEW), (), 0)
@@ -471,9 +471,9 @@ def test_a_listing_that_is_cut_off_raises(plain: Shelf, monkeypatch: pytest.Monk
 
 def test_a_table_bucket_and_a_trash_elsewhere_are_refused(weed: SeaweedFS, plain: Shelf) -> None:
     table = replace(plain, root="s3://63a8e430-6e0b-46f5--table-s3")
-    with pytest.raises(StorageRefused, match="table bucket of S3 Tables, which lets nobody list"):
+    with pytest.raises(StorageRefused, match="table bucket of S3 Tables, which does not allow listing"):
         table.trash()
-    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING be a prefix of the table's kind of storage"):
+    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING to a prefix on the table's kind of storage"):
         replace(plain, staging="/tmp/staging").trash()
 
 

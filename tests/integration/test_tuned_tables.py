@@ -61,7 +61,7 @@ def test_a_setting_that_java_does_not_start_with_is_no_fault_of_the_step(lake: L
     told = failure_text(lake.run(whole(spark_conf={"spark.driver.memory": "2x"})))
     assert "spark.driver.memory" in told
     assert "worker's output" in told
-    assert "change of the step" not in told
+    assert "change the step" not in told
 
 
 def test_a_tables_settings_and_views_end_with_its_run(tuned: Lake) -> None:

@@ -100,7 +100,7 @@ def test_a_home_has_one_ui(pool_server: DagsterServer) -> None:
     home = {"LAKEHOUSE_HOME": str(pool_server.home)}
     second = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, timeout=120)
     assert second.returncode == 1
-    assert f"has its UI open already: {pool_server.url}, process {pool_server.pid}" in second.stderr
+    assert f"already has a UI running: {pool_server.url}, process {pool_server.pid}" in second.stderr
 
 
 def test_a_server_that_ends_before_it_answers_gives_its_status_and_no_address(tmp_path: Path) -> None:

@@ -65,5 +65,5 @@ def test_local_needs_no_extra_no_credentials_and_no_region(tmp_path: Path) -> No
         lakehouse("maintain", "--apply", "--force", "--level=fragments", "--level=expire", "--level=collect")
     assert len(catalog.load_table("nyc.airlines").inspect.files()) == 1
     assert (tmp_path / "home" / "warehouse" / "nyc" / "airlines" / "metadata" / "lakehouse-owner.json").exists()
-    assert "on the lake as it is declared" in lakehouse("plan", "nyc.airlines")
+    assert "matches its declaration" in lakehouse("plan", "nyc.airlines")
     assert lakehouse("trace", "nyc.airlines").startswith("nyc.airlines: snapshot ")

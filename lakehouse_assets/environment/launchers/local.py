@@ -135,11 +135,11 @@ def _ended(handle: Handle) -> bool:
 
 def _end(code: int) -> Ended:
     if code == -signal.SIGKILL:
-        return Ended("was killed (SIGKILL): by a person, or by the system for want of memory (see `dmesg`)")
+        return Ended("was killed (SIGKILL) by a person, or by the system because memory ran out (see `dmesg`)")
     if code < 0:
         return Ended(f"was ended by {signal.Signals(-code).name}")
     if code == os.EX_TEMPFAIL:  # see worker/pipes.py
-        return Ended(f"lost its network, or S3 would not serve it (exit status {code})", transient=True)
+        return Ended(f"lost its network connection, or S3 did not respond (exit status {code})", transient=True)
     return Ended(f"exited with status {code}")
 
 

@@ -59,7 +59,7 @@ class AttemptContextInjector(PipesS3ContextInjector):
         try:
             self.client.put_object(Body=json.dumps(context).encode(), Bucket=self.bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
-            reason = f"its context can't be put to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
+            reason = f"can't write its context to s3://{self.bucket}/{key} (LAKEHOUSE_STAGING): {error}"
             # An earlier try of this attempt may have started a worker whose answer was lost: unconfirmed, so that the
             # attempt is repeated with the same key.
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
@@ -178,7 +178,7 @@ class AwsLauncher(Launcher):
         except (ClientError, BotoCoreError) as error:
             if self._polling.failed(time.monotonic()) or not is_transient(error):
                 raise
-            logger.warning("%s can't be polled at the moment, workers go on: %s", self.service, error)
+            logger.warning("%s can't be polled at the moment, workers continue: %s", self.service, error)
             return {}
         self._polling.succeeded()
         return ended
@@ -196,7 +196,7 @@ class AwsLauncher(Launcher):
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
-            reason = f"{self.service} can't be asked whether it runs already: {error}"
+            reason = f"{self.service} can't tell whether it is already running: {error}"
             raise NotStarted(reason, transient=is_transient(error), unconfirmed=True) from error
 
     def cancel(self, handles: Sequence[Handle]) -> None:
@@ -213,7 +213,7 @@ class AwsLauncher(Launcher):
                 left = [handle for handle in left if (error := errors[handle.id]) and is_transient(error)]
         if failed := {id: error for id, error in errors.items() if error}:
             raise RuntimeError(
-                f"{len(failed)} workers on {self.service} may still run, stop them in the console: "
+                f"{len(failed)} workers on {self.service} may still be running; stop them in the console: "
                 + "; ".join(f"{id} ({error})" for id, error in failed.items())
             )
 
@@ -231,14 +231,14 @@ class AwsLauncher(Launcher):
         try:
             return self._tail(handle)
         except (ClientError, BotoCoreError) as error:
-            return f"the log's place can't be found: {error}"
+            return f"can't find its log: {error}"
 
     def usage(self, handle: Handle) -> Usage | None:
         """Returns the usage; None if unknown."""
         try:
             return self._usage(handle)
         except (ClientError, BotoCoreError) as error:
-            logger.warning("what %s used is unknown: %s", handle.id, error)
+            logger.warning("can't find out what %s used: %s", handle.id, error)
             return None
 
 
@@ -257,7 +257,7 @@ def s3_tail(s3: Any, location: str, when: str) -> str:
         with gzip.open(s3.get_object(Bucket=bucket, Key=key)["Body"]) as lines:
             return b"".join(deque(lines, LINES)).decode(errors="replace").strip()
     except s3.exceptions.NoSuchKey:
-        return f"{location} is not there yet: {when}"
+        return f"{location} does not exist yet: {when}"
     except (ClientError, BotoCoreError, OSError, EOFError) as error:
         return f"{location} can't be read: {error}"
 

@@ -71,10 +71,10 @@ class Ecs(_OnAws):
         )
         # RunTask's error: «Assign public IP is not supported for this launch type».
         if ecs.public_ip and not fargate:
-            reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true is for LAKEHOUSE_ECS_CAPACITY of Fargate only")
+            reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true works only with Fargate in LAKEHOUSE_ECS_CAPACITY")
         if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
             reader.problems.append(
-                f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs {LEAST_MEMORY_GIB} GiB at least"
+                f"LAKEHOUSE_ECS_MEMORY_GIB={memory:g}: a worker needs at least {LEAST_MEMORY_GIB} GiB"
             )
         return ecs
 
@@ -85,7 +85,9 @@ class Ecs(_OnAws):
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
         """Returns why no task can have it."""
         problem = self.sized(size)[1]
-        return problem and f"{problem} (what it leaves open is by LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
+        return problem and (
+            f"{problem} (values that it leaves out come from LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
+        )
 
 
 @dataclass(frozen=True)
@@ -201,9 +203,9 @@ def _capacity(reader: EnvReader) -> dict[str, int]:
     conditions = {
         f"{', '.join(impossible)} is not a capacity provider; Fargate's are {' and '.join(FARGATE_PROVIDERS)}, in "
         "capitals": impossible,
-        "a provider is given twice": len(weights) < len(given),
+        "a provider is listed twice": len(weights) < len(given),
         f"a weight is more than {MOST_WEIGHT}": any(weight > MOST_WEIGHT for weight in weights.values()),
-        "with all weights 0 no task is placed": weights and not any(weights.values()),
+        "all weights are 0, so no task would be placed": weights and not any(weights.values()),
         "ECS takes either Fargate's providers or EC2's, not both": len({p in FARGATE_PROVIDERS for p in capacity}) > 1,
     }
     reader.problems += [f"{variable}: {problem}" for problem, holds in conditions.items() if holds]
@@ -227,6 +229,6 @@ def _read_code(reader: EnvReader) -> str:
     code = reader.text("LAKEHOUSE_CODE", f"s3{BUCKET}", "s3://bucket/code").rstrip("/")
     if is_secret("", code):
         reader.problems.append(
-            "LAKEHOUSE_CODE has a secret in it, which files and logs would show; set it by other settings"
+            "LAKEHOUSE_CODE contains a secret, which files and logs would show; set the secret separately"
         )
     return code

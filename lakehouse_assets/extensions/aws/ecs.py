@@ -39,24 +39,26 @@ MISCONFIGURED = re.compile(
 # RunTask's failures that will not pass: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
 NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
 PLACEMENT_ADVICE = {
-    "capacity": "more subnets in other availability zones (LAKEHOUSE_ECS_SUBNETS) or FARGATE beside FARGATE_SPOT "
-    "(LAKEHOUSE_ECS_CAPACITY) give it more to choose from",
-    "resource:eni": "the subnets in LAKEHOUSE_ECS_SUBNETS, or the instances, have no network interface left",
-    "resource:": "no instance of LAKEHOUSE_ECS_CAPACITY has that much left; smaller workers or more instances help",
+    "capacity": "more subnets in other availability zones (LAKEHOUSE_ECS_SUBNETS) or FARGATE in addition to "
+    "FARGATE_SPOT (LAKEHOUSE_ECS_CAPACITY) give it more choice",
+    "resource:eni": "the subnets in LAKEHOUSE_ECS_SUBNETS, or the instances, have no free network interface",
+    "resource:": "no instance of LAKEHOUSE_ECS_CAPACITY has enough free; use smaller workers or more instances",
     "agent": "the ECS agent of the instances in LAKEHOUSE_ECS_CLUSTER is not connected",
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
+# RunTask has no error code for this.
+NO_VCPUS = "reached the limit"
 # By a part of the error's code or message in lower case; the first match counts.
 ERROR_ADVICE = {
-    "reached the limit": "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
+    NO_VCPUS: "raise the region's quota of Fargate vCPUs, or lower the limit of the pool lake_workers",
     "accessdenied": "the code location's role needs ecs:RunTask and ecs:TagResource, and iam:PassRole for the roles of "
     "LAKEHOUSE_ECS_TASK_DEFINITION",
     "unrecognizedclient": "the code location's AWS credentials are not valid",
     "expiredtoken": "the code location's AWS credentials have expired",
     "clusternotfound": "check LAKEHOUSE_ECS_CLUSTER and the region (AWS_DEFAULT_REGION)",
     "override for container": "LAKEHOUSE_ECS_CONTAINER names a container that the task definition doesn't have",
-    "length must be at most": "the task definition's own settings and the table's are too long for RunTask together",
+    "length must be at most": "together, the settings of the task definition and of the table are too long for RunTask",
     "security group": "check LAKEHOUSE_ECS_SECURITY_GROUPS",
     "securitygroup": "check LAKEHOUSE_ECS_SECURITY_GROUPS",
     "subnet": "check LAKEHOUSE_ECS_SUBNETS",
@@ -69,12 +71,12 @@ ERROR_ADVICE = {
 GENERAL_ADVICE = "check the LAKEHOUSE_ECS_* variables"
 # By a part of the reason why a task could not start, in lower case; the first match counts.
 START_ADVICE = {
-    "insufficientfreeaddresses": "a subnet of LAKEHOUSE_ECS_SUBNETS has no addresses left: give others, or larger ones",
-    "assume the role": "the role must exist, and its trust must name ecs-tasks.amazonaws.com",
+    "insufficientfreeaddresses": "a subnet of LAKEHOUSE_ECS_SUBNETS has no free addresses: use other or larger subnets",
+    "assume the role": "the role must exist, and its trust policy must name ecs-tasks.amazonaws.com",
     "secret": "the execution role of LAKEHOUSE_ECS_TASK_DEFINITION needs secretsmanager:GetSecretValue on the secret, "
-    "and the subnets a way to Secrets Manager",
+    "and the subnets need a route to Secrets Manager",
     "cloudwatch": "the log group of LAKEHOUSE_ECS_TASK_DEFINITION must exist, its execution role needs "
-    "logs:CreateLogStream on it, and the subnets a way to CloudWatch Logs",
+    "logs:CreateLogStream on it, and the subnets need a route to CloudWatch Logs",
 }
 # The longest wait for host, network and image.
 START_LIMIT = timedelta(minutes=15)
@@ -99,7 +101,7 @@ def ended(task: Task, container: str) -> Ended | None:
             "LAKEHOUSE_ECS_MEMORY_GIB, or give a worker fewer partitions (partitions_per_worker)"
         )
     if code == "UserInitiated":
-        return Ended(f"was stopped by a person or a program through ECS ({reason})", stopped=True)
+        return Ended(f"was stopped through ECS by a person or a program ({reason})", stopped=True)
     if "ServerException" in reason or "InternalError" in reason:
         return Ended(f"was ended by a fault of ECS ({reason})", transient=True)
     return _exited(task, worker, reason)
@@ -112,8 +114,8 @@ def stuck(task: Task, now: datetime) -> Ended | None:
         return None
     minutes, why = START_LIMIT / timedelta(minutes=1), task["lastStatus"]
     return Ended(
-        f"was not started within {minutes:g} minutes (it is {why}), was stopped: see whether the subnets in "
-        "LAKEHOUSE_ECS_SUBNETS have a way to the registry, and LAKEHOUSE_ECS_CAPACITY instances that can be added",
+        f"was not started within {minutes:g} minutes (it is {why}) and was stopped: check that the subnets in "
+        "LAKEHOUSE_ECS_SUBNETS have a route to the registry, and that LAKEHOUSE_ECS_CAPACITY can add instances",
         transient=True,
     )
 
@@ -121,11 +123,11 @@ def stuck(task: Task, now: datetime) -> Ended | None:
 def _not_started(reason: str, image: str) -> Ended:
     lower = reason.lower()
     if THROTTLED.search(lower):
-        return Ended(f"could not start, too many did at once ({reason})", transient=True)
+        return Ended(f"could not start, because too many tasks started at once ({reason})", transient=True)
     if "cannotpullcontainererror" in lower:
         return Ended(
             f"could not start: ECS can't pull {image} ({reason}): check the image and its tag in "
-            "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' way to the registry"
+            "LAKEHOUSE_ECS_TASK_DEFINITION, its execution role, and the subnets' route to the registry"
         )
     advice = next((text for part, text in START_ADVICE.items() if part in lower), "")
     if MISCONFIGURED.search(lower):
@@ -142,14 +144,14 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
             return Ended("exited with status 0")
         case code if code == KILLED:
             return Ended(
-                f"was killed (SIGKILL, exit code {KILLED}; {reasons}), most likely because {_size(task)} were too "
+                f"was killed (SIGKILL, exit code {KILLED}; {reasons}), most likely because {_size(task)} was too "
                 "little memory; see the task's log"
             )
         case code if code == TERMINATED:  # a stop through ECS has a stop code of its own
             end = f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it"
             return Ended(f"{end}: its host was drained or went down", transient=True)
         case os.EX_TEMPFAIL:  # what a worker exits with when it lost its network
-            end = f"lost its network, or S3 would not serve it (exit code {os.EX_TEMPFAIL}; {reasons})"
+            end = f"lost its network connection, or S3 did not respond (exit code {os.EX_TEMPFAIL}; {reasons})"
             return Ended(end, transient=True)
         case code:
             return Ended(f"exited with status {code} ({reasons})")
@@ -192,10 +194,10 @@ def usage(task: Task) -> Usage | None:
     seconds = max((end - start).total_seconds(), FARGATE_MINIMUM_SECONDS)
     vcpu_hours, gib_hours = (amount * seconds / 3600 for amount in size(task))
     provider = task.get("capacityProviderName") or task.get("launchType", "")
-    source = f"{_size(task)} for {seconds:.0f} s by DescribeTasks"
+    source = f"{_size(task)} for {seconds:.0f} s, from DescribeTasks"
     price = FARGATE_PRICES.get(provider)
     if price is None:
-        return Usage(vcpu_hours, gib_hours, 0.0, f"{source}; {provider} runs on instances that are billed as such")
+        return Usage(vcpu_hours, gib_hours, 0.0, f"{source}; {provider} runs on instances, which are billed instead")
     disk = max(0, task.get("ephemeralStorage", {}).get("sizeInGiB", 0) - price.included_disk_gib)
     usd = price.usd(vcpu_hours, gib_hours, disk * seconds / 3600)
     return Usage(vcpu_hours, gib_hours, usd, f"{source}; {price.source}")
@@ -249,16 +251,17 @@ class EcsLauncher(AwsLauncher):
             if earlier := error.response.get("resourceIds"):
                 return Handle(earlier[0])
             details = error.response["Error"]
-            reason = refused(details["Code"], details.get("Message", ""))
-            transient = is_transient(error) or "reached the limit" in reason
+            message = details.get("Message", "")
+            reason = refused(details["Code"], message)
+            transient = is_transient(error) or NO_VCPUS in message
         else:
-            reason, transient = f"ECS can't be asked to run a task: {error}", is_transient(error)
+            reason, transient = f"ECS can't be reached to run a task: {error}", is_transient(error)
         if is_transient(error):
             try:
                 if started := self._find(attempt):
                     return started
             except (ClientError, BotoCoreError) as unknown:
-                logger.warning("ECS can't be asked whether it started a task for %s: %s", attempt.key, unknown)
+                logger.warning("can't find out whether ECS started a task for %s: %s", attempt.key, unknown)
         raise NotStarted(reason, transient=transient, unconfirmed=is_transient(error)) from error
 
     def _find(self, attempt: Attempt) -> Handle | None:
@@ -343,7 +346,9 @@ def run_task(ecs: Ecs, attempt: Attempt, environment: Mapping[str, str], command
     """
     size, problem = ecs.sized(attempt.size)
     if problem:
-        raise NotStarted(f"the table's size over LAKEHOUSE_ECS_VCPUS … is {problem}", transient=False)
+        raise NotStarted(
+            f"the table's size, completed by LAKEHOUSE_ECS_VCPUS …, is not possible: {problem}", transient=False
+        )
     variables = sorted({**environment, "PYTHONUNBUFFERED": "1"}.items())
     container = {
         "name": ecs.container,

@@ -77,7 +77,7 @@ class Clusters:
             return found[0][0] if found else None
         if not found:
             # Somebody may be starting it, or its successor.
-            reason = f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another"
+            reason = f"{setting}: no cluster in {', '.join(ACTIVE)}; start one, or name another cluster"
             raise NotStarted(reason, transient=True)
         if len(found) > 1:
             listed = ", ".join(f"{id} ({name})" for id, name in found)
@@ -123,7 +123,7 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
         instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
         name = f"{given.get('Name', 'lakehouse')} {token}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"LAKEHOUSE_EMR_CLUSTER=transient:{file} holds no parameters of RunJobFlow: {error!r}"
+        reason = f"LAKEHOUSE_EMR_CLUSTER=transient:{file} does not contain parameters of RunJobFlow: {error!r}"
         raise NotStarted(reason, transient=False) from error
     policy = {"AutoTerminationPolicy": {"IdleTimeout": IDLE_SECONDS}}
     return {**policy, **given, "Name": name, "Instances": instances}
@@ -136,9 +136,9 @@ def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
     code, message = reason.get("Code", ""), reason.get("Message", "")
     lost = code in LOST or (code != "USER_REQUEST" and CAPACITY.search(message) is not None)
     details = ": ".join(part for part in (code, message) if part) or "no reason given"
-    ended = f"has no cluster any more: {cluster['Id']} is {status['State']} ({details})"
+    ended = f"lost its cluster: {cluster['Id']} is {status['State']} ({details})"
     if by == "id":
-        return Ended(f"{ended}; let LAKEHOUSE_EMR_CLUSTER name a running one")
+        return Ended(f"{ended}; set LAKEHOUSE_EMR_CLUSTER to a running cluster")
     if by == "transient":
         return Ended(ended if lost else f"{ended}; see its log", lost)
     # By name or tag: the next attempt finds the replacement, or says that there is none.
@@ -205,7 +205,7 @@ class EmrLauncher(AwsLauncher):
         cluster, _, step = handle.id.partition("/")
         uri = self._clusters.describe(cluster).get("LogUri")
         if not uri:
-            return f"the cluster {cluster} keeps no logs in S3: start it with a LogUri"
+            return f"the cluster {cluster} writes no logs to S3: start it with a LogUri"
         coming = "EMR copies logs every five minutes and when the cluster ends"
         return s3_tail(self._s3, f"{uri.rstrip('/')}/{cluster}/steps/{step}/stderr.gz", coming)
 
@@ -354,8 +354,10 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
     args = [*submit, code.entry_point, *arguments(environment)]
     jar = {"Jar": "command-runner.jar", "Args": args}
     if (length := len(jar["Jar"]) + sum(map(len, args))) > STEP_CHARACTERS:
-        reason = f"its command has {length} characters, EMR takes {STEP_CHARACTERS}"
-        advice = "give the longest of the table's spark_conf and LAKEHOUSE_SPARK__… by the cluster's own spark-defaults"
+        reason = f"its command has {length} characters, but EMR accepts at most {STEP_CHARACTERS}"
+        advice = (
+            "move the longest settings of the table's spark_conf and LAKEHOUSE_SPARK__… to the cluster's spark-defaults"
+        )
         raise NotStarted(f"{reason}: {advice}", transient=False)
     # The title's end has the key.
     return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
@@ -369,11 +371,11 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
     if cluster is not None:
         return cluster
     if state == "CANCELLED":
-        return Ended("was cancelled, in the console or by CancelSteps", stopped=True)
+        return Ended("was cancelled in the console or by CancelSteps", stopped=True)
     reason = "; ".join(details[part] for part in ("Reason", "Message", "LogFile") if details.get(part))
     reason = reason or status.get("StateChangeReason", {}).get("Message") or "EMR gives no reason"
     if LOST_NETWORK.search(reason):
-        return Ended(f"lost its network, or S3 would not serve it: {reason}", transient=True)
+        return Ended(f"lost its network connection, or S3 did not respond: {reason}", transient=True)
     return Ended(f"{'was interrupted' if state == 'INTERRUPTED' else 'failed'}: {reason}")
 
 

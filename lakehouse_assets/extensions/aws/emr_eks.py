@@ -33,7 +33,7 @@ PYTHON_OVERHEAD = 0.4
 # StartJobRun's errors that pass: the queue of a virtual cluster with a schedulerConfiguration is full, or throttling.
 REFUSED_FOR_NOW = re.compile("queue|quota|throttl|rate exceeded", re.IGNORECASE)
 EXIT = r"exit(?:ed with|[ -]?code:?) ?"
-TRUST = "let its trust policy name the cluster: aws emr-containers update-role-trust-policy"
+TRUST = "its trust policy must name the cluster: aws emr-containers update-role-trust-policy"
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class Failure:
 # The first match counts. The details, 256 characters at most, are undocumented words of Kubernetes, Spark and EMR.
 FAILURES = (
     # EX_TEMPFAIL: the worker lost its network.
-    Failure(rf"{EXIT}{os.EX_TEMPFAIL}\b", "lost its network, or S3 did not serve it", transient=True),
+    Failure(rf"{EXIT}{os.EX_TEMPFAIL}\b", "lost its network connection, or S3 did not respond", transient=True),
     Failure(
         "ErrImagePull|ImagePullBackOff|InvalidImageName|pull(ing)? image",
-        "did not start, as its image could not be pulled",
+        "did not start, because its image could not be pulled",
         "check spark.kubernetes.container.image, and that the cluster's nodes may pull from its registry",
     ),
     # Where no driver runs after 15 minutes (job-start-timeout):
     # https://docs.aws.amazon.com/emr/latest/EMR-on-EKS-DevelopmentGuide/emr-eks-job-submitter-container-defaults.html
     Failure(
         "FailedScheduling|lack of cluster resources|nodes are available|no nodes",
-        "found no node with room for it",
+        "found no node with enough room",
         "give the cluster more or larger nodes, the table a smaller size, or the pool lake_workers a lower limit",
         transient=True,
     ),
@@ -72,7 +72,7 @@ FAILURES = (
         rf"{EXIT}143\b|evicted|EvictionByEvictionAPI|PreemptionByScheduler|DeletionBy(TaintManager|PodGC)"
         "|TerminationByKubelet|NodeLost|node (is )?(shut|not ready)",
         "lost its node",
-        "drivers last longer on nodes that are not Spot",
+        "drivers are safer on nodes that are not Spot",
         transient=True,
     ),
     Failure("AssumeRole|web ?identity|trust policy", "could not assume LAKEHOUSE_EMR_EKS_ROLE", TRUST),
@@ -82,7 +82,7 @@ FAILURES = (
         "check that LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER is RUNNING, and that EMR still has access to its namespace",
         transient=True,
     ),
-    Failure("^INTERNAL_ERROR", "failed by a fault of EMR on EKS", transient=True),
+    Failure("^INTERNAL_ERROR", "failed because of a fault in EMR on EKS", transient=True),
     Failure(
         "^VALIDATION_ERROR",
         "was refused",
@@ -135,7 +135,7 @@ class EmrEksLauncher(JobRunsLauncher):
         pod = f"spark-{handle.id}/spark-{handle.id}-driver"
         place = f"{self._settings.virtual_cluster}/jobs/{handle.id}/containers/{pod}/stderr.gz"
         coming = (
-            "EMR on EKS copies it while the job runs and at its end. Where it stays away the driver never started, or "
+            "EMR on EKS copies it while the job runs and at its end. If it never appears, the driver didn't start, or "
             f"LAKEHOUSE_EMR_EKS_ROLE can't be assumed or may not write there; {TRUST}"
         )
         return s3_tail(self._s3, f"{self._log_uri}/{place}", coming)
@@ -178,7 +178,7 @@ def verdict(job: JobRun) -> Ended:
     if state == "COMPLETED":
         return Ended("completed")
     if state == "CANCELLED":
-        return Ended(f"was cancelled, in the console or by CancelJobRun ({details})", stopped=True)
+        return Ended(f"was cancelled in the console or by CancelJobRun ({details})", stopped=True)
     text = f"{job.get('failureReason', '')}: {details}"
     failures = (one for one in FAILURES if re.search(one.sign, text, re.IGNORECASE))
     found = next(failures, Failure("", "failed"))
@@ -200,8 +200,8 @@ def used(job: JobRun, began: datetime) -> Usage | None:
     vcpus = hours * sum(count * _amount(conf.get(f"spark.{who}.cores", "1")) for who, count in pods.items())
     gib = hours * sum(count * _pod_mib(conf, who) / 1024 for who, count in pods.items())
     source = (
-        f"estimated: the driver and {executors:g} executors, as their Spark settings say, for the time they ran; "
-        f"without the EKS cluster and its nodes; {EMR_EKS.source}"
+        f"estimated: the driver and {executors:g} executors, from their Spark settings and running time; without the "
+        f"EKS cluster and its nodes; {EMR_EKS.source}"
     )
     return Usage(vcpus, gib, EMR_EKS.usd(vcpus, gib), source)
 

@@ -69,15 +69,15 @@ class EmrServerlessLauncher(JobRunsLauncher):
         monitoring = self._monitoring(handle)
         place = f"applications/{self._application}/jobs/{handle.id}/SPARK_DRIVER"
         if uri := monitoring.get("s3MonitoringConfiguration", {}).get("logUri"):
-            coming = "EMR Serverless copies logs now and then"
+            coming = "EMR Serverless copies logs from time to time"
             return s3_tail(self._s3, f"{uri.rstrip('/')}/{place}/stderr.gz", coming)
         watch = monitoring.get("cloudWatchLoggingConfiguration", {})
         if watch.get("enabled") and (kind := logged_output(watch)):
             stream = f"{watch.get('logStreamNamePrefix', '').rstrip('/')}/{place}/{kind}"
             return cloudwatch_tail(self._logs, watch.get("logGroupName", LOG_GROUP), stream)
         return (
-            "its log is in EMR Serverless's own storage, to be read in the console; with a "
-            "cloudWatchLoggingConfiguration or s3MonitoringConfiguration of the application it is shown here"
+            "its log is in EMR Serverless's own storage: read it in the console. To see it here, give the application "
+            "a cloudWatchLoggingConfiguration or s3MonitoringConfiguration"
         )
 
     def _usage(self, handle: Handle) -> Usage | None:
@@ -136,15 +136,15 @@ def verdict(job: Mapping[str, Any]) -> Ended:
     if state == "SUCCESS":
         return Ended("ended with SUCCESS")
     if state == "CANCELLED":
-        end = f"was cancelled, in the console, by CancelJobRun or by its timeout ({details})"
+        end = f"was cancelled in the console, by CancelJobRun or by its timeout ({details})"
         return Ended(end, stopped=True)
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
     if LOST_NETWORK.search(details.partition("Last few exceptions")[0]):
-        return Ended(f"lost its network, or S3 did not serve it: {details}", transient=True)
+        return Ended(f"lost its network connection, or S3 did not respond: {details}", transient=True)
     # After "Last few exceptions" AWS quotes the step's error, which may mention capacity too.
     if "ExitCode" not in details and TRANSIENT.search(details.partition("Last few exceptions")[0]):
-        end = f"failed because capacity was missing: {details}; see the application's maximumCapacity"
+        end = f"failed for lack of capacity: {details}; see the application's maximumCapacity"
         return Ended(end, transient=True)
     return Ended(f"failed: {details}")
 

@@ -182,14 +182,15 @@ class GlueRegistry:
         if found is not None and of_parameters(found).get(OURS) != self.key:
             whose = of_parameters(found).get(OURS)
             raise HandOffRefused(
-                f"{plan.glue} in Glue is {f'of the hand-off {whose}' if whose else 'no view of a hand-off'}: its "
-                f"parameter {OURS} is not {self.key}. Choose another name, or delete it. Readers go on as before"
+                f"{plan.glue} in Glue "
+                f"{f'belongs to the hand-off {whose}' if whose else 'is not a view of a hand-off'}: its parameter "
+                f"{OURS} is not {self.key}. Choose another name, or delete it. Nothing changes for readers"
             )
         if found is not None and (names := unreadable_parameters(of_parameters(found))):
             raise HandOffRefused(
-                f"{plan.glue} in Glue does not say which version it leads to: its parameters {', '.join(names)} are "
-                "missing or changed. Delete the view, and materialize again: that makes it anew. Until then readers "
-                "go on as before"
+                f"{plan.glue} in Glue does not say which version it points to: its parameters {', '.join(names)} are "
+                "missing or were changed. Delete the view and materialize again, which creates a new one. Until then "
+                "nothing changes for readers"
             )
         return found
 
@@ -223,9 +224,9 @@ class GlueRegistry:
         else:
             if wanted and (missing := [values for values in wanted if values not in self._locations(version)]):
                 raise HandOffUnfinished(
-                    f"{version.database}.{version.table}: Glue has not taken {len(missing)} of {len(wanted)} "
-                    f"partitions, such as {'/'.join(missing[0])}. Readers go on with the version before. Re-execute "
-                    "the run from failure"
+                    f"{version.database}.{version.table}: Glue did not store {len(missing)} of {len(wanted)} "
+                    f"partitions, such as {'/'.join(missing[0])}. Readers keep the previous version. Re-execute the "
+                    "run from failure"
                 )
 
     def switch(
@@ -251,7 +252,7 @@ class GlueRegistry:
                 self._put_view(plan, wanted, found)
             except Exception as error:
                 if error_code(error) in CONFLICTS:
-                    logger.info("%s: another one has switched it meanwhile", plan.glue)
+                    logger.info("%s: another hand-off has switched it meanwhile", plan.glue)
                 elif may_have_landed(error):
                     unknown = error
                 elif unknown is None:
@@ -262,8 +263,8 @@ class GlueRegistry:
             else:
                 return version.name
         raise HandOffUnfinished(
-            f"{plan.glue}: nobody knows whether it leads to {version.table} now or will in a moment; the last error "
-            f"was {unknown!r}. What was written is kept. Re-execute the run from failure: it looks, and goes on"
+            f"{plan.glue}: it is unknown whether it points to {version.table} now or soon will; the last error was "
+            f"{unknown!r}. What was written is kept. Re-execute the run from failure: it checks this and continues"
             if unknown
             else f"{plan.glue}: other hand-offs have switched it {ATTEMPTS} times meanwhile. Re-execute the run from "
             "failure"
@@ -292,7 +293,8 @@ class GlueRegistry:
             found = of_parameters(self._find(version.database, version.table) or {})
             if (found.get(OURS), found.get(VERSION)) != (self.key, version.name):
                 raise HandOffRefused(
-                    f"{version.database}.{version.table} in Glue is somebody else's. Delete it, or materialize anew"
+                    f"{version.database}.{version.table} in Glue was not created by this hand-off. Delete it, or "
+                    "materialize again in a new run"
                 ) from None
 
     def _find(self, database: str, name: str) -> Mapping[str, Any] | None:

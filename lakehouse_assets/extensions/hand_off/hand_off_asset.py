@@ -84,13 +84,16 @@ class HandOff:
             yield f"glue is {self.glue!r}, expected database.table of lower-case letters, digits and _"
         for option, place in (("location", self.location), *(("replicas", one) for one in self.replicas)):
             if not LOCATION.fullmatch(place):
-                yield f"{option} has {place!r}, expected s3://bucket/prefix without a slash at its end"
+                yield f"{option} has {place!r}, expected s3://bucket/prefix without a slash at the end"
         if {self.location} & {*self.replicas} or len({*self.replicas}) < len(self.replicas):
-            yield "replicas name a place twice, or the location itself"
+            yield "replicas names a location twice, or the hand-off's own location"
         if self.keep < LEAST_KEEP:
-            yield f"keep is {self.keep}, expected {LEAST_KEEP} at least: queries that began before a switch read on"
+            yield (
+                f"keep is {self.keep}, expected at least {LEAST_KEEP}: queries that began before a switch keep reading "
+                "the old version"
+            )
         if self.replicated_within < timedelta():
-            yield f"replicated_within is {self.replicated_within}, expected no negative time"
+            yield f"replicated_within is {self.replicated_within}, it must not be negative"
         yield from type_problems(schema_of(self.source.columns), self.partitioned_by)
 
     @property

@@ -92,8 +92,8 @@ def _verify(client: Any, replica: str, written: Written, until: datetime, clock:
         if left <= 0:
             raise HandOffUnfinished(
                 f"replica {folder.location}: {lacks}, after {looks} looks in {clock.now() - began}. Nothing was "
-                "switched, readers go on with the version before. See the bucket's replication metrics, then "
-                "re-execute the run from failure: what was written is kept"
+                "switched; readers keep the previous version. Check the bucket's replication metrics, then re-execute "
+                "the run from failure: what was written is kept"
             )
         logger.info("replica %s: %s; next look in %.0f s", folder.location, lacks, min(wait, left))
         clock.sleep(min(wait, left))
@@ -108,18 +108,18 @@ def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified:
         whole = {path: size for path, size in there.items() if size == files[path].size}
         found = read_files(client, folder, whole)
     except ValueError as error:
-        return f"a file is no Parquet: {error}"
+        return f"a file is not Parquet: {error}"
     except Exception as error:
         if may_have_landed(error):
             return f"it could not be read ({error!r})"
         raise HandOffRefused(
-            f"replica {folder.location} can't be read: {error}. Nothing was switched, readers go on with the version "
-            "before. Allow s3:ListBucket and s3:GetObject there, then re-execute the run from failure"
+            f"replica {folder.location} can't be read: {error}. Nothing was switched; readers keep the previous "
+            "version. Allow s3:ListBucket and s3:GetObject there, then re-execute the run from failure"
         ) from error
     verified |= {path for path, file in found.items() if file == files[path]}
     pending = sorted(files.keys() - verified)
     if more := sorted(sizes.keys() - files.keys()):
-        return f"it has files that are not of this version, such as {more[0]}"
+        return f"it has files that don't belong to this version, such as {more[0]}"
     return f"{len(pending)} of {len(files)} files have not arrived, such as {pending[0]}" if pending else ""
 
 
@@ -206,7 +206,7 @@ class HandOver:
                 raise
             raise self._undone(plan, version, refusal) from refusal
         if current != version.name:
-            logger.info("%s: readers have a newer version already, %s", plan.glue, current)
+            logger.info("%s: readers already have a newer version, %s", plan.glue, current)
         removed, problem = self.clean_up(plan)
         return HandOffOutcome(plan, version, written, current, arrived, removed, problem)
 
@@ -261,8 +261,8 @@ class HandOver:
         for other in others:
             if not is_elsewhere(other) and _overlap(own, place_of(other)):
                 raise HandOffRefused(
-                    f"location {own.location} overlaps {other}, which holds Iceberg tables or records: files there are "
-                    "collected. Choose a prefix of its own. Nothing was written"
+                    f"location {own.location} overlaps {other}, which contains Iceberg tables or records: files there "
+                    "are collected. Choose a separate prefix. Nothing was written"
                 )
 
     # write
@@ -303,7 +303,7 @@ class HandOver:
         written = Written(version.name, read_files(self.services.s3, folder, sizes))
         if written.rows != rows:
             raise HandOffRefused(
-                f"{version.location} has {written.rows:,} rows in {len(sizes)} files, the snapshot has {rows:,}. "
+                f"{version.location} has {written.rows:,} rows in {len(sizes)} files, but the snapshot has {rows:,}. "
                 "Nothing was switched, and what was written is removed. Materialize again"
             )
         return written
@@ -392,7 +392,7 @@ class HandOver:
             self._remove(version)
         except Exception as error:  # whatever AWS raises
             return HandOffRefused(
-                f"{refusal} What was written to {version.location} is left to the next hand-off: {error!r}"
+                f"{refusal} What was written to {version.location} will be removed by the next hand-off: {error!r}"
             )
         return refusal
 
@@ -410,14 +410,14 @@ def _in_our_words(what: str) -> Iterator[None]:
     except Exception as error:
         if may_have_landed(error):
             raise HandOffUnfinished(
-                f"{what} could not be finished: {error}. Readers go on with the version before. Re-execute the run "
-                "from failure: it goes on from here"
+                f"{what} could not be finished: {error}. Readers keep the previous version. Re-execute the run from "
+                "failure: it continues from here"
             ) from error
         if not error_code(error):
             raise
         raise HandOffRefused(
-            f"{what} was refused: {error}. Readers go on with the version before. See the permissions in "
-            "docs/hand-off.md, then materialize again"
+            f"{what} was refused: {error}. Readers keep the previous version. See the permissions in docs/hand-off.md, "
+            "then materialize again"
         ) from error
 
 

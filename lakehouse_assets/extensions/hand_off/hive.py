@@ -106,18 +106,21 @@ def type_problems(schema: Schema, partitioned_by: Sequence[str]) -> Iterator[str
     columns = {field.name: field.field_type for field in schema.fields}
     for name in partitioned_by:
         if name not in columns:
-            yield f"partitioned_by names {name!r}, which is no column; columns are {', '.join(columns)}"
+            yield f"partitioned_by names {name!r}, which is not a column; the columns are {', '.join(columns)}"
         elif not isinstance(columns[name], PARTITION_TYPES):
-            yield f"partitioned_by names {name}, a {columns[name]}: a path holds string, int, long or date"
+            yield f"partitioned_by names {name}, a {columns[name]}: only string, int, long and date can be in a path"
     if len({*partitioned_by}) < len(partitioned_by):
         yield "partitioned_by names a column twice"
     if not columns.keys() - {*partitioned_by}:
-        yield "partitioned_by names every column: files need one at least"
+        yield "partitioned_by names every column: files need at least one"
 
 
 def _field_problems(field: NestedField, path: str) -> Iterator[str]:
     if not NAME.fullmatch(field.name):
-        yield f"column {path}: Glue keeps names in lower case: a-z, 0-9 and _, no digit first; rename it in the table"
+        yield (
+            f"column {path}: Glue stores names in lower case, with a-z, 0-9 and _, not beginning with a digit; rename "
+            "it in the table"
+        )
     yield from _kind_problems(field.field_type, path)
 
 
@@ -134,7 +137,7 @@ def _kind_problems(kind: IcebergType, path: str) -> Iterator[str]:
         case DecimalType():
             return
         case _ if type(kind) not in PRIMITIVES:
-            yield f"column {path} is a {kind}, which Hive has no type for; hand off a table that has it as a string"
+            yield f"column {path} is a {kind}, for which Hive has no type; hand off a table that has it as a string"
 
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -167,11 +170,12 @@ def segments(name: str, column: pa.Array) -> pa.Array:
     values = encoded.dictionary.to_pylist()
     if lost := sorted({"", NULL} & {*values}):
         raise HandOffRefused(
-            f"column {name} holds {lost[0]!r}, which Hive reads as null in a path; leave it out of partitioned_by"
+            f"column {name} contains {lost[0]!r}, which Hive reads as null in a path; leave it out of partitioned_by"
         )
     if cut := sorted(value for value in values if isinstance(value, str) and "\0" in value):
         raise HandOffRefused(
-            f"column {name} holds {cut[0]!r}, whose character NUL no path can hold; leave it out of partitioned_by"
+            f"column {name} contains {cut[0]!r}, with a NUL character, which a path can't have; leave it out of "
+            "partitioned_by"
         )
     named = pa.array([*(segment(name, value) for value in values), segment(name, None)], pa.string())
     return named.take(encoded.indices.fill_null(len(values)))
@@ -192,8 +196,8 @@ def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
     """Raises HandOffRefused if the planned snapshot is gone."""
     if why := why_gone(table.metadata, plan.table_uuid, plan.snapshot_id):
         raise HandOffRefused(
-            f"table {plan.table} {why}, so what this run was to hand off is gone. Nothing was switched: materialize "
-            "anew, as a new run, not a re-execution from failure"
+            f"table {plan.table} {why}, so the rows to hand off are gone. Nothing was switched: materialize again in a "
+            "new run, not by re-executing from failure"
         )
     return table.scan(snapshot_id=plan.snapshot_id)
 
@@ -206,7 +210,7 @@ def plan_tasks(scan: DataScan) -> list[FileScanTask]:
     try:
         return sorted(scan.plan_files(), key=lambda task: task.file.file_path)
     except ValueError as error:
-        raise HandOffRefused(f"the table can't be read as it is: {error}. Compact it first") from error
+        raise HandOffRefused(f"PyIceberg can't read the table: {error}. Compact it first") from error
 
 
 def count_rows(scan: DataScan) -> int:

@@ -156,8 +156,8 @@ class Records:
             return kind.from_json(text)
         except ValueError as error:
             raise ForeignVersion(
-                f"the hand-off's record {name} on the staging prefix is none that this code reads: {error}. Nothing "
-                "was handed off. Run the code that wrote it, or delete the object and materialize anew"
+                f"the hand-off's record {name} on the staging prefix can't be read by this code: {error}. Nothing was "
+                "handed off. Run the code that wrote it, or delete the object and materialize again"
             ) from None
 
     def _write(self, name: str, record: Durable) -> None:

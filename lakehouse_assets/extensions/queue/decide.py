@@ -247,11 +247,11 @@ def given_up(
         in_full = timedelta() if is_declared else DEPLOYED
         patience = (in_full if is_full else PATIENCE).total_seconds()
         if not is_there and item.received_ms <= (now - patience) * 1000:
-            problem = "is not there" if is_declared else "is of a table that is not declared here"
+            problem = "does not exist" if is_declared else "belongs to a table that is not declared here"
             due.append((item.received_ms, name, problem))
         elif is_full and (item.table, item.key) in failing:
             due.append((item.received_ms, name, failing[item.table, item.key]))
-    why = "the inbox is full" if is_full else f"{PATIENCE.days} days after it came"
+    why = "the inbox is full" if is_full else f"{PATIENCE.days} days after it arrived"
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for _, name, problem in sorted(due)[:AT_ONCE]:
         found[items[name].table, f"{problem}; {why}"].append(name)

@@ -128,7 +128,7 @@ class Inbox:
         except FileNotFoundError:  # a run removed it meanwhile
             return
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s in the inbox can't be read, and waits for code that can: %s", name, error)
+            logger.warning("%s in the inbox can't be read, and stays until newer code can read it: %s", name, error)
             _known(self.objects)[name] = {}
 
     def remove(self, names: Iterable[str]) -> None:
@@ -194,14 +194,14 @@ def _content(name: str, content: bytes) -> Content:
     """Parses an object or a note. Raises ValueError, TypeError, KeyError or AttributeError."""
     fields = dict(json.loads(content))
     if (version := fields.pop("version")) != VERSION:
-        raise ValueError(f"it is of version {version!r}, this code reads version {VERSION}")
+        raise ValueError(f"it has version {version!r}, but this code reads version {VERSION}")
     if name.endswith(DONE):
         return frozenset(map(int, fields["done"]))
     if not isinstance(keys := fields.pop("keys"), list):
         raise TypeError(f"expected a list of keys, found {keys!r}")
     group = [Item(key=key, **fields) for key in keys]
     if wrong := next((item for item in group if not _is_sound(item)), None):
-        raise TypeError(f"expected texts and whole numbers that can be times, found {wrong}")
+        raise TypeError(f"expected texts and whole numbers in the range of times, found {wrong}")
     return _named(name, group)
 
 

@@ -58,14 +58,14 @@ def said_by(body: str) -> list[Arrived | Asked]:
     try:
         return list(_said(_object(body)))
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-        raise BadMessage(f"the message lacks what its kind must have: {error!r}") from error
+        raise BadMessage(f"the message lacks a required field: {error!r}") from error
 
 
 def _object(text: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"the message is no JSON: {error}") from error
+        raise BadMessage(f"the message is not JSON: {error}") from error
     if not isinstance(found, Mapping):
         raise BadMessage(f"the message is a JSON {type(found).__name__}, expected an object")
     return found
@@ -78,7 +78,7 @@ def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Aske
         return
     elif "Records" in message:
         if not message["Records"]:
-            raise BadMessage("the message has no Records: it tells of no object")
+            raise BadMessage("the message has no Records, so it names no object")
         for record in message["Records"]:
             _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
             encoded = record["s3"]["object"]["key"]  # form-encoded: a space is a plus
@@ -90,19 +90,19 @@ def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Aske
         yield _asked(message)
     else:
         raise BadMessage(
-            f"the message is of no known kind; it has {', '.join(sorted(map(str, message))[:5]) or 'nothing'}"
+            f"the message is not of a known kind; it has {', '.join(sorted(map(str, message))[:5]) or 'nothing'}"
         )
 
 
 def _expect(name: str, *prefixes: str) -> None:
     if not name.startswith(prefixes):
-        raise BadMessage(f"the message tells of {name}, expected {prefixes[0].removesuffix(':')}")
+        raise BadMessage(f"the message reports {name}, expected {prefixes[0].removesuffix(':')}")
 
 
 def _asked(message: Mapping[str, Any]) -> Asked:
     unknown = message.keys() - {"table", "partitions"}
     if unknown:
-        raise BadMessage(f"the request has {', '.join(sorted(unknown))}, known are table and partitions")
+        raise BadMessage(f"the request has {', '.join(sorted(unknown))}, expected only table and partitions")
     table, partitions = message["table"], message.get("partitions")
     match partitions:
         case None:
@@ -192,10 +192,10 @@ class Routes:
     def _of_request(self, asked: Asked) -> list[Wanted]:
         table = self._by_name.get(asked.table)
         if table is None:
-            raise BadMessage(f"there is no table {asked.table!r} here")
+            raise BadMessage(f"this code location has no table {asked.table!r}")
         if table.write_mode.adds_again:
             raise BadMessage(
-                f"table {table.identifier} appends its rows each time that it is asked, and messages may come twice: "
+                f"table {table.identifier} would append its rows for each message, and messages may come twice: "
                 "declare Append(dedup_on=…)"
             )
         if asked.first is not None and asked.last is not None:
@@ -203,7 +203,9 @@ class Routes:
         else:
             keys = asked.partitions or ()
             if table.partitions is not None and not keys:
-                raise BadMessage(f"table {table.identifier} has partitions: the request must name some, or a range")
+                raise BadMessage(
+                    f"table {table.identifier} has partitions: the request must name some of them or a range"
+                )
             self._check(table, keys)
         return [(table.identifier, key) for key in keys or ("",)]
 
@@ -215,7 +217,7 @@ class Routes:
         keys = self.keys_of(table) if table.partitions is not None else ()
         if unknown := [key for key in (first, last) if key not in keys]:
             raise BadMessage(
-                f"table {table.identifier} has no partition {keys_text(unknown, listed=2)} to begin or end with"
+                f"table {table.identifier} has no partition {keys_text(unknown, listed=2)} to begin or end the range"
             )
         found = keys[keys.index(first) : keys.index(last) + 1]
         if not found:
@@ -230,4 +232,6 @@ class Routes:
         except UnknownPartitions as error:
             raise BadMessage(str(error)) from error
         except UnicodeEncodeError as error:
-            raise BadMessage(f"table {table.identifier} can't have a partition that is no text: {error}") from error
+            raise BadMessage(
+                f"table {table.identifier} can't have a partition that is not valid text: {error}"
+            ) from error

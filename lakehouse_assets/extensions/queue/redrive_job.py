@@ -30,19 +30,19 @@ SHOWN = 1000
 class RedriveConfig(dg.Config):
     """What to try once more. The fields show in the launchpad."""
 
-    table: str = Field("", description="Only this table's, such as nyc.flights; none: all tables'.")
-    keys: list[str] = Field([], description="Only these partitions of the table; none: all.")
+    table: str = Field("", description="Only this table, such as nyc.flights; if empty, all tables.")
+    keys: list[str] = Field([], description="Only these partitions of the table; if empty, all.")
     parked: bool = Field(
         True,
-        description="true: try partitions once more that are parked: their runs failed as often as the table's `tries` "
-        "allow, so nothing runs them before a person or a new message asks for it. false: leave them parked.",
+        description="true: try parked partitions again. Their runs failed as often as the table's `tries` allow, so "
+        "they are not run until a person or a new message requests them. false: leave them parked.",
     )
     dead_letters: bool = Field(
         True,
-        description="true: send messages of the dead-letter queue once more, those that can be acted on by now. false: "
-        "leave them there.",
+        description="true: send those messages of the dead-letter queue again that "
+        "can be served now. false: leave them there.",
     )
-    dry_run: bool = Field(True, description="true: only show what would be tried. false: do it.")
+    dry_run: bool = Field(True, description="true: only show what would be tried again. false: try it again.")
 
 
 def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefinition:
@@ -52,9 +52,11 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
     @dg.op(name="redrive", out=dg.Out(dg.Nothing))
     def redrive(context: dg.OpExecutionContext, config: RedriveConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
         if config.table and config.table not in known:
-            raise dg.Failure(f"unknown table {config.table}; declared are {', '.join(known)}", allow_retries=False)
+            raise dg.Failure(
+                f"unknown table {config.table}; the declared tables are {', '.join(known)}", allow_retries=False
+            )
         if config.keys and not config.table:
-            raise dg.Failure("keys are of one table: name it as well", allow_retries=False)
+            raise dg.Failure("keys need a table: name it as well", allow_retries=False)
         rows: list[tuple[str, ...]] = []
         if config.parked:
             rows += _parked(lakehouse, tables, config)
@@ -62,12 +64,14 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
             runs = Runs(context.instance, queue.name, tables, partial(plans_of, lakehouse), location_of(context.run))
             routes = Routes(tables, lakehouse.settings.landing, runs.keys_of)
             rows += _dead_letters(sqs_queue(queue), routes, config)
-        context.log.info(f"{len(rows)} found" + (", nothing was done, as dry_run is set" if config.dry_run else ""))
+        context.log.info(
+            f"{len(rows)} found" + ("; nothing was done, because dry_run is set" if config.dry_run else "")
+        )
         context.add_output_metadata(
             {"found": len(rows), "dry_run": config.dry_run, "redriven": shown_table(COLUMNS, rows[:SHOWN])}
         )
 
-    about = "Tries partitions once more that are parked, and messages that are in the dead-letter queue."
+    about = "Tries parked partitions and messages in the dead-letter queue again."
     return job_of(redrive, RedriveConfig, REDRIVE, about)
 
 

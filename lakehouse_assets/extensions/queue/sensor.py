@@ -28,7 +28,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.storage.place import place_of
 
 ARRIVALS = "arrivals"
-DESCRIPTION = "Whether all partitions that messages asked for could be run, or some are parked after failing too often."
+DESCRIPTION = "Whether all requested partitions could be run, or some are parked after failing too often."
 LISTED = 10
 
 
@@ -40,7 +40,7 @@ def sentence(told: TickResult, now: float) -> str:
 def _held(told: TickResult) -> str:
     names = told.decision.held_by
     more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return f" (also in what the queue has not asked for: {', '.join(names[:LISTED])}{more})" if names else ""
+    return f" (also in runs that the queue did not request: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
 def _held_back(told: TickResult, now: float) -> str:
@@ -48,7 +48,7 @@ def _held_back(told: TickResult, now: float) -> str:
     waiting = {one.wanted for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
     later += [limit.until for limit in told.decision.memory.limits.values() if limit.until > now]
-    held = [f"after a failure, the next for {min(later) - now:.0f} s"] if later else []
+    held = [f"after a failure, the next one in {min(later) - now:.0f} s"] if later else []
     tables = {table for table, _ in waiting}
     held += [
         f"{table} always fails, {breaker.failures} times in a row, the last time in run {breaker.run}: one partition "
@@ -62,7 +62,7 @@ def _held_back(told: TickResult, now: float) -> str:
 def _parts(told: TickResult, now: float) -> Iterator[str]:
     taken = told.taken
     if told.is_full:
-        yield "received nothing, as the inbox is full"
+        yield "received nothing, because the inbox is full"
     else:
         yield f"received {taken.received:,} for {_count(len(taken.wanted), 'partition')}"
     yield f"{_count(len(told.decision.requests), 'run')} asked"
@@ -115,7 +115,7 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
     return {
         "passed": False,
         "severity": dg.AssetCheckSeverity.WARN,
-        "description": f"{_count(len(parked), 'partition')} parked: {keys}. Mend the cause, then run the job "
+        "description": f"{_count(len(parked), 'partition')} parked: {keys}. Fix the cause, then run the job "
         "lakehouse_redrive, or send a new message",
         "metadata": metadata | {"keys": dg.MetadataValue.md(table)},
     }
@@ -196,7 +196,8 @@ def queue_sensor(
         asset_selection=dg.AssetSelection.assets(*(table.key for table in tables)),
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description=f"Asks for runs of what messages of {queue.name} ask for: few runs of many partitions.",
+        description=f"Requests runs for the partitions that messages in {queue.name} "
+        "request: few runs with many partitions.",
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, earlier = clock(), Cursor.parse(context.cursor)

@@ -102,9 +102,9 @@ class SqsQueue:
             self._call("tag_queue", self.url, Tags={TAG: name})
         elif tags[TAG] != name:
             raise SourceError(
-                f"the queue {self.url} is of the code location {tags[TAG]}, as its tag {TAG} says; this one is "
-                f"{name}. One queue, one location: give this one a queue of its own, or remove the tag if the "
-                "other one is gone"
+                f"the queue {self.url} belongs to the code location {tags[TAG]}, according to its tag {TAG}; this one "
+                f"is {name}. Each location needs its own queue: give this one another queue, or remove the tag if the "
+                "other location is gone"
             )
 
     def depth(self) -> Mapping[str, int]:

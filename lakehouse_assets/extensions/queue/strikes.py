@@ -125,7 +125,7 @@ class MemoryStore:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
-            logger.warning("%s can't be used, failures are forgotten: %s", self.name, error)
+            logger.warning("%s can't be used, so earlier failures are forgotten: %s", self.name, error)
             return None
 
     def write(self, memory: QueueMemory) -> None:

@@ -101,7 +101,7 @@ class Runs:
         if failed and failed.run_id != run.run_id:  # an earlier attempt's
             failed = None
         bad = frozenset(failed.keys if failed else ()) & covered.keys()
-        reason = failed.reason if failed else "the run ended before it could say why"
+        reason = failed.reason if failed else "the run ended without giving a reason"
         yield EndedRun(run.run_id, table.identifier, run.status, covered, bad, reason)
 
     def _asked_for(
@@ -160,7 +160,7 @@ class TickResult:
         memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         of_table = {
-            one.wanted: f"waits as the table always fails, the last time in run {open_[one.table]}"
+            one.wanted: f"waits because the table always fails, most recently in run {open_[one.table]}"
             for one in self.waiting
             if one.table in open_ and one.wanted not in in_runs
         }
@@ -208,7 +208,7 @@ class QueueTick:
         if told.decision.memory != before:
             self.store.write(told.decision.memory)
         if is_ours:
-            self._attempt("what nobody will run stays in the inbox", lambda: self._give_up(told, found.items))
+            self._attempt("requests that will never run stay in the inbox", lambda: self._give_up(told, found.items))
         return told
 
     def _give_up(self, told: TickResult, items: Mapping[str, Item]) -> None:

@@ -62,8 +62,8 @@ class Log:
             known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             if aside := sorted(named & _aside(table.metadata, line)):
                 yield (
-                    f"{table.identifier} was rolled back: Dagster's log says that partitions were made in its snapshot "
-                    f"{aside[-1]}, which is not among those that led to its snapshot {table.snapshot.snapshot_id}. "
+                    f"{table.identifier} was rolled back: according to Dagster's log, partitions were made in its "
+                    f"snapshot {aside[-1]}, which is not in the history of its snapshot {table.snapshot.snapshot_id}. "
                     "Materialize these partitions again"
                 )
             else:
@@ -114,10 +114,10 @@ class Log:
 
     def _not_in_the_log(self, table: PinnedTable, snapshot: Snapshot) -> str:
         return (
-            f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot "
-            f"{snapshot.snapshot_id}) that Dagster's log does not name: the run has not reported them yet, or died "
-            "before it did, or others have reported the same partitions after it. Wait for it, re-execute it from "
-            "failure, or materialize its partitions again"
+            f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot {snapshot.snapshot_id}) that Dagster's "
+            "log does not name: the run has not reported them yet, died before reporting them, or others have "
+            "reported the same partitions since. Wait for the run, re-execute it from failure, or materialize its "
+            "partitions again"
         )
 
     def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
@@ -136,8 +136,8 @@ class Log:
                 of = f" {keys_text(keys)}" if keys else ""
                 snapshot = f", snapshot {found.snapshot}" if found.snapshot else ""
                 yield (
-                    f"{'.'.join(key.path)}{of} was made from {found.input} as it was before run {found.by}{snapshot}. "
-                    "Materialize it again"
+                    f"{'.'.join(key.path)}{of} was made from the version of {found.input} before run "
+                    f"{found.by}{snapshot}. Materialize it again"
                 )
 
     def _reach(

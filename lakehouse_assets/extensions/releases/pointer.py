@@ -89,8 +89,8 @@ class Pointer:
         if missing := [column.name for column in SCHEMA.columns if column.name not in found]:
             raise ForeignVersion(
                 f"table {'.'.join(table.name())}: the pointer of releases has no column {', '.join(missing)}, it has "
-                f"{', '.join(found)}: somebody changed it. Rename its columns back; if one was dropped, drop the "
-                "table and release again"
+                f"{', '.join(found)}: it was changed. Rename its columns back; if one was dropped, drop the table and "
+                "release again"
             )
         return cls(table, _from_rows(table.scan().to_arrow().to_pylist()))
 
@@ -137,8 +137,8 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
     table = catalog.create_table_if_not_exists(identifier, SCHEMA, properties={**PROPERTIES, MARK: name})
     if MARK not in table.properties:
         raise ReleaseRefused(
-            f"table {identifier}: releases of {name} need a table of this name with the property {MARK}; the one that "
-            "is there has no such property, so it is somebody else's. Rename it. Nothing was released"
+            f"table {identifier}: releases of {name} need a table of this name with the property {MARK}; the existing "
+            "table lacks this property, so it is not a pointer of releases. Rename it. Nothing was released"
         )
     return Pointer.read(table)
 
@@ -201,9 +201,7 @@ class Released:
         """The release before this one, without another load. Raises NoSuchRelease."""
         found = [one for one in self.pointer.releases if one.number < self.number]
         if not found:
-            raise NoSuchRelease(
-                f"release {self.number} of {self.name} is the oldest that is kept: there is none before"
-            )
+            raise NoSuchRelease(f"release {self.number} of {self.name} is the oldest one kept: there is no earlier one")
         return _released(self.name, found[-1], self.catalog, self.pointer)
 
     def load(self, table: str) -> IcebergTable:
@@ -216,7 +214,7 @@ class Released:
         if found is None or why:
             raise NoSuchRelease(
                 f"table {table}: release {self.number} of {self.name} can't be read: the table {why}. Read a later "
-                f"release, or materialize {self.name}/release to make one"
+                f"release, or materialize {self.name}/release to create one"
             )
         return found
 
@@ -253,7 +251,7 @@ def release(
     """
     if at is not None:
         if not isinstance(at, datetime):
-            raise TypeError(f"at is {at!r}, expected a datetime: of a day, nobody knows which release of it is meant")
+            raise TypeError(f"at is {at!r}, expected a datetime: a day may have several releases")
         at = at.replace(tzinfo=at.tzinfo or UTC)
     opened = catalog or with_retries(lambda: load_lake(read_settings()))
     pointer = with_retries(lambda: load_pointer(opened, name))
@@ -268,7 +266,7 @@ def release(
         asked = " ".join(filter(None, (f"number {number}" if number is not None else "", f"at {at}" if at else "")))
         kept = [f"{one.number} of {one.released_at:%Y-%m-%d %H:%M:%S} UTC" for one in pointer.releases]
         shown = kept[0] if len(kept) == 1 else f"{kept[0]} to {kept[-1]}"
-        raise NoSuchRelease(f"{name} has no release {asked}; kept are {shown}")
+        raise NoSuchRelease(f"{name} has no release {asked}; the kept releases are {shown}")
     return _released(name, fits[-1], opened, pointer)
 
 

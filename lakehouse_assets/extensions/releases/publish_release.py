@@ -89,7 +89,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     def contended(problem: str, failure: Exception) -> PublishContended:
         return PublishContended(
             f"table {identifier}: the release of run {order.run_id} is {problem}, the last error was {failure!r}. "
-            "Readers go on with the release before. Materialize it again"
+            "Readers keep the previous release. Materialize it again"
         )
 
     def landed() -> ReleaseOutcome | None:
@@ -153,7 +153,7 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
         if table is None or snapshot is None:
             found = "has no snapshot" if table else "is not in the catalog"
             raise ReleaseRefused(
-                f"table {identifier}: a release of {order.name} needs a snapshot of each of its tables, and this one "
+                f"table {identifier}: a release of {order.name} needs a snapshot of each of its tables, but this one "
                 f"{found}. Materialize it first. Nothing was released"
             )
         return PinnedTable(declared.key, identifier, table.metadata, snapshot, table.io, before.get(identifier))
@@ -171,15 +171,14 @@ def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tupl
         unsettled = [*log.unsettled(pinned, made, reload)]
         if not unsettled or order.anyway or look == LOOKS:
             break
-        logger.info("%s: planned again, as %s", order.name, "; ".join(unsettled))
+        logger.info("%s: planned again, because %s", order.name, "; ".join(unsettled))
         time.sleep(random.uniform(0, min(LONGEST_WAIT_S, 2 ** (look - 1))))
     misfits = (*unsettled, *log.stale_members([table.key for table in pinned], made))
     if misfits and not order.anyway:
-        before = ", readers go on with the release before" if pointer.newest else ""
+        before = "; readers keep the previous release" if pointer.newest else ""
         raise ReleaseRefused(
             f"{order.name}: its tables don't fit together. {' '.join(f'{one}.' for one in misfits)} Nothing was "
-            f"released{before}. To release them all the same, materialize with the run tag lakehouse/release_anyway: "
-            "true"
+            f"released{before}. To release them anyway, materialize with the run tag lakehouse/release_anyway: true"
         )
     return at_once(_member, pinned), misfits
 
@@ -197,7 +196,7 @@ def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
     if found is None:
         kept = ", ".join(str(one.number) for one in pointer.releases) or "none"
         raise ReleaseRefused(
-            f"table {pointer_identifier(order.name)}: release {order.again} is not kept; kept are {kept}. "
+            f"table {pointer_identifier(order.name)}: release {order.again} is not kept; the kept releases are {kept}. "
             "Name one of them in the run tag lakehouse/release_again. Nothing was released"
         )
     return found.members

@@ -64,11 +64,11 @@ class Release:
         if twice := sorted({one for one in identifiers if identifiers.count(one) > 1}):
             yield f"{of}: {', '.join(twice)} is named twice; name each table once"
         if (pointer := pointer_identifier(self.name)) in identifiers:
-            yield f"{of}: {pointer} is the table that names the released snapshots, it can't be a member"
+            yield f"{of}: {pointer} names the released snapshots, so it can't be a member"
         if not 2 <= self.keep <= MOST:
-            yield f"{of}: keep is {self.keep}, expected 2 to {MOST}: readers may ask for the one before"
+            yield f"{of}: keep is {self.keep}, expected 2 to {MOST}: readers may request the previous one"
         if self.keep_for < timedelta():
-            yield f"{of}: keep_for is {self.keep_for}, expected no negative time"
+            yield f"{of}: keep_for is {self.keep_for}, it must not be negative"
 
     @cached_property
     def asset(self) -> dg.AssetsDefinition:
@@ -108,7 +108,7 @@ class Release:
         try:
             tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
         except Exception as error:  # any error of catalogs: readers have the release already
-            context.log.warning(f"{self.name}: tags of old releases are left to the next release: {error!r}")
+            context.log.warning(f"{self.name}: tags of old releases will be removed by the next release: {error!r}")
         metadata = ui_metadata(outcome) | ({"released_again": order.again} if order.again is not None else {})
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
 

@@ -39,8 +39,8 @@ class Sources(Extension):
         for source, names in readers.items():
             if len(names) > 1:
                 yield (
-                    f"tables {', '.join(names)}: several have the source {source}, of which each purges what the "
-                    "others have not moved; let one of them have it, and the others read that one"
+                    f"tables {', '.join(names)}: they share the source {source}, and each would purge rows that the "
+                    "others have not moved; declare it for one table, and let the others read that table"
                 )
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WAY_OUT = (
-    f"If those rows are to be given up, materialize with the run tag {READ_ALL}: true, which moves what the source has "
-    "from its beginning (an Append then adds rows once more that it has); else roll the table forward, or restore the "
-    "source"
+    f"To give up those rows, materialize with the run tag {READ_ALL}: true, which moves everything in the source from "
+    "its beginning (an Append then adds rows that it already has once more). Otherwise roll the table forward, or "
+    "restore the source"
 )
 OTHER_MOVER = (
-    f"Declare the source for one table only; to move it into this one from now on, add the run tag {READ_ALL}: true"
+    f"Declare the source for one table only; to move it into this table instead, add the run tag {READ_ALL}: true"
 )
 MOVE_REST = (
-    f"If those rows are to be given up, materialize with the run tag {ACCEPT_LOSS}: true, which moves what is still "
-    "there and nothing twice; else roll the table forward, or restore the source"
+    f"To give up those rows, materialize with the run tag {ACCEPT_LOSS}: true, which moves what is still there and "
+    "nothing twice. Otherwise roll the table forward, or restore the source"
 )
 
 
@@ -70,7 +70,7 @@ class MoveSource(RunHook):
         """Returns positions, and rows given up."""
         assert run.table.source is not None
         to = read_to(fork.receipt for fork in forks).get(run.table.source.name)
-        shown = Shown({"moved_to": to or "no further: there was nothing to move"})
+        shown = Shown({"moved_to": to or "unchanged: there was nothing to move"})
         if self.range and (given_up := self.range.given_up):
             shown.of_run["given_up"] = given_up
         return shown
@@ -86,7 +86,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
     known = read_on_of(table, metadata, tags)
     assert known is not None  # declarations of tables with a source ensure it
     if why := known.unknown.get(source.name):
-        raise _refused(table, f"how far {source.name} was read can't be known: {why}")
+        raise _refused(table, f"it is unknown how far {source.name} was read: {why}")
     position = offsets(known, source.name)
     try:
         state = source.state(position)

@@ -68,7 +68,7 @@ def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
     assert table.source is not None
     known = positions_of(cold.metadata) if cold is not None else ReadOn()
     if why := known.unknown.get(table.source.name):
-        raise SourceLost(_advised(table, f"how far {table.source.name} was moved can't be known: {why}"))
+        raise SourceLost(_advised(table, f"it is unknown how far {table.source.name} was moved: {why}"))
     return offsets(known, table.source.name)
 
 
@@ -100,7 +100,7 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
         rows += found[split].num_rows
         if rows > limit:
             raise TooMuchHot(
-                f"{source.name} holds more than {limit:,} rows that are not moved into {table.identifier}: "
+                f"{source.name} has more than {limit:,} rows that have not been moved into {table.identifier}: "
                 f"materialize {table.key.to_user_string()}, or raise limit_hot"
             )
     try:
@@ -152,8 +152,8 @@ def _read(source: RowSource, split: Split, schema: pa.Schema, limit: int) -> pa.
 
 def _advised(table: Table, problem: str) -> str:
     return (
-        f"table {table.identifier} can't be read as one with its source: {problem}. Read the table alone, and see what "
-        f"its next run says of the source"
+        f"table {table.identifier} can't be read together with its source: {problem}. Read only the table, and check "
+        "what its next run reports about the source"
     )
 
 
@@ -216,9 +216,9 @@ class HotAndCold:
 
     def _unusable(self, problem: str) -> DeclarationError:
         return DeclarationError(
-            f"table {self.declared.identifier} can't be read where {self.where}: {problem}. Times are compared with "
-            "TIMESTAMPTZ '2026-01-31 00:00:00+01:00' if the column is a timestamptz, with TIMESTAMP '2026-01-31 "
-            "00:00:00' if it is a timestamp, and with DATE '2026-01-31'; compute a time that depends on now in Python"
+            f"table {self.declared.identifier} can't be read with the condition {self.where}: {problem}. Compare a "
+            "timestamptz with TIMESTAMPTZ '2026-01-31 00:00:00+01:00', a timestamp with TIMESTAMP '2026-01-31 "
+            "00:00:00', and a date with DATE '2026-01-31'; compute times that depend on the current time in Python"
         )
 
     def duckdb(self, connection: DuckDBPyConnection, name: str) -> None:
@@ -274,7 +274,7 @@ def hot_and_cold(
         >>> from lakehouse_assets import Table, column, hot_and_cold
         >>> hot_and_cold(Table("shop.orders", [column("id", "int")], step="shop.steps:orders"))
         Traceback (most recent call last):
-        lakehouse_assets.errors.DeclarationError: table shop.orders has no source: hot_and_cold() reads tables that do
+        lakehouse_assets.errors.DeclarationError: table shop.orders has no source, which hot_and_cold() needs
     """
     _check(table)
     names = [column.name for column in table.schema.columns]
@@ -315,11 +315,11 @@ def _read_as_one(
 
 def _check(table: Table) -> None:
     if table.source is None:
-        raise DeclarationError(f"table {table.identifier} has no source: hot_and_cold() reads tables that do")
+        raise DeclarationError(f"table {table.identifier} has no source, which hot_and_cold() needs")
     if table.step != MOVE:
         raise DeclarationError(
             f"table {table.identifier} has the step {table.step}, which may change its source's rows: hot_and_cold() "
-            "reads tables without a step of their own"
+            "reads only tables without a step"
         )
 
 

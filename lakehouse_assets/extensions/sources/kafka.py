@@ -62,9 +62,12 @@ class KafkaTopic(RowSource):
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
         """Requires a plain Append, well-formed skips and readable types."""
         if not getattr(write_mode, "adds_again", False):
-            yield f"a KafkaTopic is moved by Append() without dedup_on, each record once; found {write_mode!r}"
+            yield f"a KafkaTopic needs Append() without dedup_on, which adds each record once; found {write_mode!r}"
         if bad := [one for one in self.skip if not SKIPPED.fullmatch(one)]:
-            yield f"KafkaTopic has skip={bad}, each must be of the form partition:offset@topic-id, as the run says"
+            yield (
+                f"KafkaTopic has skip={bad}, expected entries of the form partition:offset@topic-id, as the failed run "
+                "prints them"
+            )
         yield from self.value.problems(columns)
 
     def state(self, position: Offsets | None = None) -> SourceState:
@@ -91,8 +94,8 @@ class KafkaTopic(RowSource):
             raise self._failure(error) from error
         if "compact" in (config["cleanup.policy"].value or ""):
             raise SourceLost(
-                f"{self.name} has cleanup.policy {config['cleanup.policy'].value}: a compacted topic loses records in "
-                "silence, set it to delete"
+                f"{self.name} has cleanup.policy {config['cleanup.policy'].value}: a compacted topic silently loses "
+                "records; set cleanup.policy to delete"
             )
         kept_ms = int(config["retention.ms"].value or -1)
         retention = timedelta(milliseconds=kept_ms) if kept_ms >= 0 else None
@@ -198,7 +201,7 @@ class KafkaTopic(RowSource):
                     yield found
                 if left and time.monotonic() - heard > STUCK_SECONDS:
                     where = ", ".join(f"{reached[number]} to {spans[number][1]}" for number in sorted(left)[:NAMED])
-                    raise SourceUnreachable(f"{self.name}: no record of {where} in {STUCK_SECONDS} s")
+                    raise SourceUnreachable(f"{self.name}: received no record of {where} for {STUCK_SECONDS} s")
         except KafkaException as error:
             raise self._failure(error) from error
         finally:
@@ -254,9 +257,9 @@ class KafkaTopic(RowSource):
 def bad_records(bad: Mapping[str, str]) -> str:
     """Returns what to do about unreadable records. bad: reasons by record as in ``skip``."""
     where, why = next(iter(bad.items()))
-    others = f" Nor can {len(bad) - 1:,} after it." if len(bad) > 1 else ""
+    others = f" {len(bad) - 1:,} more after it can't be read either." if len(bad) > 1 else ""
     return (
-        f"the value of the record {where} can't be read: {why}.{others} To leave out what can't be read, declare "
+        f"the value of the record {where} can't be read: {why}.{others} To skip unreadable records, declare "
         f"KafkaTopic(skip={[*bad][:NAMED]})"
     )
 

@@ -108,14 +108,14 @@ class PostgresTable(RowSource):
         if not TABLE.fullmatch(self.table):
             yield f"PostgresTable names {self.table!r}, which is not of the form table or schema.table in lower case"
         if getattr(write_mode, "delete_when", "") != DELETED:
-            yield f"a PostgresTable is moved by Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
+            yield f"a PostgresTable needs Merge(keys, delete_when={DELETED!r}); found {write_mode!r}"
         if taken := sorted({POS, POS_AT, DELETED} & {name.lower() for name in columns}):
-            yield f"columns that a PostgresTable has of its own: {', '.join(taken)}; call them otherwise"
+            yield f"column names that a PostgresTable reserves: {', '.join(taken)}; choose other names"
         if both := sorted({*self.ignore} & {*columns}):
-            yield f"PostgresTable has ignore={both}, which the table declares: leave them out of one of the two"
+            yield f"PostgresTable has ignore={both}, which the table also declares: leave them out of one of the two"
         for name, type_ in columns.items():
             if postgres_type(type_) is None:
-                yield f"column {name!r} is of the type {type_}, which can't be read from PostgreSQL"
+                yield f"column {name!r} has the type {type_}, which can't be read from PostgreSQL"
 
     def state(self, position: Offsets | None = None) -> SourceState:
         """Asks for identity, purges, and the oldest possible writer."""
@@ -147,10 +147,13 @@ class PostgresTable(RowSource):
         with self._cursor() as cursor:
             found = faults_of(cursor, self.table)
         if state.is_restored:
-            text = "it was restored from another server, or made again, and its transactions are counted anew: execute "
+            text = (
+                "it was restored from another server, or created again, so its transactions are numbered from the "
+                "start: execute "
+            )
             found.append(Fault(True, f"{text}what `lakehouse source sql` prints, then materialize all of it"))
         if state.mover is None:
-            text = "a database that is set back can't be recognized: execute what `lakehouse source sql` prints"
+            text = "the database can't show whether it was set back: execute what `lakehouse source sql` prints"
             found.append(Fault(False, text))
         return found
 
@@ -255,7 +258,7 @@ class PostgresTable(RowSource):
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         ((oldest,),) = cursor.fetchall()
         if oldest < end:
-            raise SourceLost(f"{self.name} was to be read to {end}, and has only got to {oldest}: it was set back")
+            raise SourceLost(f"{self.name} was to be read to {end}, but has only reached {oldest}: it was set back")
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
         """Returns missing columns."""
@@ -269,7 +272,7 @@ class PostgresTable(RowSource):
         if (lacking := sorted({*columns} - found)) and not may_lack:
             return (
                 f"{self.name} has no column {', '.join(lacking)}: moving its rows would overwrite values with nulls. "
-                "Execute what `lakehouse source sql` prints, name it as it was, or correct the declaration"
+                "Execute what `lakehouse source sql` prints, restore the old name, or correct the declaration"
             )
         if beside := sorted(found - {*columns, *self.ignore, POS, POS_AT, DELETED}):
             return (

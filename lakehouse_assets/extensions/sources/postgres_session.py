@@ -80,20 +80,22 @@ def _in_words(error: psycopg2.Error, name: str, patience: Patience) -> Exception
     match error:
         case errors.LockNotAvailable():
             return SourceUnreachable(
-                f"{name}: a transaction has held a lock for over {patience.lock_seconds} s, such as an ALTER TABLE "
-                "that was not committed: end it (pg_locks and pg_stat_activity show it), or try again later"
+                f"{name}: a transaction has held a lock for over {patience.lock_seconds} s, such as an uncommitted "
+                "ALTER TABLE: end it (pg_locks and pg_stat_activity show it), or try again later"
             )
         case errors.QueryCanceled():
-            return SourceUnreachable(f"{name} gave no answer: {text}; at most {patience.statement_seconds or 'any'} s")
+            return SourceUnreachable(
+                f"{name} did not answer: {text}; the limit is {patience.statement_seconds or 'any'} s"
+            )
         case errors.ReadOnlySqlTransaction():
             return SourceUnreachable(
-                f"{name} takes no writes at {_where()}: {text}. Name the primary, such as by "
-                "PGTARGETSESSIONATTRS=read-write, and a role without default_transaction_read_only"
+                f"{name} accepts no writes at {_where()}: {text}. Connect to the primary, for example with "
+                "PGTARGETSESSIONATTRS=read-write, as a role without default_transaction_read_only"
             )
         case errors.InsufficientPrivilege():
             return SourceLost(
-                f"{name}: {text}. Grant the role what docs/hot-and-cold.md names; of a table with row-level security, "
-                "it needs BYPASSRLS, since rows that it can't see would be lost"
+                f"{name}: {text}. Grant the role what docs/hot-and-cold.md names; for a table with row-level security "
+                "it needs BYPASSRLS, because rows that it can't see would be lost"
             )
         case ProgrammingError():
             return SourceLost(f"{name}: {text}; `lakehouse source sql` prints what the database needs")

@@ -59,7 +59,9 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
 class PurgeConfig(dg.Config):
     """The tables to purge. The field shows in the launchpad."""
 
-    tables: list[str] = Field([], description="Identifiers such as nyc.flight_state; none: all with such a source.")
+    tables: list[str] = Field(
+        [], description="Identifiers such as nyc.flight_state; if empty, all tables with a source in PostgreSQL."
+    )
 
 
 def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
@@ -84,5 +86,5 @@ def purge_job(tables: Sequence[Table]) -> dg.JobDefinition:
         if failures:
             raise dg.Failure("; ".join(failures))
 
-    about = "Deletes from sources in PostgreSQL the rows that the lake has had for their grace."
+    about = "Deletes rows from sources in PostgreSQL that the lake has had for at least their grace period."
     return job_of(purge, PurgeConfig, PURGE, about)

@@ -78,26 +78,28 @@ def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheck
     Its text must not change at each tick: durations are in SourceLook.metadata().
     """
     state, lag, blind = look.state, look.lag, look.blind_role
-    unseen = f". {blind} does not see the transactions of others: GRANT pg_read_all_stats TO {blind}" if blind else ""
+    unseen = f". {blind} can't see other roles' transactions: GRANT pg_read_all_stats TO {blind}" if blind else ""
     age = (now - lag.oldest).total_seconds() if lag.oldest else 0.0
     if state.retention and age > NEAR * state.retention.total_seconds():
         return warning(
-            f"{source.name} keeps records for {state.retention.total_seconds():,.0f} s, and the oldest one that is not "
+            f"{source.name} keeps records for {state.retention.total_seconds():,.0f} s, but the oldest one not yet "
             f"moved is older than {NEAR:.0%} of that: materialize the table, or raise retention.ms"
         )
     if state.held_back and look.writing > LONG_WRITER_SECONDS:
         return warning(
-            f"a transaction ({look.writer}) has been writing for more than {LONG_WRITER_SECONDS:,.0f} s and keeps what "
-            f"came after it from being moved: end it{unseen}"
+            f"a transaction ({look.writer}) has been writing for more than {LONG_WRITER_SECONDS:,.0f} s, and nothing "
+            f"written after it began can be moved: end it{unseen}"
         )
     if lag.held_since and (now - lag.held_since).total_seconds() > LONG_WRITER_SECONDS:
         return warning(
             f"{source.name} has rows that were written more than {LONG_WRITER_SECONDS:,.0f} s ago and can't be moved, "
-            f"since an older transaction is open: see pg_stat_activity and pg_prepared_xacts{unseen}"
+            f"because an older transaction is open: see pg_stat_activity and pg_prepared_xacts{unseen}"
         )
     if look.advice:
         return warning(f"{source.name}: {'; '.join(look.advice)}")
-    return dg.AssetCheckResult(passed=True, description=f"{source.name} has all rows that are not moved{unseen}")
+    return dg.AssetCheckResult(
+        passed=True, description=f"{source.name} still has all rows that have not been moved{unseen}"
+    )
 
 
 def warning(text: str) -> dg.AssetCheckResult:
@@ -106,7 +108,7 @@ def warning(text: str) -> dg.AssetCheckResult:
 
 
 CHECK = "source"
-DESCRIPTION = "Whether the source still has all rows that the table has not, and whether they can be moved."
+DESCRIPTION = "Whether the source still has all rows that the table lacks, and whether they can be moved."
 MOVER_TAG = "lakehouse/mover"
 EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
 LOOKS_AT_ONCE = 16
@@ -166,7 +168,7 @@ def movers_sensor(
         asset_selection=dg.AssetSelection.assets(*(table.key for table in tables)),
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description="Asks for runs that move what sources hold, and shows how far behind their tables are.",
+        description="Requests runs that move the rows of sources, and shows how far behind their tables are.",
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, cursor = clock(), SourceCursor.parse(context.cursor)
@@ -233,7 +235,8 @@ def purges_sensor(
         job_name=PURGE,
         minimum_interval_seconds=PURGE_EVERY_SECONDS,
         default_status=status,
-        description="Asks for purges of sources in PostgreSQL, of what the lake has had for their grace.",
+        description="Requests purges of sources in PostgreSQL, of rows that the lake "
+        "has had for at least their grace period.",
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         due, problems = list[str](), list[str]()

@@ -50,11 +50,11 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
                 continue
             if not ignore_case:
                 raise OtherCase(
-                    f"the field {path + name!r} differs from the column {path + column!r} in case only, which would be "
-                    "null: declare ignore_case=True of its value, or name them alike"
+                    f"the field {path + name!r} differs from the column {path + column!r} only in case, so the column "
+                    "would be null: declare ignore_case=True for the value, or give both the same name"
                 )
             if twin := next((other for other in one if other != name and other.lower() == name.lower()), None):
-                raise ValueError(f"its fields {path + name!r} and {path + twin!r} are both the column {column!r}")
+                raise ValueError(f"its fields {path + name!r} and {path + twin!r} both become the column {column!r}")
             one[column] = one.pop(name)
     for member in fields:
         if pa.types.is_nested(member.type):
@@ -91,10 +91,10 @@ def ask(path: str) -> dict[str, Any] | None:
     """Returns the first answer of its URLs; None without a schema. Raises SourceUnreachable."""
     settings = named_settings(PREFIX)
     if not (urls := settings.get("url")):
-        raise SourceUnreachable(f"{PREFIX}URL is not set: no schema can be looked up")
+        raise SourceUnreachable(f"{PREFIX}URL is not set, so no schema can be looked up")
     if any("@" in urlsplit(url).netloc for url in urls.split(",")):
         raise SourceUnreachable(
-            f"{PREFIX}URL has a user in it, and would be shown: set {PREFIX}BASIC_AUTH_USER_INFO to user:password"
+            f"{PREFIX}URL contains a user, which logs would show: set {PREFIX}BASIC_AUTH_USER_INFO to user:password"
         )
     failures = []
     for url in urls.split(","):
@@ -160,7 +160,7 @@ class Json:
         """Yields types that JSON lacks."""
         for name, type_ in columns.items():
             if found := NO_JSON_TYPE.search(type_):
-                instead = "a struct of the fields that it has" if found[1] == "map" else "string"
+                instead = "a struct with its fields" if found[1] == "map" else "string"
                 part = "which" if type_.startswith(found[1]) else f"whose {found[1]}"
                 yield f"column {name!r} is of the type {type_}, {part} can't be read from JSON: declare it {instead}"
 
@@ -207,7 +207,9 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 def _told(problem: str) -> str:
     if found := ARROW_CHANGED.search(problem):
-        return f"its field {found['field']!r} is of the type {found['is']}, and its column takes {found['wanted']}"
+        return (
+            f"its field {found['field']!r} is of the type {found['is']}, but its column has the type {found['wanted']}"
+        )
     return problem
 
 
@@ -219,7 +221,7 @@ def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
@@ -321,8 +323,8 @@ class WriterSchema:
 def _schema_id(value: bytes) -> int:
     if len(value) < HEADER.size or value[0] != 0:
         raise ValueError(
-            "it does not begin with the magic byte 0 and the id of a schema, so that it was not written by a "
-            "serializer of Confluent's schema registry"
+            "it does not begin with the magic byte 0 and a schema id, so it was not written by a serializer of "
+            "Confluent's schema registry"
         )
     number: int = HEADER.unpack_from(value)[1]
     return number
@@ -334,7 +336,7 @@ def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema, *, ignore_
     writer = _writer_schema(schema_id, registry_urls())
     type_ = writer.wrapped["fields"][0]["type"]
     for problem in _problems("", type_, pa.struct([*schema]), writer.named):
-        raise ValueError(f"by its schema {schema_id}, {problem}")
+        raise ValueError(f"according to its schema {schema_id}, {problem}")
     records = [_decoded(value, schema_id, writer) for value in values]
     match_names(records, pa.struct([*schema]), ignore_case=ignore_case)
     arrays = []
@@ -354,11 +356,11 @@ def _decoded(value: bytes, schema_id: int, writer: WriterSchema) -> dict[str, An
     try:
         found: Any = fastavro.schemaless_reader(body, writer.wrapped, None)
     except Exception as error:  # of any kind: the bytes may be anything
-        raise ValueError(f"it is no record of its schema {schema_id}: {error!r}") from None
+        raise ValueError(f"it is not a record of its schema {schema_id}: {error!r}") from None
     if left := len(value) - body.tell():
-        raise ValueError(f"it is no record of its schema {schema_id}: {left} bytes follow the record")
+        raise ValueError(f"it is not a record of its schema {schema_id}: {left} bytes follow the record")
     if found["value"] is None:
-        raise ValueError("it is null, no record")
+        raise ValueError("it is null, not a record")
     record: dict[str, Any] = found["value"]
     return record
 

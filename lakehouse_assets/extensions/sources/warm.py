@@ -38,7 +38,7 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
     assert isinstance(source, PostgresTable)
     for _ in range(TRIES):
         if (cold := with_retries(lambda: find_table(catalog, table.identifier))) is None:
-            raise SourceLost(f"table {table.identifier}: it is not there yet, no run has moved rows")
+            raise SourceLost(f"table {table.identifier} does not exist yet: no run has moved rows")
         if (position := moved_to(table, cold)) is None:
             raise SourceLost(f"table {table.identifier}: no run has moved rows of {source.name}")
         state = source.state(position)
@@ -49,7 +49,7 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
         put = source.put_back(rows, table.write_mode.match_on, position.by_partition[0])
         if put is not None:
             return put
-    raise SourceLost(f"{source.name} was purged each of {TRIES} times that {table.identifier} was read: try again")
+    raise SourceLost(f"{source.name} was purged during each of {TRIES} reads of {table.identifier}: try again")
 
 
 class WarmConfig(dg.Config):
@@ -66,17 +66,19 @@ def warm_job(tables: Sequence[Table]) -> dg.JobDefinition:
     @dg.op(name="warm", out=dg.Out(dg.Nothing))
     def warm_rows(context: dg.OpExecutionContext, config: WarmConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:
         if config.table not in known:
-            raise dg.Failure(f"{config.table} has no source in PostgreSQL; such are {', '.join(known)}")
+            raise dg.Failure(f"{config.table} has no source in PostgreSQL; the tables with one are {', '.join(known)}")
         try:
             rows = warm(lakehouse.catalog(), known[config.table], config.where)
         except (LakehouseError, OSError) as error:  # OSError: networks, catalogs
             raise dg.Failure(str(error)) from error
         except ParseException as error:
-            text = f"the condition {config.where!r} can't be read from {config.where[error.loc :]!r} on"
+            text = f"the condition {config.where!r} can't be read, starting at {config.where[error.loc :]!r}"
             raise dg.Failure(f"{text}: {FORM}") from error
         except ValueError as error:
             raise dg.Failure(f"the condition {config.where!r} can't be used: {error}. {FORM}") from error
-        context.log.info(f"{config.table}: {rows} rows are in its source again")
+        context.log.info(f"{config.table}: {rows} rows were put back into its source")
         context.add_output_metadata({"rows": rows})
 
-    return job_of(warm_rows, WarmConfig, WARM, "Puts rows of a table back into its source, to be changed there.")
+    return job_of(
+        warm_rows, WarmConfig, WARM, "Puts rows of a table back into its source, so that they can be changed there."
+    )

@@ -22,9 +22,9 @@ from lakehouse_assets.storage.place import Place
 
 BACK = "restored"
 THERE = "there already"
-GONE = "it is not there any more"
-CHANGED = "it is not the file that was listed"
-OTHER = "another file is there by now, which is not overwritten; move it away to get this one back"
+GONE = "it no longer exists"
+CHANGED = "it is no longer the file that was listed"
+OTHER = "another file is now in its place and is not overwritten; move it away to get this one back"
 LOST = "the trash does not have it"
 
 

@@ -60,7 +60,7 @@ def collect(
         report.problems.append(f"table {identifier}: {error}")
     except Exception as error:  # any error of catalogs and storages
         report.problems.append(
-            f"table {identifier}: the last look at its storage ended by {type(error).__name__}: {error}"
+            f"table {identifier}: the last look at its storage failed with {type(error).__name__}: {error}"
         )
         with suppress(Exception):  # the storage of notes may have failed
             _note(site, table.metadata.table_uuid, report)
@@ -155,8 +155,8 @@ class _Pass:
         due, listed = self.due_of_table, self.report.listed
         return (
             f"table {self.report.identifier}: {due.files:,} files with {due.size / listed.size:.0%} of its bytes "
-            f"({due.size:,} of {listed.size:,}) are due, expected at most {SHARE:.0%}. Nothing was moved. Look what "
-            "they are by a dry run, which names the first of them; if nobody needs them, run it with allow_large"
+            f"({due.size:,} of {listed.size:,}) are due, expected at most {SHARE:.0%}. Nothing was moved. Check with a "
+            "dry run, which names the first of these files; if nobody needs them, run it with allow_large"
         )
 
     def _mark(self) -> None:

@@ -33,7 +33,7 @@ class Keep(StrEnum):
     LIVE = "live"
     HELD = "held by a run that may still need it"
     YOUNG = "too young: a worker or another writer may still name it"
-    FOREIGN = "named by metadata that the catalog lacks: of a table that was here before, or of a commit beside its own"
+    FOREIGN = "named by metadata that the catalog lacks: of an earlier table in this place, or of a competing commit"
     AMBIGUOUS = "its name means different files to different clients"
     TWIN = "differs from a live file's name only by case or Unicode normalisation"
 

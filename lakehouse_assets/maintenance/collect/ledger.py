@@ -182,7 +182,7 @@ class Ledger:
             return model.from_json({**head, "entries": entries} if entries else head)
         except (ValueError, TypeError) as error:
             raise ForeignVersion(
-                f"the collector's ledger has {name}, which can't be read ({error}): nothing is put into the trash, "
-                "brought back or purged before it can be; run the version of this code that wrote it, or restore the "
-                "object"
+                f"the collector's ledger has {name}, which can't be read ({error}): until it can be read, nothing is "
+                "moved to the trash, brought back or purged; run the version of this code that wrote it, or restore "
+                "the object"
             ) from error

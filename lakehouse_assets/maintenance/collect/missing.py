@@ -67,12 +67,12 @@ class Unseen:
         back = len(in_trash(trashes(), gone))
         cure = "Materialize these partitions again, which replaces the files"
         if back:
-            cure = f"The trash has {back} of them: bring them back by the job {RESTORE}. Otherwise, m{cure[1:]}"
+            cure = f"The trash has {back} of them: bring them back with the job {RESTORE}. Otherwise, m{cure[1:]}"
         return (
             f"table {'.'.join(self.table.name())}: {len(gone)} of its live files are not in storage, and reading their "
-            f"partitions fails: {named(self.table, [by_path[location] for location in gone])}. Something else than "
+            f"partitions fails: {named(self.table, [by_path[location] for location in gone])}. Something other than "
             f"this collector deleted them. {cure}. If their rows can't be computed again, the job {DROP_MISSING} drops "
-            "the files from the metadata: the partitions can be read then, without these rows"
+            "the files from the metadata: then the partitions can be read, without these rows"
         )
 
 
@@ -127,7 +127,7 @@ class DropMissing(Publishable):
     """By the latest attempt."""
     operation = Operation.DELETE
     consequence = "Nothing was dropped"
-    after_contention = "Run the job again: it looks which files are still missing"
+    after_contention = "Run the job again: it checks which files are still missing"
     _entries: Entries = field(default_factory=lambda: Entries(without_metrics=True))
 
     @classmethod
@@ -144,7 +144,7 @@ class DropMissing(Publishable):
         except OSError as error:
             raise StorageRefused(
                 f"table {name}: the storage can't tell whether its files are there: {error}. An error never counts as "
-                "a missing file, so nothing was dropped. See that the storage answers, then run the job again"
+                "a missing file, so nothing was dropped. Make sure that the storage answers, then run the job again"
             ) from error
         if unclear := [location for location in gone if len(aliases(location)) > 1]:
             raise MaintenanceRefused(
@@ -170,7 +170,7 @@ class DropMissing(Publishable):
             raise self.refused(name, f"it was dropped and created again: UUID {self.uuid} before")
         plan = self._without(table, missing)
         if not plan.removed:
-            raise NothingLeft(f"table {name}: none of its live files is missing any more")
+            raise NothingLeft(f"table {name}: none of its live files is missing now")
         if needed := self._needed_deletes(table, plan.removed):
             raise self.refused(
                 name,

@@ -114,8 +114,8 @@ class Reader:
                 self.found(name)
         except FileNotFoundError as error:
             raise UnreadableMetadata(
-                f"a file that the table's metadata names is not there: {error}. Restore it, or expire the snapshots "
-                "that name it; until then nobody knows which files the table needs"
+                f"a file that the table's metadata names does not exist: {error}. Restore it, or expire the snapshots "
+                "that name it; until then it is unknown which files the table needs"
             ) from error
 
     def beside(self, found: Callable[[str], None]) -> Reader:

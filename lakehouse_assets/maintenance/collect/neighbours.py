@@ -87,26 +87,27 @@ class Locations:
                 found.append(f"{problem}. Drop one of the two from the catalog, without its files, or move it")
         staged = folder_without_links(staging)
         if any(root.is_within(staged) or staged.is_within(root) for root in table.roots):
-            found.append(f"{table.identifier} lies in {staging.location}, LAKEHOUSE_STAGING, or around it")
+            found.append(f"{table.identifier} is inside {staging.location} (LAKEHOUSE_STAGING), or contains it")
         return found
 
 
 def _unknown(name: str, why: str) -> str:
     return (
-        f"{name} can't be read, so nobody knows which files it needs: {why}. Grant what is forbidden, restore what is "
-        "missing or torn, or, if the table is lost for good, take it out of the catalog and leave its files alone. "
-        "Where you know that no table needs files in another's folder, let LAKEHOUSE_EXCLUSIVE_PREFIX be that prefix"
+        f"{name} can't be read, so it is unknown which files it needs: {why}. Grant what is forbidden, restore what is "
+        "missing or torn, or, if the table is lost for good, remove it from the catalog and leave its files alone. If "
+        "you know that no table needs files in another table's folder, set LAKEHOUSE_EXCLUSIVE_PREFIX to their common "
+        "prefix"
     )
 
 
 def _problem(one: Located, other: Located) -> str | None:
     if one.uuid == other.uuid:
-        return f"{one.identifier} and {other.identifier} are one table, {one.uuid}, registered twice"
+        return f"{one.identifier} and {other.identifier} are the same table, {one.uuid}, registered twice"
     for inner, outer in permutations((one, other)):
         for root, around in product(inner.roots, outer.roots):
             if root.is_within(around):
                 there = f"{outer.identifier} at {around.location}"
-                return f"{inner.identifier} at {root.location} lies within {there}"
+                return f"{inner.identifier} at {root.location} is inside {there}"
     return None
 
 

@@ -18,7 +18,7 @@ from lakehouse_assets.storage.place import Place
 from lakehouse_assets.wire.receipts import read_json
 from lakehouse_assets.wire.work import Durable
 
-NEXT = "then run it again: what was done is in the ledger, and the next run goes on from there"
+NEXT = "then run it again: the ledger records what was done, and the next run continues from there"
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
 """Codes for a locked, denied or archived object."""
@@ -32,7 +32,7 @@ class Refused(str):
     @classmethod
     def by(cls, said: str | None) -> Refused:
         """said: the storage's words or code."""
-        return cls(f"the storage refuses it: {said}")
+        return cls(f"the storage refused it: {said}")
 
 
 PERMISSIONS = (
@@ -43,11 +43,11 @@ ADVICE = {
     errno.EACCES: "give this process's user the right to read, write and delete there",
     errno.EPERM: "give this process's user the right to read, write and delete there",
     errno.EROFS: "the file system is mounted read-only: mount it writable",
-    errno.ENOSPC: "the disk is full: make room on it",
-    errno.EDQUOT: "a quota is used up: make room",
+    errno.ENOSPC: "the disk is full: free up space on it",
+    errno.EDQUOT: "a quota is used up: free up space",
     errno.EXDEV: (
-        "the trash must be on the same file system as the table, as files are moved and never copied: let "
-        "LAKEHOUSE_STAGING be a folder on that file system"
+        "the trash must be on the same file system as the table, because files are moved and never copied: set "
+        "LAKEHOUSE_STAGING to a folder on that file system"
     ),
 }
 
@@ -83,7 +83,7 @@ def _advice(error: Exception) -> str | None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     if is_transient(error):
-        return "the storage is busy or out of reach: see that it answers again"
+        return "the storage is busy or can't be reached: make sure that it answers again"
     if isinstance(error, ClientError):
         return PERMISSIONS if error_code(error) in DENIED else "see to that storage"
     return "see to that storage" if isinstance(error, (BotoCoreError, Boto3Error)) else None

@@ -255,7 +255,7 @@ class TableListing:
         self._looked = locations
         exclusive_prefix = place_of(site.exclusive_prefix) if site.exclusive_prefix else None
         if conflicts := locations.conflicts(self.where, site.staging_place, exclusive_prefix):
-            text = "table {}: {}. None of its files is judged until that is mended"
+            text = "table {}: {}. None of its files is judged until that is fixed"
             raise NotJudged(*(text.format(self.identifier, found) for found in conflicts))
         for location in site.neighbours.named_by_others(self.where.uuid):
             self.live.add(location)
@@ -273,10 +273,11 @@ class TableListing:
         base = facts.log[-1].metadata_file if facts.log else "no other"
         return (
             f"table {self.identifier}: {location}, written {written:%Y-%m-%d %H:%M} UTC on top of {base}, is a version "
-            f"of it that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So "
-            "another catalog has the table: one that it was copied or registered to, or this one before a backup of it "
-            "was restored. Which files it needs is not known here, so none is judged. Let one catalog have the table: "
-            f"drop it from this one, without its files, or from the other one, and take it over by the job {TAKE_OVER}"
+            f"that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So another "
+            "catalog has the table: one to which it was copied or registered, or this one before a backup of it was "
+            "restored. It is unknown which files that catalog needs, so none is judged. Keep the table in one catalog: "
+            "drop it from this one, without its files, or from the other one, and take it over with the job "
+            f"{TAKE_OVER}"
         )
 
 
@@ -286,6 +287,6 @@ def load(site: Site, identifier: str) -> Table:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:
         raise NotJudged(
-            f"table {identifier}: it is not in the catalog (any more), so nothing of it is judged. Register it again, "
-            "or remove its folder by hand if it was dropped on purpose"
+            f"table {identifier}: it is not in the catalog (any more), so none of its files is judged. Register it "
+            "again, or, if it was dropped on purpose, remove its folder by hand"
         ) from None

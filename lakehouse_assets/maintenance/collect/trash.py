@@ -111,7 +111,7 @@ class Trash:
         """
         for file in files:
             if not file.place.is_within(self.place):
-                raise ValueError(f"{file.location!r} does not lie at {self.place.location!r}")
+                raise ValueError(f"{file.location!r} is not inside {self.place.location!r}")
         at = _moment(storage_now(self.properties, self.staging))
         with self._refusals("be put into the trash"):
             self._settle()
@@ -213,13 +213,15 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
     """Returns the place's bin, and one for earlier batches. Raises StorageRefused."""
     if folder.is_within(place):
         raise StorageRefused(
-            f"table {table}: the trash {folder.location!r} would lie in the table's own location {place.location!r}, "
-            "where it would count as files that nobody needs: let LAKEHOUSE_STAGING be a prefix outside of all tables"
+            f"table {table}: the trash {folder.location!r} would be inside the table's own location "
+            f"{place.location!r}, where its files would count as unneeded: set LAKEHOUSE_STAGING to a prefix outside "
+            "all tables"
         )
     if place.bucket.endswith(TABLE_BUCKET):
         raise StorageRefused(
-            f"table {table}: {place.location!r} is a table bucket of S3 Tables, which lets nobody list, copy or delete "
-            "single files; it removes by itself what no snapshot needs (unreferencedDays of its maintenance settings)"
+            f"table {table}: {place.location!r} is a table bucket of S3 Tables, which does not allow listing, copying "
+            "or deleting single files; it removes by itself what no snapshot needs (unreferencedDays of its "
+            "maintenance settings)"
         )
 
     @cache
@@ -240,8 +242,7 @@ def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place
     )
     if place.kind is not folder.kind and not has_versions:
         raise StorageRefused(
-            f"table {table}: its files lie at {place.location!r}, the trash would be {folder.location!r}, and the "
-            "storage of the one can't move files to the other: let LAKEHOUSE_STAGING be a prefix of the table's kind "
-            "of storage"
+            f"table {table}: its files are at {place.location!r} and the trash would be {folder.location!r}, but files "
+            "can't be moved between these storages: set LAKEHOUSE_STAGING to a prefix on the table's kind of storage"
         )
     return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else s3(versions=has_versions), of

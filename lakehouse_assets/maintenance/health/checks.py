@@ -49,8 +49,8 @@ def health_sensor(
         name="lakehouse_health",
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=status,
-        description="Evaluates the checks files, history and storage, from metadata alone: of tables that were "
-        "materialized since, and of each table once an hour. Says what their latest evaluations do not say.",
+        description="Evaluates the checks files, history and storage, from metadata alone: after a table was "
+        "materialized, and for each table once an hour. Reports only results that differ from the latest evaluations.",
     )
     def look(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         from lakehouse_assets.maintenance.health.verdicts import evaluate

@@ -24,10 +24,10 @@ class Check(StrEnum):
 
 DESCRIPTIONS = {
     Check.FILES: "Whether the table's data files are large enough and its delete files few enough, by partition. "
-    "From metadata alone; rows that delete files delete are an upper bound.",
+    "From metadata alone; the number of rows that delete files delete is an upper bound.",
     Check.HISTORY: "Whether the table keeps few enough snapshots for commits to be fast.",
     Check.STORAGE: "Whether the table's metadata.json and manifests are small and few enough to be read fast, and "
-    "whether storage holds little that nobody needs, by the last look of the level collect.",
+    "whether storage contains few unneeded files, according to the last run of the level collect.",
 }
 
 

@@ -53,7 +53,7 @@ def look(
             found = summarize(manifest.partition_spec_id, map(LiveFile.of, entries), limits)
             lines[_key(manifest)] = line(manifest, found)
             if deadline is not None and at < len(new) and time.monotonic() > deadline:
-                raise TimeIsUp(f"time was up when {at} of {len(new)} new manifests were read")
+                raise TimeIsUp(f"the time limit ended when {at} of {len(new)} new manifests were read")
     finally:
         if lines.keys() != kept.keys():
             cache.write(metadata.table_uuid, limits, lines.values())
@@ -113,8 +113,8 @@ class HealthReader:
         except (ValidationError, ValueError) as error:
             reason = " ".join(str(error).split("\n")[:2])
             raise UnreadableMetadata(
-                f"table {table.identifier}: the metadata.json that the catalog points to is torn or foreign: {reason}. "
-                "Restore it, or register the table with an earlier one"
+                f"table {table.identifier}: the metadata.json to which the catalog points is torn or foreign: "
+                f"{reason}. Restore it, or register the table with an earlier one"
             ) from error
 
     def health(self, table: Table, loaded: IcebergTable, deadline: float | None = None) -> TableHealth:

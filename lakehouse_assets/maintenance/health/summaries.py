@@ -131,7 +131,7 @@ class SummaryCache:
         except FileNotFoundError:
             return {}
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
-            logger.warning("%s can't be used, its table's manifests are read again: %s", self.location(uuid), error)
+            logger.warning("%s can't be read, so its table's manifests are read again: %s", self.location(uuid), error)
             return {}
 
     def write(self, uuid: UUID, limits: SizeLimits, lines: Iterable[str]) -> None:
@@ -141,7 +141,7 @@ class SummaryCache:
             with self.io.new_output(self.location(uuid)).create(overwrite=True) as stream:
                 stream.write(content)
         except OSError as error:
-            logger.warning("%s can't be written, the next look reads all manifests: %s", self.location(uuid), error)
+            logger.warning("%s can't be written, so the next look reads all manifests: %s", self.location(uuid), error)
 
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:

@@ -76,7 +76,9 @@ def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
 
 def not_there() -> Verdicts:
     """Returns the verdicts before a table's first run."""
-    return _all_alike(True, "the table is not there yet: its first materialization creates it", {NEEDS: "a first run"})
+    return _all_alike(
+        True, "the table does not exist yet: its first materialization creates it", {NEEDS: "a first run"}
+    )
 
 
 def unreadable(error: Exception) -> Verdicts:
@@ -93,8 +95,8 @@ def _all_alike(passed: bool, text: str, metadata: Mapping[str, Any]) -> Verdicts
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
     """left: why maintenance leaves the table alone, if it does."""
     severity = found[0].severity if found else Severity.WARN
-    texts = [f.message + (f" ({f.action} mends it)" if f.action and not left else "") for f in found]
-    text = "; ".join([*texts, left] if found and left else texts) or "nothing to mend"
+    texts = [f.message + (f" ({f.action} fixes it)" if f.action and not left else "") for f in found]
+    text = "; ".join([*texts, left] if found and left else texts) or "nothing to do"
     needs = ", ".join(f"{finding.action or 'a person'} ({finding.severity})" for finding in found) or "nothing"
     worst = {f"worst: {finding.action}": _worst(finding) for finding in found if finding.worst}
     metadata: dict[str, Any] = {**numbers, "findings": len(found), NEEDS: needs, **worst}
@@ -266,7 +268,7 @@ def evaluate(
                 break
             cursor.last = table.identifier  # also if time is up: a large table must not starve the others
             found += _news(reader, measures, cursor, table, events[table.identifier], now, deadline)
-    reason = None if found else f"{len(due)} of {len(tables)} tables to be looked at; there is nothing new to say"
+    reason = None if found else f"{len(due)} of {len(tables)} tables to check; nothing new to report"
     return dg.SensorResult(asset_events=found, skip_reason=reason, cursor=cursor.text())
 
 

@@ -87,7 +87,7 @@ def test_a_ui_that_ends_by_itself_has_failed(
     with (tmp_path / "lock").open("w") as lock:
         keeper = kept([sys.executable, "-c", f"import sys; {ends}"], lock.fileno())
         assert ui._watch(keeper, 1, list) == status
-    assert "ended by itself" in capfd.readouterr().err
+    assert "exited unexpectedly" in capfd.readouterr().err
 
 
 def test_another_server_on_the_port_is_not_taken_for_the_ui() -> None:
@@ -126,7 +126,7 @@ def test_a_home_that_a_daemon_works_on_gets_no_second_one(
     home = replace(settings, home=tmp_path)
     pid = forked(daemon)
     until(ready.exists)
-    with pytest.raises(SetupError, match=f"a Dagster daemon works on .* already: process {pid} on "):
+    with pytest.raises(SetupError, match=f"a Dagster daemon is already running on .*: process {pid} on "):
         ui._lock(home)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -22,7 +22,7 @@ def test_a_lake_that_is_well(settings: Settings) -> None:
     crafted(settings, "a", 3)
     crafted(settings, "b", 4)
     assert health_line(settings, ["demo.a", "demo.b", "demo.not_yet", "other.not_yet"]) == (
-        "health of the lake: 2 tables, 7 data files, 7 MiB; nothing to mend"
+        "health of the lake: 2 tables, 7 data files, 7 MiB; nothing to do"
     )
 
 

@@ -24,7 +24,7 @@ def test_a_configuration_that_pyiceberg_can_not_read_is_refused_in_one_line(tmp_
     )
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: {tmp_path}/.pyiceberg.yaml, line 1, is not what PyIceberg reads")
+    assert line.startswith(f"error: {tmp_path}/.pyiceberg.yaml, line 1, can't be read by PyIceberg")
 
 
 LOADED = """

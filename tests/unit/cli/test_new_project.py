@@ -38,7 +38,7 @@ def test_its_definitions_are_valid(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("Shop", "lower case"), ("dagster", "installed"), ("class", "no word of Python"), ("there", "exists")],
+    [("Shop", "lower-case"), ("dagster", "installed"), ("class", "Python's keywords"), ("there", "exists")],
 )
 def test_a_name_that_can_not_be_one_is_refused(name: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
@@ -48,7 +48,7 @@ def test_a_name_that_can_not_be_one_is_refused(name: str, told: str, tmp_path: P
 
 def test_none_is_made_inside_of_another(tmp_path: Path) -> None:
     make_project("shop", tmp_path)
-    with pytest.raises(LakehouseError, match=f"{tmp_path / 'shop'} is a project already"):
+    with pytest.raises(LakehouseError, match=f"{tmp_path / 'shop'} is already a project"):
         make_project("other", tmp_path / "shop" / "shop")
 
 

@@ -30,7 +30,7 @@ def test_a_span_is_a_key_or_a_range(span: str, chosen: tuple[str, ...]) -> None:
     [
         ("2026-01-04", "shop.orders has no partition '2026-01-04'; it has 3, 2026-01-01 to 2026-01-03"),
         ("2025-12-31...2026-01-02", "no partition '2025-12-31'"),
-        ("2026-01-03...2026-01-01", "2026-01-03 comes after 2026-01-01"),
+        ("2026-01-03...2026-01-01", "begins with 2026-01-03, after its end 2026-01-01"),
         ("", "no partition ''"),
         ("2026-01-01..2026-01-02", "no partition '2026-01-01..2026-01-02'"),
         ("2026-01-01...", "no partition ''"),

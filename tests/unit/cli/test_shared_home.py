@@ -76,7 +76,9 @@ def use(settings: Settings) -> None:
 
 
 def refused(settings: Settings) -> None:
-    with pytest.raises(SettingsError, match=r"you may not write .* belongs to user 61001; to share a home"):
+    with pytest.raises(
+        SettingsError, match=r"you have no permission to write .* belongs to user 61001; to share a home"
+    ):
         check_databases(settings.home)
 
 

@@ -66,7 +66,7 @@ def test_rows_outside_their_own_chunk_are_found_even_inside_the_run(daily: Daily
     assert finding.rule == "partitions"
     assert "4 rows outside" in finding.message
     assert "day=2013-01-02: 4" in finding.message
-    assert "Expected only 2013-01-01;" in finding.message
+    assert "Expected rows only in 2013-01-01," in finding.message
     assert finding.evidence == {"chunk": 0, "rows": 4, "partitions": {"day=2013-01-02": 4}}
 
 
@@ -102,7 +102,7 @@ def test_duplicates_that_the_worker_counted_are_reported(daily: Daily) -> None:
     chunk = replace(chunk, receipt=replace(chunk.receipt, duplicates=("carrier=AA: 2 rows in day=2013-01-02",)))
     (finding,) = found(DECLARED, chunk)
     assert finding.rule == "unique"
-    assert "carrier should be unique" in finding.message
+    assert "carrier must be unique" in finding.message
     assert "carrier=AA: 2 rows in day=2013-01-02" in finding.message
     assert finding.evidence["examples"] == ["carrier=AA: 2 rows in day=2013-01-02"]
 
@@ -138,4 +138,4 @@ def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Pat
     table = Daily(daily.catalog, "nyc.whole")
     assert found(whole, table.stage("run", 0, (), daily_rows(*DAYS)), days=()) == []
     (finding,) = found(whole, table.stage("empty", 0, (), None), days=())
-    assert "1 of 1 partitions came out without rows (whole table)" in finding.message
+    assert "1 of 1 partitions have no rows (whole table)" in finding.message

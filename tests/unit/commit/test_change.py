@@ -49,7 +49,7 @@ def test_a_file_by_truncate_that_may_hold_a_key_is_not_passed_over_though_its_pa
     assert found.may_be_in(manifest)
     (entry,) = manifest.fetch_manifest_entry(table.io)
     assert not found.include(entry.data_file)
-    with pytest.raises(PublishRefused, match="lie only partly inside"):
+    with pytest.raises(PublishRefused, match="only partly inside"):
         found.check()
 
 

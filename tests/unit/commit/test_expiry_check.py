@@ -38,8 +38,8 @@ def test_a_catalog_that_did_what_it_should_is_not_blamed(history: History) -> No
 
 def test_a_tag_lost_with_its_snapshot_is_told(history: History) -> None:
     (fault,) = lost(history, Expiry.of(history.metadata, [1]), without_the_tag(history, 1))
-    assert "table t: first was set to a snapshot while it expired" in fault
-    assert "before is the metadata from before" in fault
+    assert "table t: first was set to a snapshot while that snapshot expired" in fault
+    assert "the earlier metadata before" in fault
 
 
 def test_a_tag_that_somebody_removed_is_no_fault(history: History) -> None:

@@ -80,7 +80,7 @@ def test_a_snapshot_that_got_a_tag_meanwhile_is_a_conflict_where_the_naive_way_r
     expiry = Expiry.of(history.metadata, [one])
     history.tag("meanwhile", one)
     assert "meanwhile" not in naively(history.metadata, one).refs, "the naive way"
-    with pytest.raises(CommitFailedException, match="referenced by now: meanwhile"):
+    with pytest.raises(CommitFailedException, match="now referenced: meanwhile"):
         applied(history.metadata, expiry)
 
 
@@ -88,7 +88,7 @@ def test_a_snapshot_that_somebody_else_expired_meanwhile_is_a_conflict() -> None
     history = History()
     one, two, _ = history.commits(3)
     expiry = Expiry.of(history.metadata, [one, two])
-    with pytest.raises(CommitFailedException, match="gone by now: 1"):
+    with pytest.raises(CommitFailedException, match="already gone: 1"):
         applied(naively(history.metadata, one), expiry)
 
 

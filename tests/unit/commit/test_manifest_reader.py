@@ -64,7 +64,7 @@ def test_a_manifest_that_ends_with_zeros_as_after_a_full_disk_is_refused(tmp_pat
 def test_another_file_at_the_path_is_refused(tmp_path: Path) -> None:
     manifest = written(tmp_path / "m.avro", [Listed()])
     (tmp_path / "m.avro").write_bytes(b"x" * (manifest.manifest_length + 1))
-    with pytest.raises(UnreadableMetadata, match=r"bytes, its manifest list says"):
+    with pytest.raises(UnreadableMetadata, match=r"bytes, but its manifest list says"):
         live_entries(IO, manifest)
 
 

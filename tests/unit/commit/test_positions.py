@@ -133,7 +133,7 @@ def test_only_positions_that_a_run_moves_must_be_where_it_found_them(
 ) -> None:
     moves = PositionUpdate({"a": "2@u"}, ReadOn(since))
     if is_refused:
-        with pytest.raises(StageAgain, match="read on in a"):
+        with pytest.raises(StageAgain, match="read further in a"):
             moves.refuse(table_of(history.metadata))
     else:
         moves.refuse(table_of(history.metadata))

@@ -103,7 +103,7 @@ def test_it_does_not_land_on_rows_that_others_added(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.append(daily_rows(ONE, carrier="AA"))
     before = carriers(table)
-    with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that may contain the same rows were added meanwhile"):
         land(table, chunk)
     assert carriers(table) == before
 
@@ -118,7 +118,7 @@ def test_rows_staged_for_an_empty_table_land_unless_others_gave_it_such_rows(
     assert chunk.receipt.base_snapshot_id is None
     empty.append(daily_rows(ONE, carrier=carrier))
     if carrier == "AA":
-        with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
+        with pytest.raises(StageAgain, match="1 files that may contain the same rows were added meanwhile"):
             land(empty, chunk, only_inserts=only_inserts)
         assert carriers(empty) == ["AA"]
     else:
@@ -129,7 +129,7 @@ def test_rows_staged_for_an_empty_table_land_unless_others_gave_it_such_rows(
 def test_rows_staged_where_no_file_had_their_keys_do_not_land_on_a_new_one(table: Daily) -> None:
     chunk = staged(table, Bound("carrier", ("CC",)), inserts="CC")
     table.append(daily_rows(ONE, carrier="CC"))
-    with pytest.raises(StageAgain, match="1 files that its changes could meet were added meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that may contain the same rows were added meanwhile"):
         land(table, chunk)
     assert carriers(table) == ["AA", "AA", "BB", "CC"]
 
@@ -137,7 +137,7 @@ def test_rows_staged_where_no_file_had_their_keys_do_not_land_on_a_new_one(table
 def test_it_does_not_land_on_rows_that_others_removed(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
-    with pytest.raises(StageAgain, match="1 files that its changes could meet were replaced meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that may contain the same rows were replaced meanwhile"):
         land(table, chunk)
     assert carriers(table) == ["BB"]
 
@@ -180,7 +180,7 @@ def test_rows_without_a_bound_are_any_of_the_table(table: Daily) -> None:
 def test_an_append_minds_that_a_row_it_may_have_left_out_was_deleted(table: Daily) -> None:
     chunk = staged(table, *OF_AA)
     table.table.delete(EqualTo("carrier", "AA"))
-    with pytest.raises(StageAgain, match="1 files that its changes could meet were replaced meanwhile"):
+    with pytest.raises(StageAgain, match="1 files that may contain the same rows were replaced meanwhile"):
         land(table, chunk, only_inserts=True)
     assert carriers(table) == ["BB"]
 
@@ -219,7 +219,7 @@ def test_an_append_minds_that_the_rows_it_was_compared_with_were_rolled_back(tab
     before = table.table.current_snapshot().parent_snapshot_id
     chunk = staged(table, *OF_AA)
     table.table.manage_snapshots().rollback_to_snapshot(before).commit()
-    with pytest.raises(StageAgain, match="were rolled back meanwhile"):
+    with pytest.raises(StageAgain, match="was rolled back meanwhile"):
         land(table, chunk, only_inserts=True)
 
 

@@ -163,7 +163,7 @@ def test_a_column_with_the_name_of_a_partition_field_is_refused_with_the_reason(
     )
     (verdict,) = [v for v in verdicts(declared, there) if v.change.name == "at_day"]
     assert verdict.action is R
-    assert "field of the table's partitions (spec 0) has its name" in verdict.reason
+    assert "field of the table's partitions (spec 0) has this name" in verdict.reason
 
 
 def test_a_part_that_must_not_be_null_is_made_optional_where_columns_may_change() -> None:
@@ -265,5 +265,7 @@ def test_layout_is_changed_only_where_that_is_declared() -> None:
 
 
 def test_an_unknown_policy_is_refused_at_load() -> None:
-    with pytest.raises(DeclarationError, match="on_schema_change is 'append', known are fail, ignore, append_new"):
+    with pytest.raises(
+        DeclarationError, match="on_schema_change is 'append', expected one of fail, ignore, append_new"
+    ):
         numbers(on_schema_change="append")

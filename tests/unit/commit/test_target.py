@@ -83,7 +83,7 @@ def test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had(settin
     message = str(refused.value)
     assert all(word in message for word in ("demo.numbers", table.location(), table.metadata_location)), message
 
-    command = re.search(r"register what is there by (.*)\. If the table", message)
+    command = re.search(r"register these files with (.*)\. If the table", message)
     assert command, message
     elsewhere = {name: value for name, value in os.environ.items() if name != "LAKEHOUSE_HOME"}
     subprocess.run(command[1], shell=True, env=elsewhere, check=True, timeout=60)
@@ -97,7 +97,7 @@ def test_a_table_dropped_on_purpose_is_created_again_once_its_folder_is_moved_aw
     table = open_target(catalog, numbers())
     fill(table)
     catalog.drop_table(table.name())
-    with pytest.raises(PublishRefused, match="If the table was dropped on purpose: delete"):
+    with pytest.raises(PublishRefused, match="If the table was dropped on purpose, delete"):
         open_target(catalog, numbers())
     folder(table).rename(settings.home / "away")
     assert open_target(catalog, numbers()).scan().count() == 0

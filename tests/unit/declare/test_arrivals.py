@@ -43,7 +43,7 @@ def test_a_key_of_the_pattern_stands_for_a_partition(
         ("flights/{day}.csv", ["day", "origin"], "expected {day}, {origin}, found {day}"),
         ("flights/{day}/{day}.csv", ["day"], "found {day}, {day}"),
         ("planes/{day}.csv", [], "expected no field, found {day}"),
-        ("{day}{origin}", ["day", "origin"], "nothing tells where one field ends"),
+        ("{day}{origin}", ["day", "origin"], "it doesn't show where one field ends"),
         ("/flights/{day}", ["day"], "without a leading slash"),
         ("flights/{day", ["day"], "fields in braces"),
         ("", [], "it must be a key"),

@@ -35,9 +35,9 @@ ON_ECS = {
 @pytest.mark.parametrize(
     ("size", "environment", "expected"),
     [
-        (Size(3, 8), {}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
-        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate gives 4 to 16 by 1"),
-        (Size(vcpus=2), {}, "vCPUs and memory go together"),
+        (Size(3, 8), {}, "3 vCPUs; Fargate offers 0.25, 0.5, 1"),
+        (Size(2, 64), {}, "64 GiB with 2 vCPUs; Fargate offers 4 to 16 by 1"),
+        (Size(vcpus=2), {}, "vCPUs and memory must be set together"),
         (Size(vcpus=2), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, None),
         (Size(vcpus=4), {"LAKEHOUSE_ECS_VCPUS": "1", "LAKEHOUSE_ECS_MEMORY_GIB": "4"}, "4 GiB with 4 vCPUs"),
         (Size(disk_gib=500), {}, "500 GiB of disk"),
@@ -83,15 +83,15 @@ def test_every_dep_that_no_asset_has_is_a_problem_with_similar_names() -> None:
     table = numbers(deps=[dg.AssetKey(["nyc", "fligths"]), dg.AssetKey(["demo", "numbers"]), dg.AssetKey("planets")])
     first, second = declaration_problems([table], {table.key, dg.AssetKey(["nyc", "flights"])})
     lacks = "but this code location has no such asset"
-    assert first.startswith(f"""table 'demo.numbers': deps has AssetKey(["nyc", "fligths"]), {lacks}""")
+    assert first.startswith(f"""table 'demo.numbers': deps names AssetKey(["nyc", "fligths"]), {lacks}""")
     assert first.endswith('; similar ones: AssetKey(["nyc", "flights"])')
     every = 'AssetKey(["demo", "numbers"]), AssetKey(["nyc", "flights"])'
-    assert second.endswith(f'deps has AssetKey(["planets"]), {lacks}; all: {every}')
+    assert second.endswith(f'deps names AssetKey(["planets"]), {lacks}; all: {every}')
 
 
 def test_a_slash_in_a_dep_is_a_problem_with_the_key_that_was_meant() -> None:
     (problem,) = declaration_problems([numbers(deps=["nyc/flights"])], {dg.AssetKey(["nyc", "flights"])})
-    assert 'deps has AssetKey(["nyc/flights"])' in problem
+    assert 'deps names AssetKey(["nyc/flights"])' in problem
     assert problem.endswith('AssetKey(["nyc", "flights"])')
 
 
@@ -132,19 +132,19 @@ OTHER_SHOPS = dg.AssetDep(
             MONTHS,
             SHOPS,
             SALES,
-            '(StaticPartitionsDefinition) do not fit those of its dep AssetKey(["demo", "sales"]) (',
+            '(StaticPartitionsDefinition) do not match those of its dep AssetKey(["demo", "sales"]) (',
         ),
-        (SHOPS, MONTHS, SALES, "dg.LastPartitionMapping() where it reads the last"),
+        (SHOPS, MONTHS, SALES, "dg.LastPartitionMapping() if it reads the last"),
         (
             MONTHS,
             dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"),
             SALES,
-            "in Asia/Tokyo) do not fit",
+            "in Asia/Tokyo) do not match",
         ),
-        (SHOPS, None, SHOPS_TO_NONE, "dg.SpecificPartitionsPartitionMapping([…]) where it reads only these"),
-        (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) where"),
-        (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "don't match"),
-        (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not fit those of its dep"),
+        (SHOPS, None, SHOPS_TO_NONE, "dg.SpecificPartitionsPartitionMapping([…]) if it reads only these"),
+        (SHOPS, SHOPS, SAME_SHOPS, "dg.StaticPartitionMapping({…}) if"),
+        (dg.MonthlyPartitionsDefinition("2024-01-01", timezone="Asia/Tokyo"), BOTH, SALES, "do not match"),
+        (BOTH, BOTH, OTHER_SHOPS, "(MultiPartitionsDefinition) do not match those of its dep"),
     ],
 )
 def test_a_dep_whose_partitions_do_not_fit_is_a_problem_with_mappings_that_would(
@@ -208,4 +208,4 @@ def test_an_identifier_of_several_tables_is_a_problem() -> None:
 def test_an_error_lists_all_problems() -> None:
     assert str(DeclarationError("table 'a.b': wrong")) == "table 'a.b': wrong"
     both = DeclarationError("table 'a.b': wrong", "table 'c.d': wrong too")
-    assert str(both).splitlines() == ["the declarations can't work:", "table 'a.b': wrong", "table 'c.d': wrong too"]
+    assert str(both).splitlines() == ["the declarations are not valid:", "table 'a.b': wrong", "table 'c.d': wrong too"]

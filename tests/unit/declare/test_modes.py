@@ -48,22 +48,22 @@ def test_a_mode_and_its_options_are_part_of_the_code_version() -> None:
         ({"write_mode": Append(dedup_on=["n"], within=7)}, "write_mode.within is 7, it must be of the type timedelta"),  # type: ignore[arg-type]
         ({"write_mode": Append(), "arrivals": Arrivals("{partition}.csv")}, "a message may come twice"),
         ({"write_mode": Merge([])}, "has no keys"),
-        ({"write_mode": Merge(["n"], order_by="at desc")}, "order_by='at desc', it must be the name of one column"),
-        ({"write_mode": Merge(["n"], order_by="max(at)")}, "order_by='max(at)', it must be the name of one column"),
+        ({"write_mode": Merge(["n"], order_by="at desc")}, "order_by='at desc'; it must name one column"),
+        ({"write_mode": Merge(["n"], order_by="max(at)")}, "order_by='max(at)'; it must name one column"),
         (
             {"write_mode": Merge(["n"], delete_when="max(op) = 'D'")},
             "delete_when (max(op) = 'D') of its Merge can't be",
         ),
         ({"write_mode": Merge(["x"])}, "names the column 'x'"),
-        ({"write_mode": Merge(["n"], by_partition=True)}, "it lacks day"),
-        ({"write_mode": Merge(["day"], by_partition=True), "partitions": None}, "has no Dagster partitions"),
+        ({"write_mode": Merge(["n"], by_partition=True)}, "but lacks day"),
+        ({"write_mode": Merge(["day"], by_partition=True), "partitions": None}, "the table has none"),
         ({"write_mode": Merge(["n", "day", "n"])}, "Merge(keys=…) names n twice"),
         ({"write_mode": Append(dedup_on=["n", "n"])}, "Append(dedup_on=…) names n twice"),
         ({"write_mode": Append(within=timedelta(days=2))}, "Append(within=…) has no effect without dedup_on"),
         ({"write_mode": Merge(["n"], at_most_changed=20)}, "a share from 0 to 1"),
-        ({"write_mode": Merge(["n"], rewrites="none")}, "known are copy-on-write, merge-on-read"),  # type: ignore[arg-type]
-        ({"write_mode": Merge(["n"]), "publish_others": True}, "lands as a whole"),
-        ({"write_mode": Merge(["at"]), "columns": NESTED}, "is nested"),
+        ({"write_mode": Merge(["n"], rewrites="none")}, "expected one of copy-on-write, merge-on-read"),  # type: ignore[arg-type]
+        ({"write_mode": Merge(["n"]), "publish_others": True}, "lands in one commit"),
+        ({"write_mode": Merge(["at"]), "columns": NESTED}, "has a nested type"),
         ({"write_mode": Merge(["id"]), "columns": KEYED}, "'id', a uuid: Iceberg may skip files"),
         ({"write_mode": Append(dedup_on=["id"]), "columns": KEYED}, "'id', a uuid"),
         (

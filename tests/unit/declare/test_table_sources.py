@@ -19,7 +19,7 @@ from lakehouse_assets.step.window import MOVE
 from tests.support.hot_tables import events_table, state_table
 
 DAYS = dg.DailyPartitionsDefinition("2026-01-01")
-BY_MERGE = r"moved by Merge\(keys, delete_when='deleted'\)"
+BY_MERGE = r"needs Merge\(keys, delete_when='deleted'\)"
 
 
 def test_a_table_with_a_source_needs_no_step() -> None:
@@ -30,9 +30,9 @@ def test_a_table_with_a_source_needs_no_step() -> None:
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
-        (events_table, {"write_mode": Overwrite()}, r"moved by Append\(\) .* found Overwrite"),
-        (events_table, {"write_mode": Append(dedup_on=["n"])}, r"moved by Append\(\)"),
-        (events_table, {"partitions": DAYS}, "has no Dagster partitions"),
+        (events_table, {"write_mode": Overwrite()}, r"needs Append\(\) .* found Overwrite"),
+        (events_table, {"write_mode": Append(dedup_on=["n"])}, r"needs Append\(\)"),
+        (events_table, {"partitions": DAYS}, "have Dagster partitions"),
         (events_table, {"columns": [column("at", "time")]}, "can't be read from JSON"),
         (events_table, {"source": KafkaTopic("events", Avro()), "columns": [column("at", "time")]}, "read from Avro"),
         (events_table, {"columns": [column("at", "list<time>")]}, "whose time can't be read from JSON"),
@@ -50,7 +50,7 @@ def test_a_table_with_a_source_needs_no_step() -> None:
         (
             events_table,
             {"source": KafkaTopic("events", Avro(type="json"))},
-            "value.type is 'json', known are avro",
+            "value.type is 'json', expected one of avro",
         ),
         (events_table, {"source": KafkaTopic("events", skip=["5"])}, "of the form partition:offset@topic-id"),
         (events_table, {"source": KafkaTopic("events", floor=0)}, "source has floor=0"),
@@ -59,7 +59,7 @@ def test_a_table_with_a_source_needs_no_step() -> None:
         (state_table, {"write_mode": Merge(["n"])}, BY_MERGE),
         (state_table, {"source": PostgresTable("State; DROP")}, "not of the form table or schema.table"),
         (state_table, {"source": PostgresTable("state", ignore=["text", "x"])}, r"ignore=\['text'\], which the table"),
-        (state_table, {"columns": [column("n", "long"), column("pos", "long")]}, "has of its own: pos"),
+        (state_table, {"columns": [column("n", "long"), column("pos", "long")]}, "reserves: pos"),
         (state_table, {"columns": [column("n", "long"), column("at", "uuid")]}, "can't be read from PostgreSQL"),
     ],
 )

@@ -47,20 +47,20 @@ def test_each_option_has_its_property() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"distribution": "hashed"}, "distribution is 'hashed', known are none, hash, range"),
+        ({"distribution": "hashed"}, "distribution is 'hashed', expected one of none, hash, range"),
         ({"merge_distribution": "hash"}, "merge_distribution, which has no effect with this Overwrite"),
-        ({"compression": "lz77"}, "compression is 'lz77', known are zstd"),
+        ({"compression": "lz77"}, "compression is 'lz77', expected one of zstd"),
         ({"compression": "zstd", "compression_level": 23}, "compression_level=23, it must be from 1 to 22"),
-        ({"compression": "gzip", "compression_level": 9}, "compression_level=9, .*ZSTD: other codecs"),
+        ({"compression": "gzip", "compression_level": 9}, "compression_level=9, .*ZSTD: the other codecs"),
         ({"compression_level": 3}, "compression_level=3, .* with compression=Compression.ZSTD"),
         ({"metrics": ["n"]}, r"metrics is \['n'\], it must be a dict"),
-        ({"planning": "far"}, "planning is 'far', known are auto"),
+        ({"planning": "far"}, "planning is 'far', expected one of auto"),
         ({"file_mib": 0.5}, "file_mib is 0.5, it must be a whole number"),
         ({"partition_mib": -1}, "partition_mib=-1, it must be 1 or more"),
         ({"object_storage": "yes"}, "object_storage is 'yes', it must be True or False"),
-        ({"metrics": {"tex": "full"}}, "metrics of 'tex', the table has day, n, text"),
+        ({"metrics": {"tex": "full"}}, "metrics for 'tex', but the table has day, n, text"),
         ({"metrics": {"text": None}}, "metrics is {'text': None}, it must be a dict"),
-        ({"metrics": {"text": "truncate(0)"}}, r"metrics of text 'truncate\(0\)', known are none, counts, full, trunc"),
+        ({"metrics": {"text": "truncate(0)"}}, r"the metrics 'truncate\(0\)' for text; the possible values are none"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -78,5 +78,5 @@ def test_properties_are_text() -> None:
 
 def test_a_property_is_set_in_one_place() -> None:
     name = "write.target-file-size-bytes"
-    with pytest.raises(DeclarationError, match=f"{name} is set by tuning and by properties: leave out one"):
+    with pytest.raises(DeclarationError, match=f"{name} is set both by tuning and by properties: leave out one"):
         numbers(tuning=Tuning(file_mib=1), properties={name: "1"})

@@ -48,8 +48,8 @@ def test_a_wait_for_a_slot_is_logged_with_the_runs_that_hold_it(workers: Workers
     assert sorted(progress.receipts) == [0]
     waits = {entry.user_message for entry in logged_of_slots(workers)}
     assert waits == {
-        "chunk 0 (key-0) waits for a slot of the pool lake_workers, held by run the-holder: "
-        "queue and limit are in the UI, Deployment → Concurrency"
+        "chunk 0 (key-0) waits for a slot of the pool lake_workers, held by run the-holder: see the queue and the "
+        "limit in the UI, Deployment → Concurrency"
     }
     assert not waiting[0]
     assert any(waiting)

@@ -59,7 +59,7 @@ def test_a_record_in_another_version_is_refused_as_its_worker_may_run(
     location = journal.record_location(0, with_id=with_id)
     Path(location).write_text(json.dumps({"version": version, "anything": "else"}))
     with pytest.raises(
-        ForeignVersion, match=rf"{location} .* in version {version}, .* reads version 1.* may run.*anew"
+        ForeignVersion, match=rf"{location} .* in version {version}, .* reads version 1.* may be running.*again"
     ):
         journal.last([0])
 

@@ -24,8 +24,8 @@ def test_all_problems_are_told_at_once(settings: Settings, monkeypatch: pytest.M
     for part in (
         "LAKE__NOVELTY",
         "LAKE__S3__ANONYMOUS",
-        "WAREHOUSE (warehouse) has a secret",
-        "LAKEHOUSE_LANDING has a",
+        "WAREHOUSE (warehouse) contains a secret",
+        "LAKEHOUSE_LANDING contains a",
     ):
         assert sum(part in problem for problem in problems) == 1, part
     assert any("LAKE__URI (uri) is a SQLite file" in problem and "ecs" in problem for problem in problems)
@@ -88,7 +88,7 @@ def test_a_property_of_the_lake_is_checked_in_lower_case_too(
 ) -> None:
     monkeypatch.setenv("pyiceberg_catalog__lake__uri", "ftp://h")
     (problem,) = catalog_problems(settings, {"local": ["shop.orders"]})
-    assert "LAKE__URI (uri) is of no known catalog type" in problem
+    assert "LAKE__URI (uri) is not of a known catalog type" in problem
 
 
 @pytest.mark.parametrize("compute", ["emr", "emr_serverless", "emr_eks"])
@@ -103,7 +103,7 @@ def test_the_prefix_code_is_shipped_to_is_no_place_for_keys(compute: str) -> Non
         "LAKEHOUSE_EMR_EKS_ROLE": "arn:aws:iam::123456789012:role/x",
         "LAKEHOUSE_EMR_EKS_RELEASE": "emr-7.9.0-latest",
     }
-    with pytest.raises(SettingsError, match="LAKEHOUSE_CODE has a secret in it"):
+    with pytest.raises(SettingsError, match="LAKEHOUSE_CODE contains a secret"):
         read_settings(env, also={compute: ["shop.orders"]})
 
 

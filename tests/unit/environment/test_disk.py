@@ -27,7 +27,7 @@ def test_the_full_file_system_is_named_of_several(settings: Settings) -> None:
     with small_disk(settings.home / "warehouse") as disk:
         fill(disk)
         message = full_disk(failed(disk / "some.db"), settings)
-        assert message == f"the disk is full: 0.0 of 8 MiB are free on the file system of {disk}; make room there"
+        assert message == f"the disk is full: 0.0 of 8 MiB free on the file system of {disk}; free up space there"
 
 
 def test_a_catalog_elsewhere_is_looked_at(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_disk_that_has_room_again_is_not_called_full(settings: Settings) -> No
         with pytest.raises(sqlite3.OperationalError, match="full") as raised:
             database.execute("CREATE TABLE t (n)")
     assert (full_disk(raised.value, settings) or "").startswith(
-        "a disk was full or a quota used up (database or disk is"
+        "a disk was full or a quota was used up (database or disk is"
     )
 
 

@@ -114,7 +114,7 @@ def test_java_tells_its_version(tmp_path: Path, text: str, version: int) -> None
 def test_an_old_java_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAKEHOUSE_JAVA_HOME", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "eleven", "11.0.2")))
-    with pytest.raises(SetupError, match=r"JAVA_HOME=.*eleven is Java 11, Spark needs 17"):
+    with pytest.raises(SetupError, match=r"JAVA_HOME=.*eleven is Java 11, but Spark needs 17"):
         java_home()
 
 

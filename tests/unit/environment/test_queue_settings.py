@@ -38,7 +38,7 @@ def test_a_queue_on_this_machine_is_known_as_such() -> None:
         ({"LAKEHOUSE_QUEUE": "lakehouse"}, "is not of the form https://"),
         ({"LAKEHOUSE_QUEUE": f"{URL}.fifo"}, "is not of the form https://"),
         ({"LAKEHOUSE_QUEUE_RUNS": "0"}, "is not a whole number above 0"),
-        ({"LAKEHOUSE_QUEUE": ""}, "LAKEHOUSE_QUEUE is not: no queue is read"),
+        ({"LAKEHOUSE_QUEUE": ""}, "LAKEHOUSE_QUEUE is not, so no queue is read"),
         ({"LAKEHOUSE_STAGING": "gs://bucket/staging"}, "LAKEHOUSE_STAGING=gs://bucket/staging is neither"),
     ],
 )

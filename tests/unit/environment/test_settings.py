@@ -105,7 +105,7 @@ def test_several_problems_have_a_line_each() -> None:
     with pytest.raises(SettingsError) as refused:
         read_settings({"LAKEHOUSE_COMPUTE": "mainframe", "LAKEHOUSE_MAX_WORKERS": "many"})
     title, *problems = str(refused.value).splitlines()
-    assert title == "the settings can't work:"
+    assert title == "the settings are not valid:"
     assert [problem.partition("=")[0] for problem in problems] == ["LAKEHOUSE_COMPUTE", "LAKEHOUSE_MAX_WORKERS"]
 
 
@@ -133,7 +133,7 @@ def test_a_mistyped_name_is_told_with_the_one_meant(name: str, meant: str) -> No
 
 def test_a_variable_by_its_old_name_is_refused_and_the_new_one_named() -> None:
     (problem,) = unknown_names({"LAKEHOUSE_UNSHARED": "s3://lake/warehouse"})
-    assert problem == "LAKEHOUSE_UNSHARED is called LAKEHOUSE_EXCLUSIVE_PREFIX now: set that instead"
+    assert problem == "LAKEHOUSE_UNSHARED is now called LAKEHOUSE_EXCLUSIVE_PREFIX: set that instead"
 
 
 def test_every_name_the_project_uses_is_known() -> None:

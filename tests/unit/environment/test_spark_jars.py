@@ -56,7 +56,7 @@ def test_a_disk_without_room_for_the_jars_is_named(settings: Settings, tmp_path:
         settings = dataclasses.replace(settings, cache=cache)
         with pytest.raises(SetupError) as refused:
             fetch_jars(settings)
-        assert f"8 MiB are free on the disk of {cache}, 280 are needed; make room there" in str(refused.value)
+        assert f"8 MiB are free on the disk of {cache}, but 280 are needed; free up space there" in str(refused.value)
         assert "network" not in str(refused.value)
 
 
@@ -67,7 +67,7 @@ def test_without_room_for_the_archive_nothing_is_trained(
         settings = dataclasses.replace(settings, cache=cache)
         jar_folder(cache).mkdir(parents=True)
         build(settings, training="no_module")
-    assert f"8 MiB are free on the disk of {cache}, 220 are needed" in capsys.readouterr().out
+    assert f"8 MiB are free on the disk of {cache}, but 220 are needed" in capsys.readouterr().out
 
 
 @pytest.mark.spark

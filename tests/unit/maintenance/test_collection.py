@@ -192,8 +192,8 @@ def test_the_first_files_that_are_due_are_named_as_long_as_they_are_there(
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"table": "demo.nothing"}, "unknown table demo.nothing; declared are demo.numbers"),
-        ({"run": "another"}, "the trash has nothing of what was asked for"),
+        ({"table": "demo.nothing"}, "unknown table demo.nothing; the declared tables are demo.numbers"),
+        ({"run": "another"}, "the trash has none of the requested files"),
         ({"paths": ["ftp://x/y"]}, "ftp://x/y"),
     ],
 )

@@ -148,7 +148,7 @@ def test_one_that_comes_back_stays(
     change = DropMissing.look(table.refresh())
     assert dropped(change.missing) == {files[2]}
     files[2].write_bytes(content[files[2]])
-    with pytest.raises(NothingLeft, match=f"{TABLE.identifier}.*missing any more"):
+    with pytest.raises(NothingLeft, match=f"{TABLE.identifier}.*missing now"):
         publish(catalog, TABLE.identifier, change, TOKEN)
     assert paths(table) == {*files}
     assert len(days(table)) == 9

@@ -156,7 +156,7 @@ def test_a_run_that_a_person_terminated_counts_as_failed(ticks: Ticks) -> None:
     for _ in range(2):
         ticks.runs(only(ticks.later(2 * HOUR)), dg.DagsterRunStatus.CANCELED)
     assert ticks.later(2 * HOUR - 60) == []
-    assert "failures in a row: 2" in ticks.skipped
+    assert "failed 2 times in a row" in ticks.skipped
     assert only(ticks.later(2 * HOUR + 60)).run_key
 
 
@@ -177,7 +177,7 @@ def test_a_table_that_needs_nothing_is_not_looked_at_again_before_its_next_commi
 ) -> None:
     made = ticks.crafted(TABLES[0], files=3)
     assert ticks.tick() == []
-    assert ticks.skipped == "3 of 3 tables to be looked at; none needs a run"
+    assert ticks.skipped == "3 of 3 tables to check; none needs a run"
     with monkeypatch.context() as blind:
         blind.setattr(sensors.HealthReader, "health", lambda *_: pytest.fail("looked"))
         assert ticks.tick(HOUR) == []
@@ -235,7 +235,7 @@ def test_a_table_that_a_run_writes_is_left_alone(ticks: Ticks) -> None:
         )
     )
     assert ticks.tick() == []
-    assert "demo.a: a run that writes it is queued or under way" in ticks.skipped
+    assert "demo.a: a run that writes to it is queued or running" in ticks.skipped
 
 
 def test_what_another_code_location_does_with_a_table_of_that_name_keeps_none_from_being_asked_for(

@@ -67,4 +67,4 @@ def test_a_new_level_is_measured_planned_done_and_shown(settings: Settings, inst
         dg.AssetCheckKey(TABLE.key, Check.HISTORY.value), limit=1
     )
     assert record.evaluation
-    assert record.evaluation.description == "it has no comment (comment mends it)"
+    assert record.evaluation.description == "it has no comment (comment fixes it)"

@@ -152,7 +152,7 @@ def test_a_table_with_an_unfinished_run_is_left_alone(
     assert result.success
     assert shown(result, "done") == []
     (row,) = shown(result, "plan")
-    assert row["verdict"] == f"not taken: a run that writes it is queued or under way: run {writer.run_id}"
+    assert row["verdict"] == f"not taken: a run that writes to it is queued or running: run {writer.run_id}"
 
 
 def with_a_long_history(settings: Settings, **properties: str) -> None:
@@ -216,7 +216,7 @@ def test_a_table_of_another_format_is_left_with_that_reason(settings: Settings, 
     result = run(settings, instance, dry_run=False)
     assert result.success
     (row,) = shown(result, "plan")
-    assert row["verdict"] == "not taken: its format version is not 2, the only one that is written"
+    assert row["verdict"] == "not taken: its format version is not 2, the only one that can be written"
     assert load_lake(settings).load_table(TABLE.identifier).metadata_location == old.metadata_location
 
 
@@ -246,14 +246,14 @@ def test_a_table_that_can_not_be_read_is_red_and_the_others_are_maintained(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"tables": ["demo.lost"]}, "unknown tables: demo.lost; declared are demo.numbers, demo.whole"),
+        ({"tables": ["demo.lost"]}, "unknown tables: demo.lost; the declared tables are demo.numbers, demo.whole"),
         (
             {"levels": ["polish"]},
-            "unknown levels: polish; known are deletes, undersized, fragments, sort, manifests, expire, collect",
+            "unknown levels: polish; expected one of deletes, undersized, fragments, sort, manifests, expire, collect",
         ),
         (
             {"levels": []},
-            "no level was chosen; known are deletes, undersized, fragments, sort, manifests, expire, collect",
+            "no level was chosen; expected one of deletes, undersized, fragments, sort, manifests, expire, collect",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_no_table_takes_more_than_its_share_of_the_runs_own_process() -> None:
 
 def test_what_is_larger_than_the_budget_says_so() -> None:
     found = planned(fragmented("a.t", 10), budget=MIB)
-    why = "it takes 10 MiB, more than the budget of 1 MiB: a run by hand with a larger budget_gib does it"
+    why = "it takes 10 MiB, more than the budget of 1 MiB: start a run by hand with a larger budget_gib"
     assert found.taken == ()
     assert left(found) == [(Level.FRAGMENTS, why)]
 
@@ -184,8 +184,8 @@ def by_a_run(table: str, keys: Keys) -> Writing:
 @pytest.mark.parametrize(
     ("writing", "taken", "why"),
     [
-        (by_a_run("a.t", {"day 0"}), ["day 1"], "a run that writes it is queued or under way: run r1"),
-        (by_a_run("a.t", None), [], "a run that writes it is queued or under way: run r1"),
+        (by_a_run("a.t", {"day 0"}), ["day 1"], "a run that writes to it is queued or running: run r1"),
+        (by_a_run("a.t", None), [], "a run that writes to it is queued or running: run r1"),
         (by_a_run("a.t", {"day 7"}), ["day 0", "day 1"], None),
         (by_a_run("b.t", None), ["day 0", "day 1"], None),
     ],
@@ -201,7 +201,7 @@ def test_a_partition_without_a_key_is_left_while_any_run_writes_its_table() -> N
     health = fragmented("a.t", 1)
     (one,) = health.partitions
     found = planned(replace(health, partitions=(replace(one, key=None),)), writing=by_a_run("a.t", {"day 9"}))
-    why = "a run that writes it is queued or under way: run r1"
+    why = "a run that writes to it is queued or running: run r1"
     assert found.taken == ()
     assert left(found) == [(Level.FRAGMENTS, why)]
 
@@ -248,7 +248,7 @@ def test_a_table_of_another_format_is_left_whatever_would_be_committed_to_it(ver
     health = fragmented("a.t", 1, snapshots=5000, data_manifests=500, is_sorted=True, format_version=version)
     found = planned(health, levels=list(Level))
     assert [action.level.name for action in found.taken] == [Level.COLLECT], "which commits nothing"
-    reason = "its format version is not 2, the only one that is written"
+    reason = "its format version is not 2, the only one that can be written"
     assert left(found) == [(level, reason) for level in (Level.FRAGMENTS, Level.MANIFESTS, Level.EXPIRE)]
 
 

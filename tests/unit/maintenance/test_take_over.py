@@ -43,7 +43,7 @@ def lake(settings: Settings) -> Iterator[FaultyLake]:
 def warnings(lake: FaultyLake, run: dg.ExecuteInProcessResult) -> list[tuple[int, str]]:
     """The warnings of a run about owners, each with its place among the events."""
     logs = lake.instance.all_logs(run.run_id)
-    return [(n, log.user_message) for n, log in enumerate(logs) if "another catalog has it" in log.user_message]
+    return [(n, log.user_message) for n, log in enumerate(logs) if "belongs to another catalog" in log.user_message]
 
 
 def execute(lake: FaultyLake, job: dg.JobDefinition, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
@@ -68,7 +68,9 @@ def test_a_run_says_before_its_workers_start_that_another_catalog_has_the_table(
     assert ELSEWHERE in text
     assert "demo.numbers" in text
     assert "lakehouse_take_over" in text
-    started = [n for n, log in enumerate(lake.instance.all_logs(run.run_id)) if "chunks of work" in log.user_message]
+    started = [
+        n for n, log in enumerate(lake.instance.all_logs(run.run_id)) if "partitions in 1 chunks" in log.user_message
+    ]
     assert at < started[0]
 
 
@@ -89,7 +91,9 @@ def test_nothing_is_collected_until_a_person_takes_the_table_over(lake: FaultyLa
 
 
 def test_only_a_table_that_is_there_can_be_taken_over(lake: FaultyLake) -> None:
-    assert "unknown table demo.other; declared are demo.numbers" in failure_text(take_over(lake, "demo.other"))
+    assert ("unknown table demo.other; the declared tables are demo.numbers") in failure_text(
+        take_over(lake, "demo.other")
+    )
     lake.table(tiny()).catalog.drop_table("demo.numbers")
     assert "not in the catalog" in failure_text(take_over(lake))
 

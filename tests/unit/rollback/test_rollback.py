@@ -70,11 +70,11 @@ def test_a_snapshot_is_named_by_its_id_or_by_a_time() -> None:
 @pytest.mark.parametrize(
     ("to", "problem"),
     [
-        ("77", "it has no snapshot 77; the oldest that is kept is of 2023-11-"),
+        ("77", "it has no snapshot 77; the oldest one kept is from 2023-11-"),
         (at(9), "it has no snapshot 2023-11-05"),
         ("yesterday", r"'yesterday' is not a snapshot's id, a time such as 2026-01-31T08:00, or release:<number>"),
         ("release:next", "'release:next' is not a snapshot's id"),
-        ("2", "snapshot 2 was never main's: it is of another branch"),
+        ("2", "snapshot 2 was never on main: it belongs to another branch"),
     ],
 )
 def test_what_names_no_snapshot_of_main_is_refused(to: str, problem: str) -> None:
@@ -134,6 +134,6 @@ def test_a_commit_in_between_is_not_undone_unseen(
         return commit(*arguments)
 
     monkeypatch.setattr(lake, "commit_table", later)
-    with pytest.raises(RollbackRefused, match=f"expected snapshot {third} as main's"):
+    with pytest.raises(RollbackRefused, match=f"expected main at snapshot {third}"):
         roll_back(lake, "demo.t", first, third)
     assert lake.load_table("demo.t").scan().to_arrow().num_rows == 4

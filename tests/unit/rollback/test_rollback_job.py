@@ -105,13 +105,13 @@ def test_what_can_not_be_rolled_back_is_refused_and_nothing_is_changed(lake: Fau
     for config, problem in (
         ({"table": "demo.other"}, "unknown tables: demo.other"),
         ({"table": ""}, "name a table"),
-        ({"to": ""}, "name a table, and what to roll it back to"),
+        ({"to": ""}, "name a table, and the snapshot to roll it back to"),
         ({"to": "12"}, "it has no snapshot 12"),
-        ({"head": str(second)}, f"expected snapshot {second} as main's, found {third}: another commit came in between"),
+        ({"head": str(second)}, f"expected main at snapshot {second}, found {third}: another commit came in between"),
     ):
         assert problem in failure_text(rollback(lake, first, **config))
 
     started, keys = dg.DagsterRunStatus.STARTED, frozenset({tiny().key})
     run = lake.instance.add_run(dg.DagsterRun(job_name="__ASSET_JOB", status=started, asset_selection=keys))
-    assert f"run {run.run_id} writes it" in failure_text(rollback(lake, first))
+    assert f"run {run.run_id} is writing to it" in failure_text(rollback(lake, first))
     assert snapshots(lake) == [first, second, third]

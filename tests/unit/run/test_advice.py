@@ -38,21 +38,19 @@ def test_a_lost_worker_is_no_reason_to_stage_all_anew() -> None:
 
 def test_a_step_that_raised_may_itself_be_wrong_or_what_it_reads() -> None:
     found = after(Cause.WORKER, Cause.STEP)
-    assert "step or the declaration re-execute from failure" in found
-    assert "input re-execute all" in found
+    assert "step or the declaration, re-execute from failure" in found
+    assert "input, re-execute all" in found
 
 
 @pytest.mark.parametrize("cause", Cause)
 def test_rows_that_others_have_added_are_not_added_again(cause: Cause) -> None:
-    assert "re-execute from failure: to re-execute all would add" in after(cause, added=True)
+    assert "re-execute from failure: re-executing all would add" in after(cause, added=True)
 
 
 def test_a_red_audit_advises_what_the_docs_do() -> None:
     said = audit_failure(numbers(), [FIRST], [AuditFinding("unique", "n is not unique", {})]).description or ""
-    assert "change of the step re-execute from failure, after a change of its input re-execute all" in said
-    lake = audit_failure(
-        numbers(), [FIRST], [AuditFinding(LAKE, "roll back, then materialize anew, not from failure", {})]
-    )
+    assert "change the step, re-execute from failure; if you change its input, re-execute all" in said
+    lake = audit_failure(numbers(), [FIRST], [AuditFinding(LAKE, "roll back, then materialize again in a new run", {})])
     assert "re-execute" not in (lake.description or ""), "that finding says itself what to do"
 
 
@@ -61,7 +59,7 @@ def test_a_resumed_run_says_what_is_staged_again_and_why(lake: FaultyLake) -> No
     signs.fail(LAST)
     first = lake.run(tiny(), FIRST, LAST)
     assert not first.success
-    assert "a change of the step or the declaration re-execute from failure" in failure_text(first)
+    assert "change the step or the declaration, re-execute from failure" in failure_text(first)
     signs.fail()
     resumed = lake.run(tiny(unique=["n", "text"]), FIRST, LAST, tags=from_failure(first.run_id))
     assert resumed.success, failure_text(resumed)
@@ -71,8 +69,11 @@ def test_a_resumed_run_says_what_is_staged_again_and_why(lake: FaultyLake) -> No
 @pytest.mark.parametrize(
     ("mode", "advice"),
     [
-        ({}, "begins a new run, which stages everything anew"),
-        ({"write_mode": Append(), "unique": [], "publish_others": True}, "what this one has published: leave that out"),
+        ({}, "begins a new run, which stages everything again"),
+        (
+            {"write_mode": Append(), "unique": [], "publish_others": True},
+            "that this one has published: leave those out",
+        ),
     ],
     ids=["overwrite", "append"],
 )
@@ -81,7 +82,7 @@ def test_of_a_run_that_the_ui_can_not_re_execute_a_person_reads_what_to_do_inste
 ) -> None:
     Signs(lake).fail(LAST)
     said = failure_text(lake.run(tiny(**mode), FIRST, LAST))
-    assert "launched by a command" in said
+    assert "A command launched this run" in said
     assert advice in said
 
 
@@ -98,4 +99,4 @@ def test_of_a_run_of_make_run_a_person_reads_only_what_the_ui_can_do(
         result = pipeline.execute(instance, selection)
         said = failure_reason(result)
     assert "re-execute from failure" in said
-    assert "launched by a command" not in said
+    assert "A command launched this run" not in said

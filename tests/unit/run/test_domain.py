@@ -80,7 +80,7 @@ def test_the_problems_of_all_domains_are_reported_at_once(settings: Settings, mo
     expected = [
         "domain 'demo': declared 2 times",
         "domain 'trade': the key of its asset shop/orders must begin with trade/",
-        """table 'shop.orders': deps has AssetKey(["trade/customer"])""",
+        """table 'shop.orders': deps names AssetKey(["trade/customer"])""",
     ]
     with pytest.raises(DeclarationError) as refused:
         location_settings(domains, EXTENSIONS)

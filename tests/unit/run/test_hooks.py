@@ -88,7 +88,7 @@ def test_a_hook_that_fails_behind_the_commit_fails_no_run(lake: FaultyLake) -> N
 
 
 def test_two_hooks_of_one_name_are_refused(lake: FaultyLake) -> None:
-    assert "hooks of one name" in failure_text(run(lake, Noting({}), Noting({})))
+    assert "hooks with the same name" in failure_text(run(lake, Noting({}), Noting({})))
 
 
 def test_a_hook_with_the_name_of_what_decides_rows_is_refused(lake: FaultyLake) -> None:

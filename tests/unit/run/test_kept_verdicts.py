@@ -81,7 +81,7 @@ def test_checks_that_a_failed_run_did_not_come_to_keep_their_verdicts(runs: Runs
         assert not failed.success
         kept = runs.evaluations(failed)
         texts = {str(evaluation.metadata[KEPT].value) for evaluation in kept}
-        assert all(text.startswith("a run failed before it came to this check; this is what") for text in texts)
+        assert all(text.startswith("a run failed before it reached this check; this is the") for text in texts)
         assert [without_text(evaluation) for evaluation in kept] == before
     Signs(runs.lake).fail()
     again = runs.run("2024-01-02")

@@ -77,7 +77,7 @@ def test_a_plan_of_other_code_is_refused_by_name(plans: Plans, change: tuple[str
     plans.write(plan())
     file = Path(plans.location("run"))
     file.write_text(file.read_text().replace(*change))
-    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*(version|runs_id|code_version)(.|\n)*anew"):
+    with pytest.raises(ForeignVersion, match=rf"{file}(.|\n)*(version|runs_id|code_version)(.|\n)*again in a new run"):
         plans.find("run")
 
 
@@ -100,9 +100,9 @@ def test_a_plan_of_version_1_is_read_with_its_parts_as_extensions(plans: Plans) 
 def test_a_run_that_is_not_what_was_planned_is_refused() -> None:
     planned = plan()
     planned.refuse_other("demo.t", KEYS, TABLE)
-    with pytest.raises(PublishRefused, match=r"demo\.t.*2024-01-01.*2024-01-02.*anew"):
+    with pytest.raises(PublishRefused, match=r"demo\.t.*2024-01-01.*2024-01-02.*again"):
         planned.refuse_other("demo.t", KEYS[1:], TABLE)
-    with pytest.raises(PublishRefused, match=r"demo\.t.*made anew"):
+    with pytest.raises(PublishRefused, match=r"demo\.t.*created again"):
         planned.refuse_other("demo.t", KEYS, uuid.uuid4())
 
 
@@ -143,7 +143,7 @@ def test_parts_of_another_run_do_not_count() -> None:
 
 def test_parts_whose_plan_is_gone_are_refused() -> None:
     name = publish_token(plan(), plan().chunks[:2])
-    with pytest.raises(PublishRefused, match=r"demo\.t.*plan is gone.*only the others"):
+    with pytest.raises(PublishRefused, match=r"demo\.t.*plan is gone.*only the other partitions"):
         refuse_unplanned_parts("demo.t", published_by(name), "run")
     refuse_unplanned_parts("demo.t", published_by(name), "ru")
     refuse_unplanned_parts("demo.t", published_by("run"), "run")

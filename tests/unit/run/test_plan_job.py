@@ -53,7 +53,7 @@ def test_a_table_that_the_catalog_has_lost_is_not_said_to_be_created(
     catalog.drop_table("demo.numbers")
     ((*_, said, next_run),) = planned(settings, instance, numbers())
     assert next_run == "fails"
-    assert "holds the metadata of one with rows" in said
+    assert "contains the metadata of a table with rows" in said
 
 
 def test_a_table_that_is_as_declared_has_no_row(settings: Settings, instance: dg.DagsterInstance) -> None:
@@ -70,7 +70,7 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     rows = planned(settings, instance, numbers(columns=columns, sorted_by=[], **GREEN))
     assert rows == [
         ("demo.numbers", "column new", "string", "none", "adds it, in the commit of its rows"),
-        ("demo.numbers", "column old", "none", "string", "leaves it, and makes its rows fit"),
+        ("demo.numbers", "column old", "none", "string", "leaves it and adapts its new rows"),
         ("demo.numbers", "sorted by", "none", "n", "changes it, in the commit of its rows"),
     ]
     more = [column("day", "date", required=True), column("m", "long", was="n"), column("text", "string")]
@@ -79,7 +79,7 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     assert [row[1:] for row in rows] == [
         ("name of a column", "m", "n", "renames it, with its values, in the commit of its rows"),
         ("column m", "optional", "required", "makes it optional, in the commit of its rows"),
-        ("column old", "none", "string", "drops it (0 values go), in the commit of its rows"),
+        ("column old", "none", "string", "drops it (loses 0 values), in the commit of its rows"),
         ("sorted by", "none", "m", "changes it, in the commit of its rows"),
     ]
     values = {"day": [date(2024, 1, 1)], "n": [1], "text": ["one"], "old": ["x"]}
@@ -87,13 +87,13 @@ def test_every_difference_is_shown_with_what_becomes_of_it(settings: Settings, i
     target.append(pa.table(values, schema=target.schema().as_arrow()))
     before = load_lake(settings).load_table("demo.numbers").metadata_location
     (drop,) = [row for row in planned(settings, instance, numbers(columns=more, **synced)) if row[1] == "column old"]
-    assert drop[4].startswith("fails: 1 value would go: to drop it all the same, declare allow_drop=['old']")
+    assert drop[4].startswith("fails: dropping it loses 1 value: to drop it anyway, declare allow_drop=['old']")
     (drop,) = [
         row
         for row in planned(settings, instance, numbers(columns=more, allow_drop=["old"], **synced))
         if row[1] == "column old"
     ]
-    assert drop[4] == "drops it (1 value goes), in the commit of its rows"
+    assert drop[4] == "drops it (loses 1 value), in the commit of its rows"
     refused = planned(settings, instance, numbers(columns=columns))
     assert [row[4].partition(":")[0] for row in refused] == ["fails", "fails"]
     assert load_lake(settings).load_table("demo.numbers").metadata_location == before
@@ -113,9 +113,9 @@ def test_partitions_that_other_code_made_are_shown(settings: Settings, instance:
             "code of 2 of 3 partitions: 2024-01-01..2024-01-02 (2)",
             table.code_version,
             "aaa",
-            "makes its partitions anew, and no others",
+            "makes only its own partitions again",
         ),
-        ("demo.whole", "code", alone.code_version, "bbb", "makes its partitions anew, and no others"),
+        ("demo.whole", "code", alone.code_version, "bbb", "makes only its own partitions again"),
     ]
     assert len(planned(settings, instance, table, alone, names=("demo.whole",))) == 1
 
@@ -133,5 +133,5 @@ def test_what_was_declared_otherwise_is_not_called_code(settings: Settings, inst
 
 
 def test_an_unknown_table_is_refused(settings: Settings, instance: dg.DagsterInstance) -> None:
-    with pytest.raises(dg.Failure, match=r"unknown tables: demo\.nothing; declared are demo\.numbers"):
+    with pytest.raises(dg.Failure, match=r"unknown tables: demo\.nothing; the declared tables are demo\.numbers"):
         planned(settings, instance, numbers(), names=("demo.nothing",))

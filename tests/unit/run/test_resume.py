@@ -45,7 +45,7 @@ def test_only_re_executions_from_failure_carry_on() -> None:
         assert [token(r) for r in (first, second, third)] == [first.run_id] * 3
         assert token(afresh) == token(after_afresh) == afresh.run_id
         instance.delete_run(first.run_id)
-        with pytest.raises(PublishRefused, match=r"table demo.t: the run .* is no longer in Dagster.* 14 days.*anew"):
+        with pytest.raises(PublishRefused, match=r"table demo.t: the run .* is no longer in Dagster.* 14 days.*again"):
             token(third)
 
 
@@ -118,7 +118,7 @@ def test_rows_that_another_repetition_of_the_same_run_has_added_are_not_added_ag
         first = run(1, {})
         done = run(1, all_of(run(1, all_of(first))))
         for again in (run(1, all_of(first)), run(1, from_failure(first.run_id)), run(1, all_of(run(1, all_of(first))))):
-            with pytest.raises(PublishRefused, match=f"{done.run_id}, whose work this one repeats.* {TAG}: "):
+            with pytest.raises(PublishRefused, match=f"repeats the work of the run {done.run_id}.* {TAG}: "):
                 check(again, "of nobody", done.run_id)
         check(run(2, all_of(first)), done.run_id)
         check(run(1, {}), done.run_id)
@@ -130,7 +130,7 @@ def test_rows_that_another_repetition_of_the_same_run_has_added_are_not_added_ag
         b2, b3 = ({"dagster/backfill": name, "dagster/parent_backfill_id": "b1"} for name in ("b2", "b3"))
         done = run(1, b2)
         for again in (run(1, b3), run(1, all_of(of_backfill))):
-            with pytest.raises(PublishRefused, match=f"{done.run_id}, whose work this one repeats"):
+            with pytest.raises(PublishRefused, match=f"repeats the work of the run {done.run_id}"):
                 check(again, done.run_id)
         check(run(2, b3), done.run_id)
         check(run(2, all_of(of_backfill)), done.run_id)
@@ -187,7 +187,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
         # Dagster takes the backfill's tags from who re-executes one of its runs after its end.
         whole = instance.create_run_for_job(job, tags=all_of(refused) | {k: refused.tags[k] for k in (FIRST, LAST)})
         for again in (refused, run("b3", 1, 1, **b3), whole):
-            with pytest.raises(PublishRefused, match=f"{first.run_id}, whose work this one repeats.*from failure"):
+            with pytest.raises(PublishRefused, match=f"repeats the work of the run {first.run_id}.*from failure"):
                 check(again)
         check(run("b2", 3, 5, **b2, **{TAG: first.run_id}))
 
@@ -195,7 +195,7 @@ def test_rows_that_a_backfill_has_added_are_not_added_again_by_its_re_execution(
         plans.write(plan)
         part = publish_token(plan, plan.chunks[:2])
         check(run("b2", 3, 3, **b2), part)
-        with pytest.raises(PublishRefused, match="whose work this one repeats"):
+        with pytest.raises(PublishRefused, match="repeats the work of the run"):
             check(run("b2", 2, 3, **b2), part)
 
 

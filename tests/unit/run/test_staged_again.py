@@ -79,7 +79,7 @@ def test_a_run_that_is_tried_again_does_not_drop_what_came_since_it_began(
     time.sleep(0.01)
     (lake.settings.home / "fail").write_text(f"{SECOND} once")
     result = lake.run(table, SECOND)
-    assert "precious is not declared, and may have been added while this run was at work" in failure_text(result)
+    assert "precious is not declared, and may have been added while this run was working" in failure_text(result)
     assert "precious" in load_lake(lake.settings).load_table("demo.numbers").schema().column_names
 
 

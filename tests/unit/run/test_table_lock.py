@@ -113,7 +113,7 @@ def test_a_lock_that_cant_be_given_back_fails_no_run(monkeypatch: pytest.MonkeyP
 
         assert run(instance, work)
         (info,) = [entry for entry in instance.all_logs(instance.get_runs()[0].run_id) if "lock" in entry.user_message]
-        assert "can't be given back" in info.user_message
+        assert "can't be released" in info.user_message
 
 
 def unreachable(*_: object) -> None:

@@ -314,7 +314,7 @@ def test_another_interpreter_and_a_zip_of_the_code_give_the_same_hash(project: P
 
 
 def test_a_module_that_is_not_there_is_named(project: Project) -> None:
-    with pytest.raises(ImportError, match=r"no module shop\.missing with a source"):
+    with pytest.raises(ImportError, match=r"no module shop\.missing with source code"):
         reached_code("shop.missing:step")
 
 

@@ -73,14 +73,14 @@ def test_the_table_that_chose_is_named_with_what_it_needs() -> None:
         ({"LAKEHOUSE_ECS_SUBNETS": "subnet-0a1b,vpc-1"}, "LAKEHOUSE_ECS_SUBNETS: vpc-1 is not of the form"),
         ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=1,workers=1"}, "either Fargate's providers or EC2's"),
         ({"LAKEHOUSE_ECS_PUBLIC_IP": "yes"}, "LAKEHOUSE_ECS_PUBLIC_IP='yes'"),
-        ({"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, "3 vCPUs; Fargate gives 0.25, 0.5, 1"),
+        ({"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_MEMORY_GIB": "8"}, "3 vCPUs; Fargate offers 0.25, 0.5, 1"),
         (
             {"LAKEHOUSE_ECS_VCPUS": "0.5", "LAKEHOUSE_ECS_MEMORY_GIB": "1"},
-            "LAKEHOUSE_ECS_MEMORY_GIB=1: a worker needs 2 GiB",
+            "LAKEHOUSE_ECS_MEMORY_GIB=1: a worker needs at least 2 GiB",
         ),
         (
             {"LAKEHOUSE_ECS_MEMORY_GIB": "1.5", "LAKEHOUSE_ECS_CAPACITY": "instances"},
-            "LAKEHOUSE_ECS_MEMORY_GIB=1.5: a worker needs 2 GiB",
+            "LAKEHOUSE_ECS_MEMORY_GIB=1.5: a worker needs at least 2 GiB",
         ),
         ({"LAKEHOUSE_ECS_VCPUS": "four"}, "LAKEHOUSE_ECS_VCPUS='four' is not a number"),
         ({"LAKEHOUSE_ECS_VCPUS": "-2"}, "LAKEHOUSE_ECS_VCPUS='-2' is not a number above 0"),
@@ -88,17 +88,17 @@ def test_the_table_that_chose_is_named_with_what_it_needs() -> None:
         ({"LAKEHOUSE_ECS_MEMORY_GIB": "nan"}, "LAKEHOUSE_ECS_MEMORY_GIB='nan' is not a number above 0"),
         ({"LAKEHOUSE_ECS_DISK_GIB": "-5"}, "LAKEHOUSE_ECS_DISK_GIB='-5' is not a whole number above 0"),
         ({"LAKEHOUSE_ECS_DISK_GIB": "50.5"}, "LAKEHOUSE_ECS_DISK_GIB='50.5' is not a whole number above 0"),
-        ({"LAKEHOUSE_ECS_SUBNETS": ","}, "LAKEHOUSE_ECS_SUBNETS=',' names nothing"),
-        ({"LAKEHOUSE_ECS_CAPACITY": " , "}, "LAKEHOUSE_ECS_CAPACITY=',' names nothing"),
-        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=3,FARGATE=1"}, "LAKEHOUSE_ECS_CAPACITY: a provider is given twice"),
+        ({"LAKEHOUSE_ECS_SUBNETS": ","}, "LAKEHOUSE_ECS_SUBNETS=',' is an empty list"),
+        ({"LAKEHOUSE_ECS_CAPACITY": " , "}, "LAKEHOUSE_ECS_CAPACITY=',' is an empty list"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=3,FARGATE=1"}, "LAKEHOUSE_ECS_CAPACITY: a provider is listed twice"),
         ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE=1001"}, "LAKEHOUSE_ECS_CAPACITY: a weight is more than 1000"),
-        ({"LAKEHOUSE_ECS_CAPACITY": "a=0,b=0"}, "LAKEHOUSE_ECS_CAPACITY: with all weights 0"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "a=0,b=0"}, "LAKEHOUSE_ECS_CAPACITY: all weights are 0"),
         (
             {"LAKEHOUSE_ECS_CAPACITY": "fargate_spot=3"},
             "fargate_spot is not a capacity provider",
         ),
         ({"LAKEHOUSE_ECS_CAPACITY": "FARGATE-SPOT"}, "FARGATE-SPOT is not a capacity provider"),
-        ({"LAKEHOUSE_ECS_CAPACITY": "mine", "LAKEHOUSE_ECS_PUBLIC_IP": "true"}, "LAKEHOUSE_ECS_PUBLIC_IP=true is for"),
+        ({"LAKEHOUSE_ECS_CAPACITY": "mine", "LAKEHOUSE_ECS_PUBLIC_IP": "true"}, "LAKEHOUSE_ECS_PUBLIC_IP=true works"),
         ({"LAKEHOUSE_STAGING": "/mnt/staging"}, "LAKEHOUSE_STAGING=/mnt/staging is not an s3:// prefix"),
     ],
 )
@@ -110,14 +110,14 @@ def test_what_can_not_work_on_ecs_is_named(changed: dict[str, str], says: str) -
 def test_what_is_no_number_is_not_called_unfitting_as_well(pair: tuple[str, str]) -> None:
     message = problems(ECS | dict(zip(("LAKEHOUSE_ECS_MEMORY_GIB", "LAKEHOUSE_ECS_VCPUS"), pair, strict=True)))
     assert "is not a number" in message
-    assert "go together" not in message
+    assert "set together" not in message
 
 
 def test_a_size_s_problems_are_told_together_by_the_names_that_are_set() -> None:
     message = problems(ECS | {"LAKEHOUSE_ECS_VCPUS": "3", "LAKEHOUSE_ECS_DISK_GIB": "500"})
     assert "LAKEHOUSE_ECS_VCPUS, LAKEHOUSE_ECS_DISK_GIB: 500 GiB of disk" in message
-    assert "3 vCPUs; Fargate gives" in message
-    assert "go together" in message
+    assert "3 vCPUs; Fargate offers" in message
+    assert "set together" in message
     assert "MEMORY_GIB" not in message
 
 

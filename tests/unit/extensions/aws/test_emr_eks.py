@@ -100,7 +100,7 @@ def test_a_full_queue_passes(site: Site) -> None:
         ("USER_ERROR", "DisruptionTarget: DeletionByTaintManager", "not Spot", True),
         ("USER_ERROR", "Not authorized to perform sts:AssumeRoleWithWebIdentity", "update-role-trust-policy", False),
         ("CLUSTER_UNAVAILABLE", "Cluster unreachable", "LAKEHOUSE_EMR_EKS_VIRTUAL_CLUSTER is RUNNING", True),
-        ("INTERNAL_ERROR", "Internal error", "a fault of EMR on EKS", True),
+        ("INTERNAL_ERROR", "Internal error", "a fault in EMR on EKS", True),
         ("VALIDATION_ERROR", "Invalid configuration", "check LAKEHOUSE_EMR_EKS_ROLE", False),
         ("USER_ERROR", f"JobRun failed. {SEE_LOGS}", "failed: JobRun failed.", False),
         ("USER_ERROR", "Caused by: exit code: 751", "failed: Caused by", False),

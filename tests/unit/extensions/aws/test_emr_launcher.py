@@ -226,7 +226,7 @@ def test_a_run_has_one_transient_cluster_that_ends_when_idle(site: Site, tmp_pat
 
 def test_a_file_that_is_no_cluster_is_named(site: Site, tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("[]")
-    with pytest.raises(NotStarted, match=r"transient:.*cluster\.json holds no parameters of RunJobFlow"):
+    with pytest.raises(NotStarted, match=r"transient:.*cluster\.json does not contain parameters of RunJobFlow"):
         site.launcher(f"transient:{tmp_path}/cluster.json").submit(attempt(), PIPES)
 
 
@@ -294,7 +294,7 @@ def test_a_step_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.fake.cancel(site.step(handle))
     (ended,) = launcher.poll([handle]).values()
-    assert "cancelled, in the console" in ended.reason
+    assert "cancelled in the console" in ended.reason
     assert not ended.transient
 
 

@@ -102,7 +102,7 @@ def test_a_job_cancelled_in_the_console_is_not_made_again(site: Site) -> None:
     handle = launcher.submit(attempt(), PIPES)
     site.fake.cancel(site.job(handle))
     (ended,) = launcher.poll([handle]).values()
-    assert "cancelled, in the console" in ended.reason
+    assert "cancelled in the console" in ended.reason
     assert ended.stopped
     assert not ended.transient
 

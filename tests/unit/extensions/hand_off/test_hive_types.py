@@ -63,17 +63,17 @@ def test_types_have_the_names_of_hive_and_trino(kind: IcebergType, hive: str, tr
 def test_a_type_without_a_name_is_refused_by_its_column(kind: IcebergType, path: str) -> None:
     (problem,) = problems("c", kind)
     assert path.replace("\\", "") in problem
-    assert "Hive has no type for" in problem
+    assert "for which Hive has no type" in problem
 
 
 def test_a_name_that_glue_would_change_is_refused() -> None:
-    assert "column Flight: Glue keeps names in lower case" in problems("Flight", LongType())[0]
+    assert "column Flight: Glue stores names in lower case" in problems("Flight", LongType())[0]
 
 
 @pytest.mark.parametrize(
     ("by", "problem"),
     [
-        (["nothing"], "names 'nothing', which is no column"),
+        (["nothing"], "names 'nothing', which is not a column"),
         (["c", "c"], "names a column twice"),
         (["c", "other"], "names every column"),
     ],

@@ -48,16 +48,16 @@ def test_a_partition_that_is_not_there_waits_for_two_weeks() -> None:
     assert letters(found, START + OLD) == [
         (
             '{"table": "a.gone", "partitions": ["1"]}',
-            "table a.gone: 1 is of a table that is not declared here; 14 days after it came",
+            "table a.gone: 1 belongs to a table that is not declared here; 14 days after it arrived",
         ),
-        ('{"table": "a.t", "partitions": ["3", "4"]}', "table a.t: 3, 4 is not there; 14 days after it came"),
+        ('{"table": "a.t", "partitions": ["3", "4"]}', "table a.t: 3, 4 does not exist; 14 days after it arrived"),
     ]
 
 
 def test_in_a_full_inbox_what_cant_run_makes_room() -> None:
     found = items("1", "3", "bad") | items("1", table="a.gone")
     assert letters(found, START, is_full=True) == [
-        ('{"table": "a.t", "partitions": ["3"]}', "table a.t: 3 is not there; the inbox is full"),
+        ('{"table": "a.t", "partitions": ["3"]}', "table a.t: 3 does not exist; the inbox is full"),
         ('{"table": "a.t", "partitions": ["bad"]}', "table a.t: bad failed too often: no such file; the inbox is full"),
     ]
 
@@ -85,7 +85,7 @@ def test_a_letter_is_no_longer_than_sqs_takes_and_asks_for_the_same(character: s
     assert whole == [
         RequestLetter(
             '{"table": "a.w"}',
-            "table a.w: whole table is of a table that is not declared here; 14 days after it came",
+            "table a.w: whole table belongs to a table that is not declared here; 14 days after it arrived",
             frozenset("x"),
         )
     ]
@@ -128,7 +128,7 @@ def test_keys_that_never_come_stall_nobody_and_are_told(monkeypatch: pytest.Monk
     assert not of.inbox.waiting()
     assert dead(of) == typos
     reasons = {m.attributes["reason"]["StringValue"] for m in of.sqs.queues["dead"].messages.values()}
-    assert all("is not there" in reason for reason in reasons)
+    assert all("does not exist" in reason for reason in reasons)
 
 
 def test_a_table_that_always_fails_leaves_room_for_the_messages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_tables_that_are_gone_fill_the_inbox_for_an_hour_at_most() -> None:
     found = items("1", table="a.gone")
     assert not letters(found, START + DEPLOYED.total_seconds() - 1, is_full=True)
     ((_, reason),) = letters(found, START + DEPLOYED.total_seconds(), is_full=True)
-    assert reason == "table a.gone: 1 is of a table that is not declared here; the inbox is full"
+    assert reason == "table a.gone: 1 belongs to a table that is not declared here; the inbox is full"
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -183,5 +183,5 @@ def test_what_the_dead_letter_queue_refuses_stays() -> None:
     of = world()
     of.inbox.put([Item(of.table.identifier, "1950-01-01", 1, 0, 0)])
     del of.sqs.queues["dead"]
-    assert "what nobody will run stays in the inbox" in of.tick().run().faults
+    assert "requests that will never run stay in the inbox" in of.tick().run().faults
     assert of.inbox.waiting()

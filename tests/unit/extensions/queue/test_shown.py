@@ -31,7 +31,7 @@ def said(held_by: tuple[str, ...]) -> str:
 
 def test_what_waits_for_a_run_that_the_queue_has_not_asked_for_is_told_with_its_name() -> None:
     assert said(()) == "received 0 for 0 partitions; 0 runs asked; 2 in runs; 1 wait; 0 parked"
-    named = "2 in runs (also in what the queue has not asked for: run r1, backfill b1); 1 wait"
+    named = "2 in runs (also in runs that the queue did not request: run r1, backfill b1); 1 wait"
     assert named in said(("run r1", "backfill b1"))
     assert "run r9 and 2 more)" in said(tuple(f"run r{n}" for n in range(12)))
 

@@ -35,7 +35,7 @@ def test_two_locations_on_one_queue_set_nothing_of_each_other_aside() -> None:
         first.arrives(day)
     told = second.tick().run()
     assert not told.taken.received
-    assert "One queue, one location" in str(told.faults["nothing was received"])
+    assert "Each location needs its own queue" in str(told.faults["nothing was received"])
     assert not sqs.queues["dead"].messages
     assert len(sqs.queues["q"].messages) == len(first.keys)
     assert first.tick().run().decision.requests

@@ -111,7 +111,7 @@ def test_what_was_taken_before_the_storage_failed_is_counted_and_run() -> None:
     assert told.decision.requests
 
 
-@pytest.mark.parametrize("doing", ["what nobody will run stays in the inbox", "the inbox could not be tidied"])
+@pytest.mark.parametrize("doing", ["requests that will never run stay in the inbox", "the inbox could not be tidied"])
 def test_runs_are_asked_for_where_nothing_can_be_removed_from_the_inbox(doing: str) -> None:
     of = world(Failing(removes=False))
     if "tidied" in doing:

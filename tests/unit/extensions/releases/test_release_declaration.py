@@ -21,9 +21,9 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
     [
         ({"tables": []}, "it has no tables"),
         ({"tables": [RAW, RAW]}, "demo.raw is named twice"),
-        ({"tables": [declared("releases")]}, "demo.releases is the table that names the released snapshots"),
+        ({"tables": [declared("releases")]}, "demo.releases names the released snapshots"),
         ({"keep": 1}, "keep is 1, expected 2 to 1000"),
-        ({"keep_for": timedelta(days=-1)}, "expected no negative time"),
+        ({"keep_for": timedelta(days=-1)}, "must not be negative"),
     ],
 )
 def test_what_can_not_work_is_refused_when_it_is_declared(options: dict[str, Any], says: str) -> None:

@@ -215,15 +215,15 @@ def test_a_record_that_holds_records_of_its_own_type(registry: Served) -> None:
         (b"", "does not begin with the magic byte"),
         (b"\0\0\0\1", "does not begin with the magic byte"),
         (b'{"n": 1}', "does not begin with the magic byte"),
-        (b"\0\0\0\0\1", "no record of its schema 1: EOFError"),
-        (b"\0\0\0\0\1\2\2", "no record of its schema 1: 1 bytes follow the record"),
+        (b"\0\0\0\0\1", "not a record of its schema 1: EOFError"),
+        (b"\0\0\0\0\1\2\2", "not a record of its schema 1: 1 bytes follow the record"),
         (b"\0\0\0\0\2\2", "the schema registry has no schema 2"),
         (b"\0\0\0\0\3\2", "schema 3 is of the type PROTOBUF"),
-        (b"\0\0\0\0\4\2", "by its schema 4, the value is of the type long"),
-        (b"\0\0\0\0\5\0", "it is null, no record"),
+        (b"\0\0\0\0\4\2", "according to its schema 4, the value is of the type long"),
+        (b"\0\0\0\0\5\0", "it is null, not a record"),
         (b"\0\0\0\0\6\0", "schema 6 can't be read: UnknownType"),
         (b"\0\0\0\0\7\0", "registry has no /subjects/gone/versions/1"),
-        (b"\0\0\0\0\x08" + b"\xff" * 9 + b"\1", "no record of its schema 8: OverflowError"),
+        (b"\0\0\0\0\x08" + b"\xff" * 9 + b"\1", "not a record of its schema 8: OverflowError"),
     ],
 )
 def test_what_is_no_row_is_an_error(registry: Served, value: bytes, reason: str) -> None:
@@ -287,7 +287,7 @@ def test_a_field_in_another_case_is_refused_unless_case_is_ignored(registry: Ser
     registry.add(1, schema := record(("N", "int"), ("places", {"type": "array", "items": inner})))
     values = [framed(1, schema, {"N": 7, "places": [{"Lat": 0.5}]})]
     columns = pa.schema([("n", pa.int64()), ("places", pa.list_(pa.struct([("lat", pa.float64())])))])
-    with pytest.raises(OtherCase, match="the field 'N' differs from the column 'n' in case only"):
+    with pytest.raises(OtherCase, match="the field 'N' differs from the column 'n' only in case"):
         Avro().parse(values, columns)
     found = Avro(ignore_case=True).parse(values, columns)
     assert found.to_pylist() == [{"n": 7, "places": [{"lat": 0.5}]}]

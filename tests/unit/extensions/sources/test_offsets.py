@@ -36,7 +36,7 @@ def state(**given: object) -> SourceState:
         (state(), None),
         (state(first=(5, 7)), None),
         (state(first=(6, 9)), "3 offsets"),
-        (state(identity="other"), "another one than was read: other now, id then"),
+        (state(identity="other"), "is not the one that was read: it is now other, and was id"),
         (state(newest=(9, 6), safe=(9, 6)), "it was set back"),
         (state(first=(0, 0, 4), safe=(9, 9, 9), newest=(9, 9, 9)), "4 offsets"),
     ],

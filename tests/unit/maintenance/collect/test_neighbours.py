@@ -67,7 +67,7 @@ def test_two_tables_at_one_place_or_within_another(catalog: Catalog, tmp_path: P
         (text,) = conflicts(catalog, name)
         assert "a.one" in text
         assert "b.other" in text
-        assert "lies within" in text
+        assert "is inside" in text
     assert not conflicts(catalog, "a.third")
 
 
@@ -118,7 +118,7 @@ def test_a_table_that_cannot_be_read_keeps_every_table_from_being_judged(catalog
     if content is not None:
         metadata.write_bytes(content.encode(errors="surrogateescape"))
     (text,) = conflicts(catalog, "a.one")
-    assert text.startswith("b.lost can't be read, so nobody knows which files it needs: ")
+    assert text.startswith("b.lost can't be read, so it is unknown which files it needs: ")
     assert "dropped" not in text
     assert "restore" in text
 
@@ -197,4 +197,4 @@ def test_links_hide_no_overlap(catalog: Catalog, tmp_path: Path) -> None:
     (text,) = conflicts(catalog, "a.one", place_of(f"{tmp_path}/link"))
     assert "LAKEHOUSE_STAGING" in text
     create(catalog, "b.other", f"{tmp_path}/disk/t/inner")
-    assert "lies within" in conflicts(catalog, "a.one")[0]
+    assert "is inside" in conflicts(catalog, "a.one")[0]

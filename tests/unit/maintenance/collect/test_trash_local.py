@@ -275,19 +275,19 @@ def test_a_file_outside_of_the_place_is_refused(shelf: Shelf, tmp_path: Path) ->
     (tmp_path / "wh" / "t2").mkdir()
     (tmp_path / "wh" / "t2" / "live").write_bytes(b"1")
     (other,) = listing.list_files({}, place_of(str(tmp_path / "wh" / "t2")))
-    with pytest.raises(ValueError, match="does not lie at"):
+    with pytest.raises(ValueError, match="is not inside"):
         shelf.put([other])
     assert (tmp_path / "wh" / "t2" / "live").exists()
 
 
 def test_a_trash_inside_the_table_is_refused(shelf: Shelf) -> None:
     inside = Shelf({}, f"{shelf.root}/staging", shelf.root)
-    with pytest.raises(StorageRefused, match="would lie in the table's own location"):
+    with pytest.raises(StorageRefused, match="would be inside the table's own location"):
         inside.trash()
 
 
 def test_a_trash_of_another_storage_is_refused(shelf: Shelf) -> None:
-    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING be a prefix of the table's kind of storage"):
+    with pytest.raises(StorageRefused, match="LAKEHOUSE_STAGING to a prefix on the table's kind of storage"):
         Shelf({}, "s3://plain/staging", shelf.root).trash()
 
 
@@ -305,7 +305,7 @@ def test_a_full_disk_stops_before_anything_moves(tmp_path: Path) -> None:
         shelf.trash()
         fill(disk)
         due = shelf.listed()
-        with pytest.raises(StorageRefused, match=r"demo\.numbers|LAKEHOUSE_STAGING.*the disk is full: make room"):
+        with pytest.raises(StorageRefused, match=r"demo\.numbers|LAKEHOUSE_STAGING.*the disk is full: free up space"):
             shelf.put(due)
         assert contents(shelf) == everything()
         (disk / "filler").unlink()
@@ -343,7 +343,7 @@ def test_a_file_that_may_not_be_moved_stays_and_the_others_go(
 
     monkeypatch.setattr(bins.os, "rename", denied)
     if some:
-        assert [kept.reason for kept in shelf.put(due).kept] == ["the storage refuses it: Permission denied"]
+        assert [kept.reason for kept in shelf.put(due).kept] == ["the storage refused it: Permission denied"]
         assert contents(shelf) == {"data/keep": b"data/keep"}
     else:
         with pytest.raises(StorageRefused, match=r"Permission denied.*give this process's user the right"):

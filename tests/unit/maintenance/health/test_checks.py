@@ -121,4 +121,4 @@ def test_a_person_can_execute_one_of_them_alone(
 def test_a_table_that_is_not_there_yet_is_no_finding(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     evaluations = executed(defs, instance, "files", "history", "storage")
     assert [evaluation.passed for evaluation in evaluations] == [True] * 3
-    assert "not there yet" in (evaluations[0].description or "")
+    assert "does not exist yet" in (evaluations[0].description or "")

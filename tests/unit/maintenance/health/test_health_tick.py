@@ -143,7 +143,7 @@ def test_what_has_not_changed_is_said_once_a_day(ticks: Ticks) -> None:
     ticks.crafted(TABLES[0], files=3)
     assert ticks.names(0) == {"a": CHECKS}
     assert ticks.names() == {}
-    assert ticks.skipped == "0 of 3 tables to be looked at; there is nothing new to say"
+    assert ticks.skipped == "0 of 3 tables to check; nothing new to report"
     assert ticks.names(A_DAY - 6 * MINUTE) == {}
     assert ticks.names(HOUR) == {"a": CHECKS}
 

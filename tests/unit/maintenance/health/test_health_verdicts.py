@@ -48,7 +48,7 @@ def test_numbers_are_there_whatever_they_are_so_that_the_ui_draws_a_line() -> No
 
 def test_a_healthy_table_passes_and_says_so() -> None:
     for verdict in seen(table()).values():
-        assert (verdict.passed, verdict.description, verdict.metadata["findings"]) == (True, "nothing to mend", 0)
+        assert (verdict.passed, verdict.description, verdict.metadata["findings"]) == (True, "nothing to do", 0)
 
 
 def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
@@ -56,8 +56,8 @@ def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
     files = found[Check.FILES]
     assert (files.passed, files.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert files.description == (
-        "2 of 3 partitions have up to 130 fragments (files of at most 64 MiB, target 512 MiB) (fragments mends it); "
-        "1 of 3 partitions has 20 % of the rows deleted, at most, by delete files (deletes mends it)"
+        "2 of 3 partitions have up to 130 fragments (files of at most 64 MiB, target 512 MiB) (fragments fixes it); "
+        "1 of 3 partitions has 20 % of the rows deleted, at most, by delete files (deletes fixes it)"
     )
     assert found[Check.HISTORY].passed
     assert found[Check.STORAGE].passed
@@ -67,7 +67,7 @@ def test_findings_have_their_texts_their_severity_and_what_mends_them() -> None:
 
 def test_no_work_is_promised_for_a_table_that_maintenance_leaves_alone() -> None:
     left = seen(replace(ILL, format_version=3))[Check.FILES]
-    assert "mends it" not in left.description
+    assert "fixes it" not in left.description
     assert "130 fragments" in left.description
     assert "format version is 3" in left.description
     assert not left.passed
