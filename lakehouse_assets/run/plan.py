@@ -215,6 +215,6 @@ def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ..
         there = f"the declared ones are {keys_text(known)}" if known else "none is declared"
         raise PublishRefused(
             f"table {table.identifier}: the run is for the partitions {' to '.join(asked)}, but {' and '.join(gone)} "
-            f"{'is' if len(gone) == 1 else 'are'} not declared (any more); {there}. Nothing was staged or published. "
+            f"{'is' if len(gone) == 1 else 'are'} not declared; {there}. Nothing was staged or published. "
             "Materialize the declared partitions in a new run, or declare the missing ones again"
         ) from error

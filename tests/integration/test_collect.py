@@ -119,7 +119,7 @@ def test_live_files_that_somebody_deleted_are_told_by_partition_and_run(site: Te
     (file,) = (file for file in site.list_table(table.table, trash.place) if path_of(file.place.location) == elsewhere)
     trash.put([Entry.of(file, "by mistake", 0)], "run-9")
     (told,) = passes(site, table, 0)[0].problems
-    assert f"The trash has 1 of them: bring them back by the job {RESTORE}. Otherwise, materialize these" in told
+    assert f"The trash has 1 of them: bring them back with the job {RESTORE}. Otherwise, materialize these" in told
     assert restore_all(site, table) == 1
     assert passes(site, table, 0)[0].problems == []
 

@@ -39,6 +39,6 @@ def test_a_range_beyond_what_is_declared_is_refused_in_words(
     (failed,) = (event.step_failure_data for event in result.all_events if event.is_step_failure)
     assert failed.error
     assert failed.error.cls_name == "Failure"
-    for text in ("demo.numbers", "the partitions 2024-01-01 to 2024-01-04, and 2024-01-04 is not declared", "new run"):
+    for text in ("demo.numbers", "the partitions 2024-01-01 to 2024-01-04, but 2024-01-04 is not declared", "new run"):
         assert text in failed.error.message
     assert not settings.home.exists(), "nothing was begun"
