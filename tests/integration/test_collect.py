@@ -411,7 +411,7 @@ def test_a_table_that_vanishes_or_is_recreated_during_the_pass(site: TestSite, t
     site.listed = lambda: site.catalog.drop_table(table.identifier)
     (gone,) = passes(site, table, 3.1)
     (problem,) = gone.problems
-    assert problem.startswith(f"table {table.identifier}: it is not in the catalog (any more)")
+    assert problem.startswith(f"table {table.identifier}: it is not in the catalog, so none")
     site.catalog.create_table(table.identifier, SCHEMA, location=location)
 
     def recreate() -> None:
@@ -427,7 +427,7 @@ def test_a_table_that_vanishes_or_is_recreated_during_the_pass(site: TestSite, t
 
 def test_a_table_that_is_not_there_is_a_clear_state(site: TestSite) -> None:
     (problem,) = site.pass_over("nyc.nowhere").problems
-    assert problem.startswith("table nyc.nowhere: it is not in the catalog (any more)")
+    assert problem.startswith("table nyc.nowhere: it is not in the catalog, so none")
 
 
 def test_the_last_look_is_kept_for_the_health_of_the_table(site: TestSite, table: Daily) -> None:

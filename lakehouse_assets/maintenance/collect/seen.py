@@ -287,6 +287,6 @@ def load(site: Site, identifier: str) -> Table:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:
         raise NotJudged(
-            f"table {identifier}: it is not in the catalog (any more), so none of its files is judged. Register it "
+            f"table {identifier}: it is not in the catalog, so none of its files is judged. Register it "
             "again, or, if it was dropped on purpose, remove its folder by hand"
         ) from None
