@@ -370,7 +370,7 @@ def test_what_the_procedure_left_is_refused(forks: Forks, monkeypatch: pytest.Mo
         daily.append(daily_rows(DAYS[0], carrier=carrier, each=2))
     monkeypatch.setitem(fork_rewrite.OPTIONS, "rewrite-all", "false")
     (receipt,) = forks.rewrite()
-    with pytest.raises(PublishRefused, match="still has 6 of 11 files"):
+    with pytest.raises(PublishRefused, match="still has 6 of the 11 files"):
         rewritten_units(daily.table.io, receipt)
 
 
