@@ -178,7 +178,7 @@ def test_keys_that_are_no_text_are_refused(spark: SparkSession, folder: str) -> 
     rows = spark.sql(
         "SELECT CAST(key AS string) AS name, 1 AS n FROM VALUES (X'41FF'), (X'C3A9'), (X'EFBFBD') AS (key)"
     )
-    with pytest.raises(changes.ChangesError, match=r"demo\.rows: 1 changes have a key that is no UTF-8.*name=X'41FF'"):
+    with pytest.raises(changes.ChangesError, match=r"demo\.rows: 1 changes have a key that is not UTF-8.*name=X'41FF'"):
         merged(spark, name, rows, MergeWork(("name",)))
     merged(spark, name, rows.where("hex(name) <> '41FF'"), MergeWork(("name",)))
     assert sorted(row.name for row in spark.table(name).collect()) == ["é", "\ufffd"]
