@@ -154,7 +154,7 @@ def test_what_nobody_can_read_goes_to_the_dead_letters_with_its_reason(queue: Qu
     assert len(queue.tick()) == 1
     found = dict(queue.dead())
     assert len(found) == 7
-    assert "no JSON" in found["{"]
+    assert "not JSON" in found["{"]
     assert "no table 'demo.none'" in found['{"table": "demo.none"}']
     assert found["x" * LARGEST] == ""  # there is no room for it
     assert all(reason for body, reason in found.items() if len(body) < LARGEST)

@@ -94,7 +94,7 @@ def test_a_release_is_found_by_its_time(demo: ReleasedLake) -> None:
     demo.published(2)
     assert demo.read(at=between).number == 1
     assert demo.read(at=datetime.now(UTC)).number == 2
-    with pytest.raises(NoSuchRelease, match=r"demo has no release at 2001.*kept are 1 of"):
+    with pytest.raises(NoSuchRelease, match=r"demo has no release at 2001.*kept releases are 1 of"):
         demo.read(at=datetime(2001, 1, 1, tzinfo=UTC))
     with pytest.raises(TypeError, match=r"at is datetime\.date\(2001, 1, 1\), expected a datetime"):
         demo.read(at=date(2001, 1, 1))
@@ -147,7 +147,7 @@ def test_anyway_it_is_released_and_told(demo: ReleasedLake) -> None:
     demo.write(2, RAW)
     metadata = told(demo.publish(release_anyway="true"))
     assert metadata["release"] == 2
-    assert "demo.between was made from demo.raw" in metadata["does_not_fit_together"]
+    assert "demo.between was made from the version of demo.raw before run" in metadata["does_not_fit_together"]
     assert generations(demo.read()) == {1, 2}
 
 
@@ -203,7 +203,7 @@ def test_what_is_reported_between_two_looks_at_the_log_is_not_taken_for_what_was
         return outdated(log, *arguments)
 
     monkeypatch.setattr(Log, "stale_members", late)
-    assert "demo.sums was made from demo.between" in failure_text(demo.publish())
+    assert "demo.sums was made from the version of demo.between before run" in failure_text(demo.publish())
     monkeypatch.undo()
     assert told(demo.publish())["release"] == 2
     assert generations(demo.read()) == {2}

@@ -109,7 +109,7 @@ def test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it(se
     done = _python(*RUN, "demo", PIPELINE_FAILS="yes")
     assert done.returncode == 1
     assert "demo.daily failed: demo.daily: no room for 2013-01-03; make room, then run again" in done.stdout
-    assert "not run: the 1 after it" in done.stdout
+    assert "not run: the remaining 1" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     with _instance(settings) as instance:
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
@@ -194,7 +194,7 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
         ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; expected one of inline, local"),
         ({"LAKEHOUSE_HOME": "/proc/nowhere"}, "LAKEHOUSE_HOME=/proc/nowhere: /proc/nowhere can't be written"),
         ({"LAKEHOUSE_HOME": "/dev/null/home"}, "point LAKEHOUSE_HOME to a directory that you can write to"),
-        ({"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""}, "JAVA_HOME=/nonexistent: there is no"),
+        ({"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""}, "JAVA_HOME=/nonexistent: /nonexistent/bin/java does not exist"),
         ({"LAKEHOUSE_CACHE": "/nonexistent"}, "lakehouse setup`"),
     ],
 )

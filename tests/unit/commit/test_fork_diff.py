@@ -98,7 +98,7 @@ def test_each_partition_is_a_unit_with_the_sums_of_its_own_files(daily: Daily, f
 
 def test_files_that_were_left_are_refused(daily: Daily, fork: Table) -> None:
     replace(fork, live(fork)[:3], rewritten(daily))
-    with pytest.raises(PublishRefused, match="still has 1 of 4 files"):
+    with pytest.raises(PublishRefused, match="still has 1 of the 4 files"):
         rewritten_units(daily.table.io, receipt(daily, fork))
 
 

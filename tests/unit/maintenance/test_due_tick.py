@@ -136,7 +136,7 @@ def test_what_failed_is_tried_later_and_later_but_once_a_day_at_the_least(ticks:
         keys.append(request.run_key)
         ticks.runs(request, FAILED, **fared)
         assert ticks.later(hours * HOUR - 60) == []
-        assert hours == 1 or f"again {hours} h after the last" in ticks.skipped
+        assert hours == 1 or f"retried {hours} h after the last" in ticks.skipped
         request = only(ticks.later(hours * HOUR + 60))
     assert len({*keys, request.run_key}) == 10, "Dagster starts no second run with a key"
 

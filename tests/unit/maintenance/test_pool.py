@@ -45,7 +45,7 @@ def test_a_command_does_not_wait_for_a_slot_that_nobody_gave(instance: dg.Dagste
     instance.event_log_storage.set_concurrency_slots(POOL, 1)
     assert not full_pool(instance)
     instance.event_log_storage.claim_concurrency_slot(POOL, "0" * 8, "step")
-    assert "the run 00000000 maintains tables" in full_pool(instance)
+    assert "the run 00000000 is already maintaining tables" in full_pool(instance)
     instance.event_log_storage.free_concurrency_slot_for_step("0" * 8, "step")
     instance.event_log_storage.set_concurrency_slots(POOL, 0)
     assert f"the pool {POOL} has no slots" in full_pool(instance)

@@ -467,7 +467,7 @@ def test_one_that_can_not_be_cancelled_keeps_no_other_running(site: Site) -> Non
     launcher = site.launcher(retries=1)
     handles = [launcher.submit(attempt(n), PIPES) for n in (1, 2)]
     site.service.fail("StopTask", Fault("AccessDeniedException", "not allowed"))
-    with pytest.raises(RuntimeError, match=r"1 workers on ECS may still run.*not allowed") as failed:
+    with pytest.raises(RuntimeError, match=r"1 workers on ECS may still be running.*not allowed") as failed:
         launcher.cancel(handles)
     (running,) = site.fake.running()  # whichever was asked first
     assert running.arn in str(failed.value)

@@ -377,7 +377,7 @@ def test_those_that_could_not_be_cancelled_are_named_and_keep_no_other_running(s
     handles = [launchers[chunk % 2].submit(attempt(chunk), PIPES) for chunk in range(4)]
     site.fake.stubborn.add(site.step(handles[0]).id)
     unknown = Handle(f"{clusters[1].id}/s-0000000000000")
-    with pytest.raises(RuntimeError, match="2 workers on EMR may still run") as failed:
+    with pytest.raises(RuntimeError, match="2 workers on EMR may still be running") as failed:
         launchers[0].cancel([*handles, unknown])
     assert f"{handles[0].id} (Internal error.)" in str(failed.value)
     assert unknown.id in str(failed.value)

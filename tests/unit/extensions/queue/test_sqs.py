@@ -123,7 +123,7 @@ def test_messages_are_taken_and_dead_letters_sent_again(amazon: SqsQueue) -> Non
     assert sum(item.messages for item in intake.inbox.waiting().values()) == 25
     assert not any(amazon.depth().values())
     (letter,) = amazon.rejected()
-    assert "no JSON" in letter.reason
+    assert "not JSON" in letter.reason
     amazon.give_back([letter])
     amazon.send_again(amazon.rejected())
     assert amazon.depth()["visible"] == 1
