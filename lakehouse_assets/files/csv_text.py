@@ -31,6 +31,10 @@ class MalformedFile(ValueError):
         self.problem, self.line = problem, line
 
 
+class UnclosedQuote(MalformedFile):
+    """The file ends within a quoted cell. line: where that begins."""
+
+
 @dataclass(frozen=True)
 class CsvForm:
     """The marks of a CSV file. Raises ValueError if they can't be told apart."""
@@ -95,7 +99,7 @@ class MarkCheck:
             self._look(whole)
             yield whole
         if self._inside:
-            raise MalformedFile("has a quote that is never closed", self._opened)
+            raise UnclosedQuote("has a quote that is never closed", self._opened)
 
     def _look(self, block: bytes) -> None:
         plain = self._without_escapes(block)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakehouse_assets.files.advice import NULLS, takes, time_patterns
 from lakehouse_assets.files.cell_types import NOT_FINITE, Spelling, time_pattern
-from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
+from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, UnclosedQuote, as_text, batches_of, records_of
 from lakehouse_assets.files.delivered import NotUnpacked, unpacked
 from lakehouse_assets.files.json_values import Number, kind_of, objects_of
 from lakehouse_assets.type_text import NAME, RESERVED
@@ -147,8 +147,8 @@ class _Column:
 def sniff(path: Path) -> Sniffed:
     """Reads a whole CSV file. Raises MalformedFile, NotUnpacked and OSError."""
     with unpacked(str(path)) as content:
-        head = content.read(HEAD)
-    form, names = _form(head[: head.rfind(b"\n") + 1] or head if len(head) == HEAD else head)
+        head = _Head(content.read(HEAD))
+    form, names = _form(head)
     trim = _needs_trim(head, form)
     try:
         columns = _read_columns(path, form, len(names), trim)
@@ -197,8 +197,24 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
     return takes(texts, "", candidate.type, Spelling(*MARKS[candidate.marks], formats=formats))
 
 
-class _Head(io.BytesIO):
-    """A file's head, read in small pieces: most forms fail early."""
+class _Head:
+    """A file's first HEAD bytes, cut behind a line if there are more."""
+
+    def __init__(self, read: bytes) -> None:
+        self._is_cut = len(read) == HEAD
+        self.text = read[: read.rfind(b"\n") + 1] or read if self._is_cut else read
+
+    def records(self, form: CsvForm) -> Iterator[tuple[list[str], int]]:
+        """Yields the first ROWS records, or those before one that was cut. Raises MalformedFile."""
+        try:
+            yield from islice(records_of(_Pieces(self.text), form), ROWS)
+        except UnclosedQuote:
+            if not self._is_cut:
+                raise
+
+
+class _Pieces(io.BytesIO):
+    """Is read in small pieces: most forms fail early."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(PIECE)
@@ -234,20 +250,20 @@ def _batches(
             header_rows = 0
 
 
-def _form(head: bytes) -> tuple[CsvForm, list[str]]:
+def _form(head: _Head) -> tuple[CsvForm, list[str]]:
     """Returns a file's marks and column names: of all forms, the one that fits best. Raises MalformedFile."""
-    encoding, found = _encoding(head), []
+    encoding, found = _encoding(head.text), []
     broken: MalformedFile | None = None
     refused: MalformedFile | None = None
     for delimiter in DELIMITERS:
         for quote in (*QUOTES, ""):
             form = CsvForm(delimiter, quote, encoding=encoding)
             try:
-                rows = [*islice(records_of(_Head(head), form), ROWS)]
+                rows = [*head.records(form)]
             except MalformedFile as error:
                 broken = broken or error
                 continue
-            if quote == "'" and not re.search(rb"(^|[,;\t| ])'[^'\n]*'", head):
+            if quote == "'" and not re.search(rb"(^|[,;\t| ])'[^'\n]*'", head.text):
                 continue  # only apostrophes
             if not quote and any(cell.startswith('"') for cells, _ in rows for cell in cells):
                 continue  # it has quotes
@@ -262,7 +278,9 @@ def _form(head: bytes) -> tuple[CsvForm, list[str]]:
     if refused and not any(len(names) > 1 for _, _, names in found):
         raise refused
     if not found:
-        raise broken or MalformedFile("has rows of unlike lengths; see delimiter= and skip=" if head else "is empty")
+        raise broken or MalformedFile(
+            "has rows of unlike lengths; see delimiter= and skip=" if head.text else "is empty"
+        )
     return max(found, key=lambda one: one[0])[1:]
 
 
@@ -308,9 +326,9 @@ def _encoding(head: bytes) -> str:
     return "latin-1"
 
 
-def _needs_trim(head: bytes, form: CsvForm) -> bool:
+def _needs_trim(head: _Head, form: CsvForm) -> bool:
     """Whether there are blanks around a column's name or a number. In other texts, they may be meant."""
-    rows = (cells for cells, _ in islice(records_of(_Head(head), form), ROWS))
+    rows = (cells for cells, _ in head.records(form))
     names = next(rows) if form.header else []
     padded = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
     return any(name.strip(" \t") != name for name in names) or any(

@@ -179,6 +179,16 @@ def test_what_comes_late_in_a_file_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows[-1] == {"n": 2.5, "city": "Zürich", "m": None}
 
 
+@pytest.mark.parametrize("head", range(40, 80, 3))
+def test_a_cell_of_many_lines_may_be_cut_where_the_first_look_ends(
+    head: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sniff, "HEAD", head)
+    path = tmp_path / "notes.csv"
+    path.write_text("id,note\n" + "".join(f'{n},"a line,\nanother, and\na third"\n' for n in range(3)))
+    assert sniff.sniff(path).columns == {"id": "long", "note": "string"}
+
+
 def test_a_file_is_told_by_its_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     monkeypatch.chdir(tmp_path)
