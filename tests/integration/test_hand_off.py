@@ -466,6 +466,19 @@ def test_a_clean_up_that_fails_says_so_and_the_next_one_does_it(handed: HandOffL
     assert [one.token for one in handed.run("fourth").removed] == ["first"]
 
 
+def test_what_was_removed_before_a_clean_up_fails_is_told(handed: HandOffLake, wire: Wire) -> None:
+    for token in ("second", "third"):
+        handed.run(token)
+    handed.clock.time += timedelta(days=90)
+    denied = only("DeleteTable", Break.DENIED)
+    calls = iter([None])
+    wire.breaks = lambda call: next(calls, denied(call)) if denied(call) else None
+    outcome = handed.run("fourth")
+    (removed,) = outcome.removed
+    assert removed.token in ("first", "second")
+    assert "AccessDenied" in outcome.not_removed
+
+
 # what is refused
 
 

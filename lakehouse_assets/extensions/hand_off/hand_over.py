@@ -349,13 +349,15 @@ class HandOver:
 
         Returns them, and why it failed: no reason to fail the run, as readers have the new version.
         """
+        removed: list[Version] = []
         try:
-            return self._clean_up(plan), ""
+            removed.extend(self._removed(plan))
         except Exception as error:  # whatever AWS raises
-            return [], f"older versions are left to the next hand-off: {error!r}"
+            return removed, f"older versions are left to the next hand-off: {error!r}"
+        return removed, ""
 
-    def _clean_up(self, plan: HandOffPlan) -> list[Version]:
-        """Removes expired versions, and records those that readers have left.
+    def _removed(self, plan: HandOffPlan) -> Iterator[Version]:
+        """Removes expired versions, yields each when it is gone, and records those that readers have left.
 
         Touches only recorded versions, and none that readers get or a run may finish.
         """
@@ -364,7 +366,6 @@ class HandOver:
         known = self.services.chains_of({one.token for one in versions})
         view = self.registry.find_view(plan)  # after the list: a version begun from now on is not in it
         current = of_parameters(view or {}).get(VERSION)
-        removed = []
         for version in versions:
             if version.name == current:
                 if version.left_at is not None:
@@ -374,8 +375,7 @@ class HandOver:
                     records.note_version(replace(version, left_at=now))
                 elif now - version.left_at >= self.order.keep:
                     self._remove(version)
-                    removed.append(version)
-        return removed
+                    yield version
 
     def _remove(self, version: Version) -> None:
         """Removes a version's Glue table, files and records, in this order; missing ones are no error."""
