@@ -38,14 +38,14 @@ class Found:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that differ from the reader's defaults, except ``files``."""
     remarks: Sequence[str] = ()
-    """Sentences on what the file hides."""
+    """Sentences on what the file does not tell."""
     folder: str = ""
     files: str = ""
     """The file names' pattern, unless the default."""
     required: Sequence[str] = ()
     """The columns that the file declares non-null."""
     name: str = ""
-    """The name to request, without a key."""
+    """The file's name for the call if its path has no partition key."""
 
     @property
     def text(self) -> str:

@@ -33,7 +33,7 @@ def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, f
     from lakehouse_assets.run.in_flight import MAINTENANCE
 
     config = {"dry_run": not apply, "allow_large": allow_large, "force": force, "tables": [*tables]}
-    config |= {"patient": False}  # who runs it by hand does not mean later
+    config |= {"patient": False}  # a person wants the work done now, even if the table was written recently
     config |= {"levels": [*levels]} if levels else {}
     with opened(settings) as (instance, _):
         if problem := full_pool(instance):

@@ -101,15 +101,16 @@ def values_of(table: IcebergTable, columns: Collection[NestedField]) -> list[Val
 def _values(metadata: TableMetadata, entries: Iterable[ManifestEntry], column: NestedField, *, is_most: bool) -> Values:
     parts = index_by_id(Schema(column))
     leaves = [field_id for field_id, part in parts.items() if part.field_type.is_primitive]
-    without = {s.schema_id for s in metadata.schemas if s.find_column_name(column.field_id) is None}
-    before = {s.snapshot_id for s in metadata.snapshots if s.schema_id in without}
+    schemas_without = {s.schema_id for s in metadata.schemas if s.find_column_name(column.field_id) is None}
+    snapshots_without = {s.snapshot_id for s in metadata.snapshots if s.schema_id in schemas_without}
     count = 0
     for entry in entries:
-        if entry.snapshot_id in before:  # the column was not there when the file was written
+        if entry.snapshot_id in snapshots_without:
             continue
         file = entry.data_file
         counts, nulls = file.value_counts or {}, file.null_value_counts or {}
         known = [counts[one] - nulls[one] for one in leaves if one in counts and one in nulls]
+        # The number of rows is the bound if counts are missing, or if one value has several leaves or elements.
         if len(known) < len(leaves) or (any(known) and not column.field_type.is_primitive):
             count, is_most = count + file.record_count, True
         else:
@@ -257,8 +258,9 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
     """Else Iceberg's Java refuses to change properties (MetricsConfig.validateReferencedColumns)."""
-    named = tuple(f".column.{name}{end}" for name in columns for end in ("\n", "."))
-    if old := [name for name in transaction.table_metadata.properties if any(n in f"{name}\n" for n in named)]:
+    of_columns = [f".column.{name}" for name in columns]
+    there = transaction.table_metadata.properties
+    if old := [name for name in there if any(name.endswith(part) or f"{part}." in name for part in of_columns)]:
         transaction.remove_properties(*old)
 
 

@@ -250,15 +250,15 @@ def _twin(found: TableMetadata, change: SchemaChange) -> str:
 def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
     cant = next(_not_applied(table, found, change), None)
     if change.kind is ChangeKind.UNDECLARED:
-        kept = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
-        return "; ".join(filter(None, (kept, cant or f"to drop it, {SYNC}")))
+        to_keep = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
+        return "; ".join(filter(None, (to_keep, cant or f"to drop it, {SYNC}")))
     if cant:
-        left = change.kind is ChangeKind.TYPE and not next(_not_left(table, found, change), None)
-        return f"{cant}; to leave it, {IGNORE}" if left else cant
-    done = {ChangeKind.MISSING: "add", ChangeKind.TYPE: "widen", ChangeKind.RENAMED: "rename"}.get(
+        can_stay = change.kind is ChangeKind.TYPE and not next(_not_left(table, found, change), None)
+        return f"{cant}; to leave it, {IGNORE}" if can_stay else cant
+    verb = {ChangeKind.MISSING: "add", ChangeKind.TYPE: "widen", ChangeKind.RENAMED: "rename"}.get(
         change.kind, "change"
     )
-    return f"to {done} it, {APPEND} or {SYNC}"
+    return f"to {verb} it, {APPEND} or {SYNC}"
 
 
 def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:

@@ -87,7 +87,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         self._clean_all_uncommitted()
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        """PyIceberg's producer knows one spec for added files, and no delete manifests."""
+        """Returns none: _existing_manifests() writes these entries, too. PyIceberg would write data manifests only."""
         return []
 
     def _existing_manifests(self) -> list[ManifestFile]:

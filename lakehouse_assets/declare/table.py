@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
 
 LONGEST_WORKER = timedelta(days=7)
-"""After this time, the collector takes files that nobody references for a dead worker's. EMR Serverless ends its jobs
-then, too."""
+"""The collector leaves unreferenced files alone for at least this time: a worker may still report them. EMR Serverless
+ends its jobs then, too."""
 AUDIT = "audit"
 """The asset check that shows what the audit found."""
 FORMATS = ("parquet", "orc")

@@ -229,7 +229,8 @@ def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[
     needed_by = {compute: f"LAKEHOUSE_COMPUTE={compute}"}
     needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
     reader, found = EnvReader(env), dict[str, ComputeSettings]()
-    for name, reader.needed_by in needed_by.items():
+    for name, needing in needed_by.items():
+        reader.needed_by = needing  # for its messages
         found[name] = find_compute(name).read(reader)
     if remote := next((name for name, settings in found.items() if settings.remote), None):
         reader.needed_by = needed_by[remote]

@@ -77,17 +77,18 @@ class Trace:
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             there, partitions = self.metadata(key), (partition,) if partition is not None else ()
             history = (History.at(there, at) if at else History.of(there)) if there else None
-            gone: dict[str, str] = {}
+            gone: list[str] = []
 
             def counts(record: dg.EventLogRecord) -> bool:
                 if is_rolled_back := is_gone(record, history):
-                    gone.setdefault("", f"snapshot {snapshot_of(record)} of run {record.run_id[:8]}")
+                    gone.append(f"snapshot {snapshot_of(record)} of run {record.run_id[:8]}")
                 return not is_rolled_back
 
             before = at + timedelta(microseconds=1) if at else None
             records = latest_records(self.instance, key, partitions, counts, before=before)
             found = self._grouped(key, partitions, records)
-            return tuple(replace(one, gone=gone.get("", "")) for one in found)
+            # Records come newest first. The generator fills gone before it yields the first result.
+            return tuple(replace(one, gone=gone[0] if gone else "") for one in found)
 
     def _grouped(
         self, key: dg.AssetKey, partitions: Partitions, records: Iterable[dg.EventLogRecord]
@@ -125,7 +126,8 @@ class Trace:
             if name in by_snapshot:
                 continue
             pointer, pin = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER), pins.get(name, "")
-            if not pin.isdecimal() and (pin or pointer == NULL_EVENT_POINTER):  # it was empty, or there was none
+            # A pin that is no snapshot id: the input was empty.
+            if not pin.isdecimal() and (pin or pointer == NULL_EVENT_POINTER):
                 yield Made(name, ())
                 continue
             read = (one for own in partitions or (None,) for one in partitions_read(self.graph, key, own, parent))
@@ -136,7 +138,7 @@ class Trace:
             yield from self._known[place]
 
     def _read(self, key: dg.AssetKey, partitions: Partitions, pointer: str, pin: str) -> Iterator[Made]:
-        """Reads an input at the pinned snapshot, or up to the event (pointer) that Dagster knew."""
+        """Traces an input at its pinned snapshot; without one, up to the event that Dagster recorded (pointer)."""
         there = self.metadata(key) if pin else None
         history = History.behind(there, int(pin)) if there else None
         known = 0 if pointer == NULL_EVENT_POINTER else int(pointer)

@@ -65,7 +65,7 @@ class Candidate:
     table: str
     level: MaintenanceLevel
     reason: str
-    """Empty for one partition, as an action counts all its partitions."""
+    """Empty for one partition: its action has a reason for all partitions together."""
     gain: Gain = Gain()
     size: int = 0
     files: int = 0
@@ -150,12 +150,13 @@ class MaintenanceLevel(ABC):
     order: int = 1
     """Lower ones run first."""
     by_itself: bool = True
+    """Whether it runs without being asked for."""
     commits: bool = True
-    """Only one format version allows commits."""
+    """Whether it commits, which needs a supported format version."""
 
     @abstractmethod
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """force: all that gains anything."""
+        """force: also work below the limits, if it gains anything."""
 
     @abstractmethod
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:

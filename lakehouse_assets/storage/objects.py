@@ -29,13 +29,13 @@ LARGEST_DELETE = 1000
 def raw_client(properties: Mapping[str, str]) -> Any:
     """Returns a boto3 client of S3, cached by endpoint and keys: a new one takes a quarter of a second.
 
-    boto3 finds missing properties. It takes raw keys with any characters; PyArrow and URLs don't.
+    boto3's own configuration replaces missing properties. Unlike PyArrow and URLs, it takes keys with any characters.
     """
     found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
     return _client(frozenset({"endpoint_url": properties.get("s3.endpoint"), **found}.items()), S3_ATTEMPTS)
 
 
-@lru_cache(maxsize=16)  # tables with separate keys in use at once; older keys have expired
+@lru_cache(maxsize=16)  # enough for tables with vended credentials in use at once; older ones have expired
 def _client(arguments: frozenset[tuple[str, str | None]], attempts: int) -> Any:
     import boto3
     import botocore.session
@@ -127,7 +127,7 @@ class LocalObjects:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        finally:  # a full disk would keep the partial file
+        finally:  # else a failed write, as on a full disk, would leave the part file
             with suppress(FileNotFoundError):
                 os.unlink(part)
         sync(os.path.dirname(path))

@@ -39,7 +39,7 @@ def _perform_and_report(pipes: PipesContext, started: float) -> int:
     if error := message.get("error"):
         if not error[OUT_OF_REACH]:
             return 1
-        # The run starts another worker and does not show this message; of the last worker it shows the end of the log.
+        # The run retries without showing this message. If all retries fail, it shows the end of this log.
         print(f"{error['type']}: {error['message']}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
     from lakehouse_assets.worker.session import stop_session

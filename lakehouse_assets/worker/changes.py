@@ -55,7 +55,7 @@ def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
 def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
     """Casts keys to the table's types; other columns stay for order_by and delete_when.
 
-    Raises ChangesError for a key whose type may turn different values into one.
+    Raises ChangesError for a key if this cast may make different values equal.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
@@ -108,7 +108,7 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
 
 
 def _fitted(given: DataType, stored: DataType) -> DataType:
-    """Returns the stored type; the given one if its parts differ, as DataFrame.to() would drop some."""
+    """Returns the stored type, or the given one if its parts differ: DataFrame.to() would drop some."""
     match given, stored:
         case StructType(), StructType():
             parts = {part.name.lower(): part.dataType for part in given}  # names in Spark ignore case
@@ -166,7 +166,7 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """Returns a row as SQL. By `<=>`, rows are equal that would be stored alike, or differ only in the sign of zeros.
+    """Returns SQL for a row. `<=>` finds two equal if they would be stored alike or differ only in the sign of zeros.
 
     of: the table's alias with a dot.
     """

@@ -29,9 +29,9 @@ LOST = ("SpotInterruption", "TerminationNotice", "InfrastructureHealth")
 LOST_REASONS = re.compile("spot task was interrupted|host ec2|maintenance|is being retired", re.IGNORECASE)
 OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
-# Why a task could not start: too many did at once.
+# Why a task could not start: too many tasks started at once.
 THROTTLED = re.compile("throttl|rate exceeded|too ?many ?requests")
-# Why a task could not start, and another attempt could not either.
+# Why a task could not start, if another attempt would fail as well.
 MISCONFIGURED = re.compile(
     "accessdenied|not authorized|secret|ssm|resourcenotfound|does not exist|log group|unable to assume"
     "|cannotstartcontainererror"
@@ -108,7 +108,7 @@ def ended(task: Task, container: str) -> Ended | None:
 
 
 def stuck(task: Task, now: datetime) -> Ended | None:
-    """Returns an end after START_LIMIT of waiting. now: with a timezone."""
+    """Returns an end for a task that has waited longer than START_LIMIT. now: with a timezone."""
     created: datetime | None = task.get("createdAt")
     if task["lastStatus"] not in WAITING or created is None or now - created <= START_LIMIT:
         return None
@@ -247,7 +247,7 @@ class EcsLauncher(AwsLauncher):
     def _task_despite(self, error: Exception, attempt: Attempt) -> Handle:
         """Finds a task that runs despite RunTask's error, else raises NotStarted."""
         if isinstance(error, ClientError):
-            # The attempt was submitted before, with other settings: its task does the same work.
+            # ConflictException: a task started with this clientToken but other settings. It does the same work.
             if earlier := error.response.get("resourceIds"):
                 return Handle(earlier[0])
             details = error.response["Error"]

@@ -58,7 +58,7 @@ class Version(Durable):
     """One attempt to write a plan's rows, recorded before its first file so that nothing is lost."""
 
     name: str
-    """Its start and a random part; ends its Glue table's name."""
+    """The start time and a random part; the suffix of the Glue table's name."""
     token: str
     began_at: datetime
     location: str
@@ -87,7 +87,7 @@ class Written(Durable):
     files: Mapping[str, HandedFile] = field(default_factory=dict)
     """By paths below the version's folder."""
     offered: bool = False
-    """Whether readers may have had it, recorded before the switch: then it stays for its retention."""
+    """Whether readers may have got it (recorded before the switch). If so, it stays for its retention."""
 
     @property
     def rows(self) -> int:
@@ -141,7 +141,7 @@ class Records:
         self.objects.remove([f"written/{token}.json"])
 
     def forget(self, version: Version) -> None:
-        """Deletes a removed version's records, and its plan unless another version has it."""
+        """Deletes a removed version's record, and its plan's unless another version has the same plan."""
         others = [one for one in self.versions() if one.token == version.token and one.name != version.name]
         # The version's own record goes last: if killed before, the next hand-off still finds the version.
         self.objects.remove([] if others else [f"written/{version.token}.json", f"plans/{version.token}.json"])

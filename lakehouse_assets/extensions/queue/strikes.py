@@ -165,17 +165,17 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
         for wanted, found in earlier.items()
         if wanted[1] in bad or wanted in memory.strikes
     }
-    if limit := _limited(memory.limits.get(run.table), run, pace, now):
+    if limit := _next_limit(memory.limits.get(run.table), run, pace, now):
         limits |= {run.table: limit}
     new = {key for key in bad if not earlier[run.table, key].count}
-    breaker = _broken(memory.breakers.get(run.table, Breaker(0)), run, new, pace, now)
+    breaker = _next_breaker(memory.breakers.get(run.table, Breaker(0)), run, new, pace, now)
     return replace(memory, strikes=rest | struck, limits=limits, breakers=breakers | {run.table: breaker})
 
 
-def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) -> RunLimit | None:
-    """Returns half of the run's partitions if none is known to be bad.
+def _next_limit(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) -> RunLimit | None:
+    """Halves the next run if the failed run names no bad partition.
 
-    If the next run fails too, perhaps all will: the one after waits for the backoff.
+    The first such failure delays nothing; after another one, perhaps every run fails, so the next one waits.
     """
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
@@ -183,10 +183,10 @@ def _limited(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float) ->
     return RunLimit(max(1, len(run.covered) // 2), now + wait)
 
 
-def _broken(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
-    """Holds nothing back while bad partitions explain the failures.
+def _next_breaker(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
+    """Counts failures, and opens the breaker at OPENS_AT.
 
-    A run that names none of several is halved; a repeated failure says nothing new of the table.
+    While it is closed, partitions that failed before don't count, nor does a run that _next_limit() halves.
     """
     if earlier.is_open:
         failures = earlier.failures + 1

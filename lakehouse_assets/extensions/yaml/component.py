@@ -55,7 +55,7 @@ class Attributes(BaseModel):
         return {name: _built(getattr(self, name)) for name in self.model_fields_set}
 
 
-def _told_by_type(schema: dict[str, Any]) -> None:
+def _spell_by_type(schema: dict[str, Any]) -> None:
     """Spells a choice by ``type`` so that validators name what is wrong with the chosen one.
 
     For ``oneOf`` they only say that the value "is not valid under any of the given schemas".
@@ -71,7 +71,7 @@ def _told_by_type(schema: dict[str, Any]) -> None:
     ]
 
 
-BY_TYPE = Field(discriminator="type", json_schema_extra=_told_by_type)
+BY_TYPE = Field(discriminator="type", json_schema_extra=_spell_by_type)
 """A choice by ``type``."""
 
 
@@ -135,12 +135,12 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         hint = OF_TABLE.get(field.name) if cls is Table else None
         is_plain = isinstance(field.default, bool | int | float | str)
-        told = Field(
+        info = Field(
             ... if is_required else field.default if is_plain else None,
             description=docs.get(field.name),
             json_schema_extra=None if is_plain else _without_default,
         )
-        made[field.name] = (hint or _attribute(hints[field.name]), told)
+        made[field.name] = (hint or _attribute(hints[field.name]), info)
 
     def build(self: Attributes) -> Any:
         return cls(**{name: value for name, value in self.given().items() if name in hints})  # without "type"
@@ -152,9 +152,9 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Drops the default: None stands for one that YAML can't spell."""
+    """Drops the default None: it stands for a default that YAML can't spell."""
     schema.pop("default", None)
-    _told_by_type(schema)
+    _spell_by_type(schema)
 
 
 def _attribute(hint: Any) -> Any:
@@ -163,7 +163,7 @@ def _attribute(hint: Any) -> Any:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is UnionType:
         return typing.Union[tuple(map(_attribute, arguments))]  # noqa: UP007  made at run time
-    if typing.get_origin(hint) is Collection:  # pydantic knows none; YAML has lists
+    if typing.get_origin(hint) is Collection:  # pydantic does not support Collection; YAML has lists
         return Sequence[arguments]  # type: ignore[valid-type]
     if arguments and typing.get_origin(hint) is not Annotated:
         return typing.get_origin(hint)[tuple(map(_attribute, arguments))]

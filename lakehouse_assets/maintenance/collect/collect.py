@@ -25,8 +25,8 @@ SHARE = 0.2
 BATCH = 1000
 """Files between two reads of the metadata, and in a ledger record."""
 DEFAULTS = Periods()
-MODIFIED = 6
-"""The index of ``modified_ms`` in ``unneeded``."""
+DUE, MODIFIED = 0, 6
+"""The indexes of ``due`` and ``modified_ms`` in a row of ``unneeded``."""
 
 
 def collect(
@@ -165,13 +165,14 @@ class _Pass:
 
     def _write_marks(self, wanted: Callable[[UnneededFile], bool]) -> None:
         newest = {token: at for token, at in self.seen.newest_ms.items() if token in self.tokens}
-        first: list[int] = []  # times of the oldest files, negated: a heap finds the smallest
+        # Times of the MOST oldest files. They are negated, so that the heap drops the latest first.
+        negated: list[int] = []
         for row in self.unneeded:
-            if len(first) < MOST:
-                heappush(first, -row[MODIFIED])
+            if len(negated) < MOST:
+                heappush(negated, -row[MODIFIED])
             else:
-                heappushpop(first, -row[MODIFIED])
-        oldest = islice((row for row in self.unneeded if row[MODIFIED] <= -first[0]), MOST)
+                heappushpop(negated, -row[MODIFIED])
+        oldest = islice((row for row in self.unneeded if row[MODIFIED] <= -negated[0]), MOST)
         marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(UnneededFile.of, oldest) if wanted(c))
         self.seen.mark_store.write(marks, newest)
 
@@ -188,7 +189,7 @@ class _Pass:
         seen, states = self.seen, self.seen.states(self.tokens)
         resumed = {token for token, state in states.items() if state in HELD}
         for root in (seen.site.receipts_of(self.report.identifier), *seen.where.roots):
-            due = (UnneededFile.of(*row) for row in self.unneeded if row[0])
+            due = (UnneededFile.of(*row) for row in self.unneeded if row[DUE])
             there = (candidate for candidate in due if candidate.file.place.is_within(root))
             while batch := list(islice(there, BATCH)):
                 seen.read_again()

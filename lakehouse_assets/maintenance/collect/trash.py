@@ -99,9 +99,9 @@ class Trash:
         """
         folder = place_of(staging).child(f"collect/{owner.uuid}")
         with refusals(f"table {owner.identifier}", "be collected", place):
-            now, of = _bins(properties, folder.child("trash"), owner.identifier, place)
+            bin_, bin_of = _bins(properties, folder.child("trash"), owner.identifier, place)
             ledger = Ledger(objects_at(properties, folder.child("ledger")))
-        return cls(owner, place, ledger, now, of, properties, staging)
+        return cls(owner, place, ledger, bin_, bin_of, properties, staging)
 
     def put(self, files: Sequence[Entry], run: str) -> TrashReport:
         """Moves unchanged files to the trash. run: the Dagster run's id.
@@ -183,9 +183,9 @@ class Trash:
         return TrashReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
 
     def _settle(self) -> None:
-        """Checks and records what a run took that ended without a record.
+        """Records what is in the trash for each batch whose run recorded no result.
 
-        Moves no file, as its decisions may be outdated. If the run still works, its own record replaces this one.
+        Moves no file, as the run's decisions may be outdated. If the run still works, its own record replaces this one.
         """
         for recorded in self.ledger.unfinished():
             batch = recorded.batch
