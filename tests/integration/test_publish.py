@@ -400,7 +400,8 @@ def test_a_file_of_an_older_spec_that_reaches_beyond_the_run_is_refused(daily: D
     months_to_days(daily, *JANUARY)
     staged = daily.stage("run", 0, DAYS[:1], daily_rows(DAYS[0]))
     with pytest.raises(
-        PublishRefused, match=r"older partition spec.*day_month=2013-01, partitioned by month\(day\).*now partitioned by day"
+        PublishRefused,
+        match=r"older partition spec.*day_month=2013-01, partitioned by month\(day\).*now partitioned by day",
     ):
         daily.publish("run", DAYS[:1], staged)
     assert len(daily.counts()) == 31

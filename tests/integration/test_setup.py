@@ -194,7 +194,10 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
         ({"LAKEHOUSE_COMPUTE": "mainframe"}, "LAKEHOUSE_COMPUTE='mainframe' is unknown; expected one of inline, local"),
         ({"LAKEHOUSE_HOME": "/proc/nowhere"}, "LAKEHOUSE_HOME=/proc/nowhere: /proc/nowhere can't be written"),
         ({"LAKEHOUSE_HOME": "/dev/null/home"}, "point LAKEHOUSE_HOME to a directory that you can write to"),
-        ({"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""}, "JAVA_HOME=/nonexistent: /nonexistent/bin/java does not exist"),
+        (
+            {"JAVA_HOME": "/nonexistent", "LAKEHOUSE_JAVA_HOME": ""},
+            "JAVA_HOME=/nonexistent: /nonexistent/bin/java does not exist",
+        ),
         ({"LAKEHOUSE_CACHE": "/nonexistent"}, "lakehouse setup`"),
     ],
 )

@@ -83,7 +83,9 @@ def test_a_window_whose_offset_has_seconds_is_the_same_work_on_the_other_side(zo
 @pytest.mark.parametrize("library", ["0.1.9", None])
 def test_work_of_another_version_of_the_library_is_refused_by_name(library: str | None) -> None:
     payload = {**ASSIGNMENT.to_fields(), LIBRARY: library}
-    with pytest.raises(ValueError, match=rf"the run has lakehouse-assets {library}, but its worker has {re.escape(VERSION)}"):
+    with pytest.raises(
+        ValueError, match=rf"the run has lakehouse-assets {library}, but its worker has {re.escape(VERSION)}"
+    ):
         Assignment.from_json(payload)
     told = perform(payload, start_session=pytest.fail, settings=read_settings)["error"]
     assert f"its worker has {VERSION}" in told["message"]
