@@ -21,7 +21,6 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -57,11 +56,11 @@ def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
         with suppress(ValueError):
-            found = And(found, _within(bound, schema.find_type(bound.column)))
+            found = And(found, _bound_predicate(bound, schema.find_type(bound.column)))
     return found
 
 
-def _within(bound: Bound, kind: IcebergType) -> BooleanExpression:
+def _bound_predicate(bound: Bound, kind: IcebergType) -> BooleanExpression:
     column = Reference(bound.column)
     if bound.values:
         return In(term=column, values={_value(text, kind) for text in bound.values})
@@ -116,7 +115,7 @@ class Within(ManifestsWithin):
         return file.content is not DataFileContent.DATA or bool(self._metrics.eval(file))
 
 
-def broken(table: Table, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
+def broken(table: IcebergTable, staged: Sequence[StagedChunk], missing: Collection[str]) -> Iterator[str]:
     """Yields why the chunks can't be published to the table as it is now, causes before consequences."""
     if repeated := repeated_chunks(staged):
         yield f"the chunks {repeated} were handed in more than once; expected one receipt for each"
@@ -272,11 +271,11 @@ class FilesInRegion:
     def __post_init__(self) -> None:
         self._specs = self.table.metadata.specs()
         rows = self.region.predicate_on(self.schema, self._specs.values())
-        self._within = ManifestsWithin(self.table.metadata, self.schema, rows)
+        self._manifests = ManifestsWithin(self.table.metadata, self.schema, rows)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
         """Whether the manifest may list such files."""
-        return self._within.may_be_in(manifest)
+        return self._manifests.may_be_in(manifest)
 
     def touches(self, file: DataFile) -> bool:
         """Whether the file may have rows of the region."""
@@ -319,11 +318,11 @@ class RowChanges(RunChange):
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
-    """Whether it only adds rows whose keys were not there. Then files added since the base conflict, which may hold the
-    same keys, and files removed since: a row left out as present may be missing now."""
+    """Whether it only adds rows with new keys. Then files added since the base conflict: they may have the same keys.
+    So do removed files: a row was perhaps left out because they had its key."""
     entries: Entries = field(default_factory=Entries)
 
-    def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
+    def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
 
         Raises StageAgain if others changed files that these could meet, PublishRefused if the changes don't fit the
@@ -343,7 +342,7 @@ class RowChanges(RunChange):
                 raise StageAgain(f"table {name}, {keys_text(chunk.receipt.keys)}: {moved}")
         return self._plan(table)
 
-    def _moved(self, table: Table, chunk: StagedChunk) -> Iterator[str]:
+    def _moved(self, table: IcebergTable, chunk: StagedChunk) -> Iterator[str]:
         """Yields conflicts: files that may hold rows within the chunk's bounds and came or went since its base."""
         base_id = chunk.receipt.base_snapshot_id
         merged = chunk.receipt.merged
@@ -358,7 +357,8 @@ class RowChanges(RunChange):
         common = {m.manifest_path for m in then} & {m.manifest_path for m in now}
         within = Within(table.metadata, chunk.schema, predicate(merged.bounds, chunk.schema))
         before, after = (
-            self._within(table, within, [m for m in side if m.manifest_path not in common]) for side in (then, now)
+            self._files_within(table, within, [m for m in side if m.manifest_path not in common])
+            for side in (then, now)
         )
         gone, new = before - after, after - before
         if self.only_inserts:
@@ -373,12 +373,12 @@ class RowChanges(RunChange):
         if new:
             yield f"{len(new)} files that may contain the same rows were added meanwhile, such as {min(new)[0]}"
 
-    def _within(self, table: Table, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:
+    def _files_within(self, table: IcebergTable, within: Within, manifests: Iterable[ManifestFile]) -> set[Identity]:
         read = self.entries.read(table.io, [m for m in manifests if within.may_be_in(m)])
         found = (entry for entries in read for entry in entries if within.has(entry.data_file))
         return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}
 
-    def _plan(self, table: Table) -> ManifestPlan:
+    def _plan(self, table: IcebergTable) -> ManifestPlan:
         plan = ManifestPlan(added=list(map(added_entry, self.files)))
         left = {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
         places = Partitions(table.metadata, map(partition_of, left.values()))

@@ -207,9 +207,10 @@ def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
 
 
 def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields delete files of removed files that the rewrite has not applied and that won't apply to the added files."""
-    # These are position deletes, which name removed files; equality deletes not newer than the base, whose sequence
-    # number the added files have; and, if the unit moves, equality deletes of one partition.
+    """Yields delete files whose deletes a landing would undo."""
+    # The rewrite has not applied them, and readers would not apply them to the added files: position deletes name the
+    # removed files, equality deletes need a higher sequence number than the added files' (the base's), and equality
+    # deletes of one partition do not reach rows that have moved to another.
     applied = set(map(_path, unit.deletes))
     moved, replaced = _moves(unit), DataFiles(unit.removed, head.specs)
     for path, delete in head.deletes.items():
@@ -221,7 +222,7 @@ def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
 
 
 def _deletes_elsewhere(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields equality deletes that reach the rows only where they move."""
+    """Yields equality deletes that would newly apply to moved rows."""
     if not _moves(unit):
         return
     added = DataFiles((added_entry(file, unit.base.sequence_number) for file in unit.added), head.specs)
@@ -265,14 +266,14 @@ class Compaction(Publishable):
         if twice := sorted(path for path, count in paths.items() if count > 1):  # both would land
             problem = f"{len(twice)} files are removed or added more than once, such as {twice[0]}"
             raise self.refused(".".join(table.name()), problem)
-        found = [by_metadata(unit, table.metadata) for unit in self.units]
-        fit = [unit for unit, reason in zip(self.units, found, strict=True) if reason is None]
+        reasons = [by_metadata(unit, table.metadata) for unit in self.units]
+        fit = [unit for unit, reason in zip(self.units, reasons, strict=True) if reason is None]
         listed = _Listed.of(table, fit, self.entries)
         gone = frozenset(missing)
         head = listed.head(table.metadata.specs())
-        found = [r or by_files(u, head, gone) for u, r in zip(self.units, found, strict=True)]
-        self.dropped = {n: reason for n, reason in enumerate(found) if reason}
-        if landed := [unit for unit, reason in zip(self.units, found, strict=True) if reason is None]:
+        reasons = [r or by_files(u, head, gone) for u, r in zip(self.units, reasons, strict=True)]
+        self.dropped = {n: reason for n, reason in enumerate(reasons) if reason}
+        if landed := [unit for unit, reason in zip(self.units, reasons, strict=True) if reason is None]:
             return listed.plan(landed, head)
         raise NothingLeft(
             f"table {'.'.join(table.name())}: none of {len(self.units)} rewritten partitions can still land: "
@@ -327,18 +328,19 @@ def _superfluous(
 ) -> set[str]:
     """Returns delete files that the landed units applied and that no remaining file needs.
 
-    Keeps one that may also apply elsewhere: otherwise rows would come back.
+    A delete file that may also apply elsewhere stays: without it, deleted rows would come back.
     """
     looked_at = set(chain.from_iterable(unit.partitions for unit in landed))
     candidates = {entry.data_file.file_path: entry for unit in landed for entry in unit.deletes}
-    # Positions can't be those of a file written later, though its sequence number is the base's.
-    old, every = DataFiles(staying, head.specs), DataFiles([*staying, *added], head.specs)
+    # Position deletes name files that were in the table when they were written. Added files are newer than the
+    # position deletes, although their sequence number, the base's, does not show it.
+    staying_files, all_files = DataFiles(staying, head.specs), DataFiles([*staying, *added], head.specs)
     return {
         path
         for path, delete in candidates.items()
         if partition_of(delete) in looked_at
         and not (deletes.is_global(delete, head.specs) and len(head.specs) > 1)
-        and not (old if deletes.is_position(delete) else every).any_needs(delete)
+        and not (staying_files if deletes.is_position(delete) else all_files).any_needs(delete)
     }
 
 
@@ -366,8 +368,9 @@ def land(
 ) -> Landing:
     """Commits the units that still fit the table as one REPLACE snapshot.
 
-    A second call with the token changes nothing and reports no unit as landed. If an attempt's answer was lost, the
-    reasons may differ from the snapshot. Raises as publish(); PublishRefused also if two units claim the same file.
+    A second call with the token changes nothing and reports no unit as landed. If an attempt committed but its answer
+    was lost, the reasons may not match the snapshot. Raises as publish(); PublishRefused also if two units claim the
+    same file.
     """
     if not units:
         return Landing(None, ())

@@ -9,7 +9,6 @@ from functools import singledispatch
 
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
@@ -78,7 +77,7 @@ class MergeRows(WriteStrategy):
     rules: Collection[Rule] = EVERY_MODE
     at_most_changed: float | None = None
     reads: timedelta | None = None
-    """By commit time; None looks at all rows."""
+    """How far back to look, by commit time; None: at all rows."""
     rewrites: str | None = None
     """Iceberg's ``write.merge.mode``."""
 
@@ -127,9 +126,10 @@ def _(mode: Merge) -> WriteStrategy:
 def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> int:
     """Returns the sequence number of the base's first ancestor committed since then, or the next number.
 
-    0 if earlier snapshots have expired. A rewritten file has the number of the snapshot that was read, so it is not
-    older than its rows.
+    Returns 0 if snapshots before that ancestor have expired.
     """
+    # A rewritten file has the sequence number of the snapshot that was read, which is at least that of each of its
+    # rows: no file with recent rows is missed.
     found = (base.sequence_number or 0) + 1
     for snapshot in ancestors_of(base, metadata):
         if snapshot.timestamp_ms < since_ms:
@@ -162,7 +162,7 @@ class OwnReads(CommitPart):
         """Always."""
         return True
 
-    def refuse(self, now: Table) -> None:
+    def refuse(self, now: IcebergTable) -> None:
         """Raises StageAgain if the region's rows differ from the snapshot that was read, or that has expired."""
         read = self.read
         if now.metadata.current_snapshot_id == read or _only_rewritten_since(now, read):
@@ -183,7 +183,7 @@ class OwnReads(CommitPart):
             )
 
 
-def _only_rewritten_since(table: Table, read: int | None) -> bool:
+def _only_rewritten_since(table: IcebergTable, read: int | None) -> bool:
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         if snapshot.snapshot_id == read:
             return True
@@ -194,7 +194,7 @@ def _only_rewritten_since(table: Table, read: int | None) -> bool:
     return False
 
 
-def _files(table: Table, place: FilesInRegion, manifests: Iterable[ManifestFile]) -> set[tuple[str, int]]:
+def _files(table: IcebergTable, place: FilesInRegion, manifests: Iterable[ManifestFile]) -> set[tuple[str, int]]:
     read = Entries().read(table.io, [m for m in manifests if place.may_be_in(m)])
     found = (entry for entries in read for entry in entries if place.touches(entry.data_file))
     return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}

@@ -24,8 +24,8 @@ class Offsets(NamedTuple):
     """
 
     identity: str
-    """Offsets of a source created again or restored elsewhere mean nothing. A mark may follow, which a source set back
-    in time does not know."""
+    """Of the source: after it was created again or restored elsewhere, offsets mean nothing. May end in a mark, which a
+    source set back in time lacks."""
     by_partition: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class SourceState:
     safe: tuple[int, ...]
     """No row can appear before these any more: a run may move up to here."""
     newest: tuple[int, ...]
-    """The next rows' offsets; from ``safe`` on, transactions are open."""
+    """The next rows' offsets; transactions from ``safe`` to here are open."""
     retention: timedelta | None = None
     """After which the source itself deletes rows."""
     purged: bool = False
@@ -98,13 +98,13 @@ class SourceState:
         return sum(self.newest) - sum(self.safe)
 
     def begin(self, position: Offsets | None) -> Offsets:
-        """Returns the position, or the first row there."""
+        """Returns the position, else the first row still there."""
         return position.widened(len(self.safe)) if position else Offsets(self.identity, self.first)
 
     def still_there(self, position: Offsets) -> Offsets:
-        """Returns the position, advanced to the first rows there.
+        """Returns the position, advanced to the first rows still there.
 
-        Offsets of another source stay.
+        Returns a position in another source unchanged.
         """
         if position.source != Offsets(self.identity, ()).source:
             return position
@@ -253,11 +253,11 @@ class RowSource(ABC):
         return []
 
     def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
-        """Says why a move would lose or null values. may_lack: whether the step adds columns."""
+        """Says why a move would lose values. may_lack: whether the step adds columns."""
         return None
 
     def prove(self, begin: Offsets) -> None:
-        """Raises SourceLost unless all rows are still there: after reading, this proves none was missing."""
+        """Raises SourceLost unless all rows are still there. After a read, this proves that no row was missing."""
         if problem := self.state(begin).problem(self.name, begin):
             raise SourceLost(problem)
 

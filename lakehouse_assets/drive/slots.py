@@ -33,7 +33,7 @@ CLAIM_TIMEOUT = "5s"
 CLAIM_INTERVAL_SECONDS = 1.0
 # A database that fails over is back in a minute or two.
 UNREACHABLE_SECONDS = 300.0
-# A free slot is claimed by the second try, a second after the first.
+# Only longer waits are logged: a free slot is granted at the second try, a second after the first.
 NOTICED_SECONDS = 5.0
 REPEATED_SECONDS = 60.0
 
@@ -75,7 +75,7 @@ class Slots:
     def free(self, chunk: int) -> None:
         """Frees the chunk's slot, or its place in the queue.
 
-        If the storage can't be reached, the next call retries, and Dagster frees it at the run's end.
+        If the storage can't be reached, the next call retries; at the run's end, Dagster frees the slot.
         """
         self._to_free.add(chunk)
         self._claims.discard(chunk)
@@ -96,7 +96,7 @@ class Slots:
             self._to_free.discard(chunk)
 
     def _bounded(self) -> bool:
-        # Only for a pool without a limit: the call would replace it by the default.
+        # Only for a pool without a limit: this call would replace a pool's own limit by the default.
         if POOL not in self._storage.get_concurrency_keys():
             self._storage.initialize_concurrency_limit_to_default(POOL)
         return POOL in self._storage.get_concurrency_keys()
@@ -109,8 +109,8 @@ class Slots:
 def no_other_claims(storage: EventLogStorage) -> Iterator[None]:
     """Blocks claims of other processes on PostgreSQL, which Dagster (1.13.27) does not do.
 
-    Dagster locks a free slot's row and takes the slot in two commits. Two claims at once can both get one slot, and a
-    third worker then gets the slot left over. Raises the database's error after CLAIM_TIMEOUT.
+    Dagster locks a free slot's row and takes the slot in two commits. Two claims at once can both get one slot; a
+    third worker gets the slot that is left. Raises the database's error after CLAIM_TIMEOUT.
     """
     postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None or not isinstance(storage, postgres.PostgresEventLogStorage):

@@ -98,7 +98,7 @@ class Workers:
     ending: list[RunningWorker] = field(default_factory=list)
     """They have a receipt, and keep their slots until they end."""
     unconfirmed: dict[int, Attempt | Handle] = field(default_factory=dict)
-    """Attempts that may have a worker in neither list, by chunk; its handle if the id is known."""
+    """By chunk: a worker that may exist, but is in neither list; as its attempt if its id is unknown."""
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="messages")
     )

@@ -70,7 +70,7 @@ def _secrets(name: str, value: str) -> Iterator[str]:
         yield (password := found[1])
         # Without percent-encoding, clients may end a password at another character than we do.
         yield from re.split(r"[@:/?#]", password)
-        # A client that ends it at an @ takes the rest for a part of the host, and quotes it with the @ before the host.
+        # A client that ends the password at an earlier @ takes the rest for the host's beginning, and quotes it so.
         yield from (f"{password[at.end() :]}@" for at in re.finditer("@", password))
 
 
@@ -81,7 +81,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _alone(secret: str) -> str:
-    """Spares longer words if the secret may be a word."""
+    """Matches a secret that may be a word only as a whole word."""
     if len(secret) >= ALWAYS or not secret.isalnum():
         return re.escape(secret)
     return rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"

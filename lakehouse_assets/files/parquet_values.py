@@ -32,7 +32,7 @@ FIXED = re.compile(r"fixed\[(\d+)\]")
 AS_STORED: dict[str, pa.DataType] = {"binary": pa.binary(), "uuid": pa.string()}
 """Types that no text cell has. Spark has a UUID as text, which Iceberg's writer takes."""
 INT96 = pa.timestamp("s")
-"""Stands for Parquet's old times: no others in a file are of seconds."""
+"""Stands for Parquet's old timestamps: no other type of a file has seconds as its unit."""
 SMALL_INTS = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
 LONG_INTS = (*SMALL_INTS, pa.int64(), pa.uint32(), pa.uint64())
 UUID_BYTES = 16
@@ -157,7 +157,7 @@ def found_text(found: pa.DataType) -> str:
 
 
 def converted(array: pa.Array, type_: IcebergType) -> tuple[pa.Array, list[WrongValue]]:
-    """Returns a column's values, null for those that its type does not take, and these.
+    """Returns a column's values, with null for wrong values, and the wrong values.
 
     The types must pass type_problem().
     """
@@ -256,16 +256,18 @@ def told_type(found: pa.DataType) -> str:
     if found == pa.uint64():
         return "decimal(20, 0)"
     if t.is_decimal(found) and found.precision <= 38:
-        return f"decimal({found.precision}, {found.scale})" if 0 <= found.scale <= found.precision else _none(found)
+        return (
+            f"decimal({found.precision}, {found.scale})" if 0 <= found.scale <= found.precision else _refuse_type(found)
+        )
     if t.is_fixed_size_binary(found):
         return f"fixed[{found.byte_width}]"
     if found == INT96:  # as Spark writes them
         return "timestamptz"
     if is_bytes(found):
         return "binary"
-    return next((text for text, fits in FITS.items() if fits(found)), "") or _none(found)
+    return next((text for text, fits in FITS.items() if fits(found)), "") or _refuse_type(found)
 
 
-def _none(found: pa.DataType) -> NoReturn:
+def _refuse_type(found: pa.DataType) -> NoReturn:
     what = "a time of day, which Spark does not have" if t.is_time(found) else f"{found}, which Iceberg does not have"
     raise ValueError(f"is {what}")

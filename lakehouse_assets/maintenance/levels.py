@@ -100,8 +100,8 @@ LIMIT = Limit(101, 1_000)
 """Iceberg merges from 100 manifests (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s."""
 ENTRIES = 1_000
 SURPLUS, LEAST_SURPLUS = 4, 2
-"""How many times the needed manifests are fine: by default, and if a person forces a rewrite, which finds too little to
-merge below that."""
+"""Up to this many times the needed manifests, nothing is rewritten: by default, and if a person forces it (a rewrite of
+fewer would merge too little)."""
 
 
 class ManifestsLevel(MaintenanceLevel):
@@ -131,7 +131,7 @@ class ManifestsLevel(MaintenanceLevel):
             )
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Proves that the manifests list the same files."""
+        """Rewrites manifests; proves that they list the same files."""
         from lakehouse_assets.maintenance.rewrite.manifests import rewrite_manifests
 
         report = rewrite_manifests(means.catalog, action.table, means.token(action), means.properties)

@@ -14,7 +14,7 @@ class Progress:
     table: str
     done: int
     total: int
-    """Partitions; 1 for a table without."""
+    """Partitions; 1 for an unpartitioned table."""
     running: int
     started_at: float
     """Epoch seconds."""

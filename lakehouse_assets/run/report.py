@@ -98,7 +98,7 @@ def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
 
 
 def _schema_change(run: Run) -> dict[str, str]:
-    """Reads the snapshot if another process committed: there is no difference any more."""
+    """Reads the snapshot if another process committed: the table already has the changes."""
     evolution = run.staging.evolution
     if not run.published.repeated:
         return evolution_texts(evolution.applied)
@@ -117,7 +117,7 @@ def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
 
 
 def _declared_nulls(schema: Schema, table: Table) -> Schema:
-    """The audit lets no null pass."""
+    """Marks columns as required that are optional in Iceberg: the audit refuses nulls."""
     required = {column.name for column in table.schema.columns if column.required}
     return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
 
@@ -192,11 +192,11 @@ def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.Meta
         for file in chunk.files:
             if file.record_count:
                 first.setdefault(region.key_of(file.partition), (chunk, file))
-    texts = at_once(lambda key: _text(*first[key]) if key in first else "no rows", keys)
+    texts = at_once(lambda key: _preview_text(*first[key]) if key in first else "no rows", keys)
     return {key: dg.MetadataValue.md(text) for key, text in zip(keys, texts, strict=True)}
 
 
-def _text(chunk: StagedChunk, file: DataFile) -> str:
+def _preview_text(chunk: StagedChunk, file: DataFile) -> str:
     if file.file_format is not FileFormat.PARQUET:
         return f"{file.file_format.value} files have no preview"
     from pyarrow.parquet import ParquetFile
@@ -274,7 +274,7 @@ def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]
         yield dg.MaterializeResult(asset_key=table.key, metadata=metadata, data_version=version, tags=shown.tags)
         return
     failed = {key for failure in results.failures for key in failure.chunk.keys}
-    # Both by key, in this order: the UI would show a result's metadata before a key's.
+    # Each key gets the run's metadata after its own: in the MaterializeResult, the UI would show the run's first.
     by_key = {key: {**shown.of_key.get(key, {}), **shown.of_run} for key in plan.keys if key not in failed}
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:

@@ -98,8 +98,8 @@ def refuse_repeated_append(
 ) -> None:
     """Raises PublishRefused for a re-execution that would add an earlier run's rows once more.
 
-    It may re-execute a run that added rows, or repeated one that did; a backfill whose run added them, even if it
-    failed later; or work that another re-execution has added meanwhile. APPEND_AGAIN permits it.
+    The earlier run is one that this run re-executes, directly or through others; one of a re-executed backfill, even if
+    it failed later; or another re-execution of the same work. APPEND_AGAIN permits it.
     """
     if not (table.write_mode.adds_again and _repeats(run)):
         return
@@ -125,17 +125,18 @@ def _added_before(
             if what and meet(keys_of_run(run, table, instance), _added_keys(table, metadata, plans, instance, other)):
                 yield other.run_id, what
 
-    for one, repeated in _repeated(instance, run):
-        if one != run.run_id and (what := _added(table, metadata, instance, one)):
-            yield one, what
+    for run_id, repeated in _repeated(instance, run):
+        if run_id != run.run_id and (what := _added(table, metadata, instance, run_id)):
+            yield run_id, what
         # A re-executed backfill makes new runs: the old ones are not their parents.
         for backfill_id in _parent_backfills(instance, repeated):
             found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
             yield from meeting(o for o in found if o.asset_selection is None or table.key in o.asset_selection)
-    yield from meeting(_beside(metadata, instance, run))
+    yield from meeting(_siblings(metadata, instance, run))
 
 
-def _beside(metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[dg.DagsterRun]:
+def _siblings(metadata: TableMetadata, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[dg.DagsterRun]:
+    """Yields other re-executions of the same work that have published."""
     own = _origins(instance, run)
     published = tokens.publishers(metadata)
     runs = {one.run_id: one for one in instance.get_runs(dg.RunsFilter(run_ids=published))} if published else {}

@@ -76,7 +76,7 @@ class Durable:
 
     @classmethod
     def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the fields as this code reads them, from an older form or with more in them. Raises ValueError."""
+        """Returns the fields in the form that this code reads. Raises ValueError."""
         return fields
 
 
@@ -166,7 +166,7 @@ class ReadOn:
 
 
 LEAST = -(2**31)
-"""The least int. A column of longs may have been one of ints, and keeps their partitions."""
+"""The least int. It counts for longs too: a column that was widened from int keeps the partitions of ints."""
 WIDEST = 2**30
 """The greatest width that Iceberg's truncate of ints can add to a remainder without overflow
 (org.apache.iceberg.util.TruncateUtil)."""
@@ -182,7 +182,7 @@ class MergeWork:
     order_by: str = ""
     """Decides which change of a key is the latest; without it, two are an error."""
     only_inserts: bool = False
-    """Whether rows whose key is there, or comes twice, are left out, and nothing else changes."""
+    """Whether only rows with new keys are inserted, one for each key, and nothing else changes."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ class Merged:
 
 
 def truncates_in_order(width: int, number: int) -> bool:
-    """Whether Iceberg puts a number, and all greater ones, in the partition that PyIceberg computes.
+    """Whether Iceberg truncates a number, and all greater numbers, without overflow.
 
-    Iceberg's ints may overflow; PyIceberg's do not.
+    PyIceberg never overflows: without overflow, both compute the same partition.
     """
     return width <= WIDEST and LEAST + width <= number
 
@@ -291,7 +291,7 @@ class Digest(NamedTuple):
     """Sum of their upper 32 bits."""
     xor: int = 0
 
-    def __add__(self, other: Digest) -> Digest:  # type: ignore[override]  # no tuples one behind the other
+    def __add__(self, other: Digest) -> Digest:  # type: ignore[override]  # a tuple would concatenate
         return Digest(self.rows + other.rows, self.low + other.low, self.high + other.high, self.xor ^ other.xor)
 
 
@@ -333,7 +333,8 @@ class HookWork:
     """JSON data."""
 
     def __post_init__(self) -> None:
-        """Makes of it what the worker will read: keys as text, lists. Raises TypeError for what is no JSON."""
+        """Converts ``told`` to what the worker will read. Raises TypeError for what is no JSON."""
+        # JSON turns tuples into lists and keys into text: run and worker must compute the same hash.
         object.__setattr__(self, "told", json.loads(json.dumps(self.told)))
 
 
@@ -358,7 +359,7 @@ class Assignment(Work):
     code: str
     """worker_code(); a worker with other code refuses."""
     base_snapshot_id: int | None = None
-    """What the fork base was made from; None: without history."""
+    """The snapshot that the fork base keeps, if any."""
     unique: tuple[str, ...] = ()
     """Columns that together must be unique within an Iceberg partition."""
     checks: Mapping[str, str] = field(default_factory=dict)
@@ -406,7 +407,7 @@ class Assignment(Work):
     def parts(self) -> dict[str, str]:
         """Hashes of all that decides the rows, 16 hex digits each, by the part's name for people.
 
-        A change of one part explains those of the next. Left out are where the worker runs and its environment
+        The first part that changed explains why later ones did. Not included: where the worker runs and its environment
         (secrets, a spark-defaults.conf, installed packages).
         """
         window = self.window

@@ -51,10 +51,9 @@ def start(
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Starts Java; raises SettingsError if it does not start with these settings, or if Spark refuses one of SQL.
-
-    A session would refuse it at its first use, and PySpark (4.1) would ask that session, without end, how to report it.
-    """
+    """Starts Java; raises SettingsError if it does not start with these settings, or Spark rejects an SQL setting."""
+    # A session would reject the setting only when it is first used. PySpark (4.1) would ask that same session how to
+    # report the error, and so recurse without end.
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
     except PySparkRuntimeError as error:
@@ -108,11 +107,11 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Sets catalogs, and Hadoop's ``fs.…`` unless the session was started with one for what the steps read.
+    """Sets catalogs, and Hadoop's ``fs.…`` except those that the session was started with, for steps.
 
     Credentials set after the JVM's start show neither in process arguments nor in the Spark UI.
     """
-    # It prints each error that Spark raises, even those that a worker provokes to check a condition.
+    # This logger prints each error that Spark raises, even those that a worker provokes to check a condition.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     for name, value in settings.items():
         if spark.conf.get(HADOOP + name, None) is None:

@@ -178,7 +178,7 @@ class EmrLauncher(AwsLauncher):
         return ship(self._s3, self._code_prefix, self._worker, packages)
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Adds the attempt's step, unless there. Raises NotStarted."""
+        """Adds the attempt's step unless it exists. Raises NotStarted."""
         try:
             cluster = self._clusters.choose(attempt.group)
             step = self._step_with(cluster, attempt.key) or self._add(cluster, attempt, environment)
@@ -238,7 +238,8 @@ class EmrLauncher(AwsLauncher):
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """Reads newest steps, up to a known one."""
+        """Returns the id of the step with this key."""
+        # EMR lists the newest steps first; all steps older than a known step are known.
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
             found |= {step["Id"]: step["Name"].rpartition(" ")[2] for step in page["Steps"]}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.extensions.hand_off.hand_over import HandOffOrder, HandOffOutcome, Services
 
 LOCATION = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^/\s?#]+(/[^/\s?#]+)*")
-"""A whole bucket may hold other objects, too."""
+"""With a prefix: a whole bucket may hold other objects."""
 GLUE = re.compile(r"[a-z0-9_]{1,100}\.[a-z0-9_]{1,200}")
 """Glue names that Athena accepts (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html);
 with a version's name appended, at most 255 characters."""

@@ -24,7 +24,7 @@ DONE = ".done"
 """The suffix of notes that say which partitions of an object are done. Objects are never rewritten: two runs may finish
 parts of one."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
-"""The name of an object's partition; older code takes it for an object's name, and finds no such object."""
+"""The name of one item of an object with several. Older code takes it for an object's name, and finds none."""
 LATEST_MS = 253_402_300_799_999
 """The end of 9999, Python's last year."""
 CROWD = 100
@@ -53,7 +53,7 @@ Content = Mapping[str, Item] | frozenset[int]
 class InboxLook:
     """One look into the inbox.
 
-    Objects of another version only count, until that version is back.
+    Objects of another version are counted, not read.
     """
 
     items: Mapping[str, Item]
@@ -84,7 +84,7 @@ class Inbox:
         name, fields = _name(group[0]), asdict(group[0])
         del fields["key"]
         self.objects.write(name, _json({**fields, "keys": [item.key for item in group]}))
-        _known(self.objects)[name] = _named(name, group)
+        _cache(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
         """By name."""
@@ -97,21 +97,21 @@ class Inbox:
         """
         # No item is lost: it counts as done only if a note that was read says that it is done. None is repeated: an
         # object is left out while one of its notes is unread, as that note may say that more is done.
-        names, known = self.objects.names(), _known(self.objects)
+        names, known = self.objects.names(), _cache(self.objects)
         for gone in set(known) - set(names):
             known.pop(gone, None)  # another thread may have been first
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
         at_once(self._read, [name for name in wanted if name not in known][:most])
         unread = [name for name in wanted if name not in known]  # including objects removed meanwhile
         unsure = {_object_of(name) for name in unread if name.endswith(DONE)}
-        said = {name: known[name] for name in wanted if name in known and name not in unsure}
+        contents = {name: known[name] for name in wanted if name in known and name not in unsure}
         notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
-        for name, done in said.items():
+        for name, done in contents.items():
             if isinstance(done, frozenset):
                 notes[_object_of(name)][name] = done
-        left = {name: _left(items, notes[name]) for name, items in said.items() if not isinstance(items, frozenset)}
+        left = {name: _left(items, notes[name]) for name, items in contents.items() if not isinstance(items, frozenset)}
         # An object that can't be read is {}, and must stay.
-        finished = [name for name, items in left.items() if said[name] and not items]
+        finished = [name for name, items in left.items() if contents[name] and not items]
         there = set(wanted).difference(finished)
         return InboxLook(
             items={name: item for of_object in left.values() for name, item in of_object.items()},
@@ -124,12 +124,12 @@ class Inbox:
 
     def _read(self, name: str) -> None:
         try:
-            _known(self.objects)[name] = _content(name, self.objects.read(name))
+            _cache(self.objects)[name] = _content(name, self.objects.read(name))
         except FileNotFoundError:  # a run removed it meanwhile
             return
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("%s in the inbox can't be read, and stays until newer code can read it: %s", name, error)
-            _known(self.objects)[name] = {}
+            _cache(self.objects)[name] = {}
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes exactly these items; missing ones are no error.
@@ -221,8 +221,9 @@ def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Map
     return {name: item for at, (name, item) in enumerate(items.items()) if at not in done}
 
 
-@lru_cache(maxsize=16)  # a process has one; tests have many
-def _known(objects: Objects) -> dict[str, Content]:
+@lru_cache(maxsize=16)  # inboxes: a process has one, tests have many
+def _cache(objects: Objects) -> dict[str, Content]:
+    """Returns what this process has read, by object name."""
     return {}
 
 

@@ -54,9 +54,9 @@ class Runs:
     def keys_of(self, table: Table) -> Sequence[str]:
         """Returns existing keys, in order; ("",) without partitions."""
         if table.identifier not in self._keys:
-            of = table.partitions
+            partitions = table.partitions
             self._keys[table.identifier] = (
-                ("",) if of is None else of.get_partition_keys(dynamic_partitions_store=self.instance)
+                ("",) if partitions is None else partitions.get_partition_keys(dynamic_partitions_store=self.instance)
             )
         return self._keys[table.identifier]
 
@@ -107,7 +107,7 @@ class Runs:
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
     ) -> Mapping[str, frozenset[str]]:
-        """For a run that recorded nothing: what waits for its tags' partitions."""
+        """Returns what waits for the partitions in a run's tags, as it recorded nothing."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
         if not set(ends) <= set(keys):
@@ -128,8 +128,8 @@ def _row_of(table: Table) -> Callable[[str], str]:
 
 
 FULL = 10_000
-"""Above so many objects, nothing is received: a source keeps messages better than a folder. A tick reads no more new
-ones, to end in time."""
+"""If the inbox has more objects, a tick receives nothing: a source keeps messages better than a folder. A tick also
+reads at most this many new objects, to end in time."""
 
 
 @dataclass
@@ -188,35 +188,35 @@ class QueueTick:
 
         Raises the storage's errors if the inbox or the memory can't be used: nobody would remember requests.
         """
-        told, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
+        result, inbox, source = TickResult(self.intake.taken), self.intake.inbox, self.intake.source
         before = self.store.read()
         self.runs.look()
         found = inbox.look(most=FULL)
-        told.is_full = found.objects > FULL
+        result.is_full = found.objects > FULL
         self._attempt("the inbox could not be tidied", lambda: inbox.tidy(found))
         is_ours = self._attempt("nothing was received", lambda: source.claim(self.owner))
         if is_ours:
-            self._attempt("the depth of the queue could not be read", lambda: told.depth.update(source.depth()))
-        if is_ours and not told.is_full:
+            self._attempt("the depth of the queue could not be read", lambda: result.depth.update(source.depth()))
+        if is_ours and not result.is_full:
             self._attempt("messages could not be taken", self.intake.take)
-        if told.taken.received:
+        if result.taken.received:
             found = inbox.look(most=FULL)
         waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
-        told.waiting = [one for one in waiting if one.table in declared]
-        told.undeclared = len(waiting) - len(told.waiting)
-        told.decision = self._decided(before, told.waiting, is_whole=not found.unread)
-        if told.decision.memory != before:
-            self.store.write(told.decision.memory)
+        result.waiting = [one for one in waiting if one.table in declared]
+        result.undeclared = len(waiting) - len(result.waiting)
+        result.decision = self._decided(before, result.waiting, is_whole=not found.unread)
+        if result.decision.memory != before:
+            self.store.write(result.decision.memory)
         if is_ours:
-            self._attempt("requests that will never run stay in the inbox", lambda: self._give_up(told, found.items))
-        return told
+            self._attempt("requests that will never run stay in the inbox", lambda: self._give_up(result, found.items))
+        return result
 
-    def _give_up(self, told: TickResult, items: Mapping[str, Item]) -> None:
+    def _give_up(self, result: TickResult, items: Mapping[str, Item]) -> None:
         """Rejects what nobody will run, and only then removes it."""
         waiting = {item.table for item in items.values()}
         declared = [table for table in self.runs.tables if table.identifier in waiting]
         keys = {table.identifier: frozenset(self.runs.keys_of(table)) for table in declared}
-        letters = given_up(items, keys, told.failing(), self.now, is_full=told.is_full)
+        letters = given_up(items, keys, result.failing(), self.now, is_full=result.is_full)
         sent = self.intake.reject([(letter.body, letter.reason) for letter in letters])
         gone = (letter.names for letter, is_sent in zip(letters, sent, strict=True) if is_sent)
         self.intake.inbox.remove(name for names in gone for name in names)

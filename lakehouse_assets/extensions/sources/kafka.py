@@ -86,7 +86,7 @@ class KafkaTopic(RowSource):
                 futures = admin.list_offsets(dict.fromkeys(parts, spec), isolation_level=level, request_timeout=SECONDS)
                 return tuple(futures[part].result().offset for part in parts)
 
-            # The earliest offsets last: the next reader can't have records that are gone by then.
+            # The earliest offsets come last: retention may delete records between these requests.
             newest = offsets(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
             safe = offsets(OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
             first = offsets(OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
@@ -163,15 +163,13 @@ class KafkaTopic(RowSource):
     def _records(
         self, spans: Mapping[int, tuple[int, int]], *, first_only: bool = False
     ) -> Iterator[Sequence[Message]]:
-        """Yields committed records, in order by partition. first_only: one of each.
-
-        A range ends once a record or the partition's end lies behind it: it may be empty, as aborted records and
-        transaction markers have offsets too.
-        """
+        """Yields committed records, in order within each partition. first_only: one of each."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         if not spans:
             return
+        # A range is read once the consumer gets past it, to a later record or the partition's end. Its last offsets may
+        # have no record: aborted records and transaction markers have offsets too.
         reached = {number: begin for number, (begin, _) in spans.items()}
         left, heard = set(spans), time.monotonic()
         consumer = self._consumer(LITTLE if first_only else {})

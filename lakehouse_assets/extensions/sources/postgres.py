@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
 CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 BLOCK_BYTES = 1 << 20
-"""More for a longer row."""
+"""The least size of PyArrow's CSV blocks."""
 PURGED = "lakehouse_purged"
 """Records up to which ``pos`` each source was purged, and where it is moved."""
 MARKS = "lakehouse_marks"
 """Has a row for each move. If the database is set back to before a move, that row is missing."""
 PURGES = "lakehouse.purges"
-"""Lets a transaction delete rows of the source with that oid."""
+"""A setting: a source's oid, whose rows the transaction may delete."""
 TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -49,7 +49,7 @@ TYPES = {
     "timestamptz": "timestamptz",
     "string": "text",
 }
-"""By Iceberg's; ``decimal(p, s)`` is ``numeric(p, s)``."""
+"""By Iceberg type; ``decimal(p, s)`` is ``numeric(p, s)``."""
 THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
 """An identity without the table's oid."""
 OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
@@ -174,9 +174,9 @@ class PostgresTable(RowSource):
             )
 
     def marked(self, to: Offsets) -> Offsets:
-        """Adds the mark's row, committed behind all that was read, and flushed before the move.
+        """Inserts a row for the mark: it commits after all that was read, and is on disk before the move.
 
-        Adds none before `lakehouse source sql` has made its table.
+        Without a table of marks (from an older `lakehouse source sql`), adds no mark.
         """
         mark = secrets.token_hex(8)
         with self._cursor() as cursor:
@@ -254,7 +254,7 @@ class PostgresTable(RowSource):
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
 
     def _refuse_set_back(self, cursor: Cursor, end: int) -> None:
-        """Raises SourceLost if transactions before ``end`` may still write: at the plan none did."""
+        """Raises SourceLost if transactions before ``end`` may still write: the plan excluded them."""
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         ((oldest,),) = cursor.fetchall()
         if oldest < end:
@@ -266,7 +266,7 @@ class PostgresTable(RowSource):
             return sorted({*columns} - {*self._columns(cursor)})
 
     def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
-        """A renamed column is missing, and present under another name."""
+        """Finds missing and undeclared columns; a renamed one is both."""
         with self._cursor() as cursor:
             found = {*self._columns(cursor)}
         if (lacking := sorted({*columns} - found)) and not may_lack:
@@ -282,6 +282,7 @@ class PostgresTable(RowSource):
         return None
 
     def _columns(self, cursor: Cursor) -> dict[str, bool]:
+        """Returns whether each column is generated."""
         cursor.execute(
             "SELECT attname, attgenerated <> '' FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
@@ -332,10 +333,8 @@ class PostgresTable(RowSource):
             file.seek(0)
             # The database computes generated columns again; an identity column keeps the row's value.
             computed = {name for name, is_computed in self._columns(cursor).items() if is_computed}
-            columns, written = (
-                ", ".join(quoted(name) for name in rows.column_names if name not in left_out)
-                for left_out in (set[str](), computed)
-            )
+            columns = ", ".join(map(quoted, rows.column_names))
+            written = ", ".join(quoted(name) for name in rows.column_names if name not in computed)
             cursor.execute(
                 f"CREATE TEMP TABLE put_back ON COMMIT DROP AS SELECT {columns} FROM {self._quoted} WITH NO DATA"
             )
@@ -352,7 +351,7 @@ class PostgresTable(RowSource):
     def oldest_writer(self) -> Writer:
         """Returns the longest-writing transaction in any database, even a prepared one.
 
-        Without pg_read_all_stats, PostgreSQL shows only the role's.
+        Without pg_read_all_stats, PostgreSQL hides other roles' transactions.
         """
         with self._cursor() as cursor:
             cursor.execute(WRITER)

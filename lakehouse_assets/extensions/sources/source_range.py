@@ -38,16 +38,16 @@ class SourceRange:
         return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
 
     def left(self, position: Offsets | None) -> Offsets:
-        """Returns where to begin: the table's position, as another run may have moved on, and nothing is moved twice.
+        """Returns the table's position, so that no row is moved twice if another run has moved some.
 
-        In a partition where the position lies in the gap from ``lost_from`` to ``begin``, ``begin`` instead.
+        In partitions where the position lies in the gap from ``lost_from`` to ``begin``, returns ``begin``.
         """
         # A position in another source is returned as it is: prove() refuses it.
         if position is None or self.lost_from is None or position.source != self.begin.source:
             return position or self.begin
         count = len(self.begin.by_partition)
         places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
-        at = tuple(end if lost <= now < end else now for lost, now, end in zip(*places, strict=True))
-        # If any partition jumps, the identity is that of `begin`: a purge drops the marks of positions in the gap.
-        passes_over = at != position.widened(count).by_partition
-        return Offsets(self.begin.identity if passes_over else position.identity, at)
+        at = tuple(begin if lost <= now < begin else now for lost, now, begin in zip(*places, strict=True))
+        # The source does not know the mark of a position in the gap: a purge has dropped it.
+        skips_gap = at != position.widened(count).by_partition
+        return Offsets(self.begin.identity if skips_gap else position.identity, at)

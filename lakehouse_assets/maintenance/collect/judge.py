@@ -72,8 +72,8 @@ class Knowledge:
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
         """Judges a file by the first rule that fits. marked: the token in the file's mark."""
-        # Rules that keep come first; then a run's state decides, or else the file's age. Only fork bases come before
-        # FOREIGN: a fork is no table that somebody may need.
+        # Rules that keep come first; then a run's state decides, or else the file's age. Fork bases are an exception,
+        # before FOREIGN: a fork is no table that somebody may need.
         place, owner = file.place, crc_owner(file.place)
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
@@ -135,11 +135,12 @@ class Marks:
     """The marks of an earlier pass."""
 
     newest_ms: Mapping[str, int] = field(default_factory=dict)
+    """When each run's last file was written, by token."""
     by_digest: Mapping[bytes, Mark] = field(default_factory=dict)
 
     def of(self, file: Listed) -> Mark | None:
         """Returns the mark of an unchanged file."""
-        return self.by_digest.get(_digest(file))
+        return self.by_digest.get(_file_digest(file))
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,14 @@ class MarkStore:
         if found is None:
             return Marks()
         return Marks(
-            dict(found.newest_ms), {digest: group.mark for group in found.groups for digest in _split(group.files)}
+            dict(found.newest_ms), {of_file: group.mark for group in found.groups for of_file in _split(group.files)}
         )
 
     def write(self, marks: Iterable[tuple[Listed, Mark]], newest_ms: Mapping[str, int]) -> None:
         """Replaces the marks. Raises OSError."""
         files: dict[Mark, bytearray] = defaultdict(bytearray)
         for file, mark in marks:
-            files[mark] += _digest(file)
+            files[mark] += _file_digest(file)
         groups = tuple(MarkedFiles(mark, digests.hex()) for mark, digests in files.items())
         MarksOfTable(tuple(newest_ms.items()), groups).write(self.io, self.location)
 
@@ -175,6 +176,6 @@ def _split(digests: str) -> Iterator[bytes]:
     return (together[start : start + DIGEST_BYTES] for start in range(0, len(together), DIGEST_BYTES))
 
 
-def _digest(file: Listed) -> bytes:
+def _file_digest(file: Listed) -> bytes:
     like = f"\0{file.size}\0{file.modified_ms}\0{file.etag}".encode()
     return blake2b(file.place.raw + like, digest_size=DIGEST_BYTES).digest()

@@ -51,9 +51,9 @@ class Unseen:
         found = (entry for entries in read for entry in entries)
         return cls(table, {digest(without_links(place_of(e.data_file.file_path))): e for e in found})
 
-    def saw(self, of_place: bytes) -> None:
+    def saw(self, place_digest: bytes) -> None:
         """Removes a listed file."""
-        self._entries.pop(of_place, None)
+        self._entries.pop(place_digest, None)
 
     def problem(self, trashes: Callable[[], Iterable[Trash]]) -> str | None:
         """Describes the missing files with a cure, or returns None. Raises OSError and StorageRefused.

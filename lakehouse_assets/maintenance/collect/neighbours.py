@@ -26,9 +26,9 @@ from lakehouse_assets.maintenance.collect.needed import Reader, folder_without_l
 from lakehouse_assets.storage.place import Place, aliases, is_elsewhere
 
 FRESH_SECONDS = 300.0
-"""A file that another table names within this time may still go."""
+"""A file that another table begins to name within this time may be removed."""
 TRIES = 2
-"""A table's error may have passed once others are read."""
+"""Of each table: an error may be temporary."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,7 @@ class Neighbours:
                 return
             outside.add(location)
 
+        # A known reader skips manifests that it has read; its FileIO may have expired credentials.
         reader = self._readers.setdefault(where, Reader(table.io, note))
         reader.io, reader.found = table.io, note
         reader.read(table.metadata_location, table.metadata)

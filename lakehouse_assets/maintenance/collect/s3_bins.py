@@ -116,18 +116,18 @@ class S3Bin:
             raise OSError(f"the copy {target.location!r} has {found and found.size} bytes, expected {entry.size}")
 
     def _delete_same(self, entries: Sequence[Entry]) -> list[ObjectOutcome]:
-        """Deletes unchanged objects. Only an object that still exists counts as changed.
+        """Deletes unchanged objects. A missing object counts as deleted.
 
-        boto3 retries after a lost answer, and is refused its own success.
+        After a lost answer, boto3 repeats a delete that has succeeded, and S3 refuses it.
         """
         errors = self._delete(entries, [{"ETag": f'"{entry.etag}"'} for entry in entries])
 
-        def told(entry: Entry, error: ClientError | None) -> ObjectOutcome:
+        def outcome(entry: Entry, error: ClientError | None) -> ObjectOutcome:
             if error is None or is_of_one_file(error):
                 return error
             return CHANGED if self._head(entry.place) else None
 
-        return at_once(lambda both: told(*both), list(zip(entries, errors, strict=True)))
+        return at_once(lambda both: outcome(*both), list(zip(entries, errors, strict=True)))
 
     def _delete(self, entries: Sequence[Entry], which: Sequence[Mapping[str, str | None]]) -> list[ClientError | None]:
         """Returns None or the refusal for each object. which: versions or etags."""
@@ -155,13 +155,13 @@ class PlainBin(S3Bin):
 
     def take(self, batch: Batch) -> Mapping[int, str]:
         """Copies all objects before it deletes any."""
-        told = at_once(self._copy_away, batch.entries)
+        outcomes = at_once(self._copy_away, batch.entries)
         if not self.is_conditional:
-            told = at_once(lambda n: told[n] or self._difference(batch.entries[n]), range(len(told)))
-        going = [n for n, why in enumerate(told) if why is None]
+            outcomes = at_once(lambda n: outcomes[n] or self._difference(batch.entries[n]), range(len(outcomes)))
+        going = [n for n, why in enumerate(outcomes) if why is None]
         for n, why in zip(going, self._delete_same([batch.entries[n] for n in going]), strict=True):
-            told[n] = why
-        return stayed(told)
+            outcomes[n] = why
+        return stayed(outcomes)
 
     def _copy_away(self, entry: Entry) -> ObjectOutcome:
         if not self.is_conditional and (reason := self._difference(entry)):
