@@ -185,6 +185,17 @@ def test_offsets_that_are_gone_are_an_error_and_are_not_passed_over(topic: Topic
         list(KafkaTopic("events").read(Split(0, 2, 9), hot_schema(events_table())))
 
 
+def test_a_reader_that_is_slow_is_not_taken_for_a_silent_broker(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_source, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(kafka_source, "BATCH", 2)
+    topic.send(range(6))
+    rows = 0
+    for batch in KafkaTopic("events").read(Split(0, 0, 6), hot_schema(events_table())):
+        rows += batch.num_rows
+        time.sleep(0.6)
+    assert rows == 6
+
+
 def test_a_topic_that_is_not_there_is_told(topic: Topic) -> None:
     with pytest.raises(SourceLost, match="kafka:nothing: the broker has no such topic"):
         KafkaTopic("nothing").state()

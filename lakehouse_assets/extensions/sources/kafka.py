@@ -197,6 +197,7 @@ class KafkaTopic(RowSource):
                         consumer.pause([TopicPartition(self.topic, number)])
                 if found:
                     yield found
+                    heard = time.monotonic()  # the reader may have taken any time
                 if left and time.monotonic() - heard > STUCK_SECONDS:
                     where = ", ".join(f"{reached[number]} to {spans[number][1]}" for number in sorted(left)[:NAMED])
                     raise SourceUnreachable(f"{self.name}: received no record of {where} for {STUCK_SECONDS} s")
