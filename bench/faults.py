@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import dagster as dg
-
 from bench.context import Bench
 from bench.report import Section, Verdict
 from lakehouse_assets.drive.slots import POOL
@@ -31,6 +29,7 @@ from tests.support.driven import SITES, tiny_site
 from tests.support.fakes.agent import Process
 from tests.support.fakes.wire import Fault
 from tests.support.faults import FaultyLake, Signs, from_failure, rows_by_day, tiny, wait_for
+from tests.support.instances import light_instance
 from tests.support.proxy import Proxy, Trouble, Weather, proxy
 from tests.support.servers import SeaweedFS, seaweedfs
 
@@ -302,13 +301,12 @@ def _run(setup: Setup, case: Case) -> tuple[bool, str]:
 
 @contextmanager
 def _setup(compute: str, weed: SeaweedFS, folder: Path) -> Iterator[Setup]:
-    (folder / "dagster").mkdir(parents=True)
-    quiet = {"telemetry": {"enabled": False}}
+    folder.mkdir(parents=True)
     with ExitStack() as stack:
         wire = stack.enter_context(proxy(weed.s3_endpoint))
         site = stack.enter_context(tiny_site(compute, replace(weed, s3_endpoint=wire.uri), folder))
         stack.enter_context(patch.object(ecs, "MISSING_SECONDS", 0.5))
-        instance = stack.enter_context(dg.DagsterInstance.local_temp(str(folder / "dagster"), overrides=quiet))
+        instance = stack.enter_context(light_instance(folder / "dagster"))
         instance.event_log_storage.set_concurrency_slots(POOL, 4)
         settings = read_settings()
         settings.home.mkdir()
