@@ -95,7 +95,12 @@ def own_commits(
     JVM that served another run. Misses commits to other tables, snapshots outside main's history, changes without a
     snapshot, and workers without a receipt.
     """
-    workers = {app for chunk in chunks for snapshot in chunk.metadata.snapshots if (app := _application(snapshot))}
+    workers = {
+        app
+        for chunk in chunks
+        for snapshot in chunk.metadata.snapshots
+        if snapshot.snapshot_id != chunk.receipt.base_snapshot_id and (app := _application(snapshot))
+    }
     found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
     history = {s.snapshot_id for s in ancestors_of(metadata.current_snapshot(), metadata)} if found else set()
     return [
@@ -232,7 +237,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
         return
     updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
     rows = max(_rows_before(chunk) for chunk in chunks)
-    if updated + deleted > bound * rows:
+    if updated + deleted > round(bound * rows, 6):  # 0.29 of 100 is 28.999999999999996
         yield AuditFinding(
             Rule.CHANGED,
             f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows; the "

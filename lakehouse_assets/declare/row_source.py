@@ -277,7 +277,9 @@ def named_settings(prefix: str) -> dict[str, str]:
 
 
 def is_on_loopback() -> bool:
-    """Whether all sources that the environment names are local."""
-    places = [os.environ.get("KAFKA_BOOTSTRAP_SERVERS", ""), os.environ.get("PGHOST", "")]
+    """Whether all sources that the environment names are local; a service of PostgreSQL may be anywhere."""
+    if any(os.environ.get(name) for name in ("PGSERVICE", "PGSERVICEFILE")):
+        return False
+    places = [os.environ.get(name, "") for name in ("KAFKA_BOOTSTRAP_SERVERS", "PGHOST", "PGHOSTADDR")]
     named = [place.partition(":")[0] for place in ",".join(filter(None, places)).split(",")]
     return set(named) <= {"127.0.0.1", "localhost"}

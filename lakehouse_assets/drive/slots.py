@@ -49,14 +49,14 @@ class Slots:
         self._to_free: set[int] = set()
         self._next_try = 0.0
 
-    def claim(self, chunk: int) -> bool:
-        """Tries to claim the chunk's slot.
+    def claim(self, chunk: int) -> bool | None:
+        """Tries to claim the chunk's slot; returns None if the storage was not asked.
 
         Asks the storage at most once a second, unless a claim was granted or free() called. A refused claim stays
         queued. A pool without a limit grants all.
         """
         if time.monotonic() < self._next_try:
-            return False
+            return None
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also if the storage can't be reached
         self._free_pending()
         self._claims.add(chunk)
@@ -149,7 +149,8 @@ class Claims:
                 raise
             logger.warning("chunk %d: its slot can't be claimed yet, workers continue: %r", chunk.ordinal, error)
             return False
-        self._unreachable.succeeded()
+        if claimed is not None:
+            self._unreachable.succeeded()
         if claimed:
             self._waiting, self.for_others = None, False
             return True

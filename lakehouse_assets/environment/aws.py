@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -109,8 +110,8 @@ def region_problems() -> list[str]:
 
 
 def bucket_and_key(location: str) -> tuple[str, str]:
-    """Splits ``s3://bucket/some/key`` into bucket and bare key."""
-    bucket, _, key = location.removeprefix("s3://").partition("/")
+    """Splits ``s3://bucket/some/key`` into bucket and bare key; also with ``s3a`` and ``s3n``."""
+    bucket, _, key = re.sub("^s3[an]?://", "", location).partition("/")
     return bucket, key.strip("/")
 
 

@@ -335,15 +335,18 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
     utc = pa.timestamp("us", "UTC")
     with_offset = _only(texts, TIME + ZONE)
     values = _cast(_micros(with_offset), utc)
-    values = pc.if_else(pc.or_(pc.less(values, FIRST), pc.greater(values, LAST)), None, values)
     if not zone:
-        return values
+        return _in_range(values)
     local = _times(pc.if_else(pc.is_null(with_offset), texts, None))
     # In the hour that a clock change repeats or skips, the two differ: such a time is no instant.
     first, last = (
         pc.assume_timezone(local, zone, ambiguous=one, nonexistent=one).cast(utc) for one in ("earliest", "latest")
     )
-    return pc.coalesce(values, pc.if_else(pc.equal(first, last), first, None))
+    return _in_range(pc.coalesce(values, pc.if_else(pc.equal(first, last), first, None)))
+
+
+def _in_range(values: pa.TimestampArray) -> pa.TimestampArray:
+    return pc.if_else(pc.or_(pc.less(values, FIRST), pc.greater(values, LAST)), None, values)
 
 
 def _micros(texts: pa.StringArray) -> pa.StringArray:

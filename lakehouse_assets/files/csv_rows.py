@@ -59,8 +59,7 @@ class CsvReader:
     def head_problem(self, file: DeliveredFile) -> str | None:
         """Returns what is wrong with a file's header, or None."""
         try:
-            with unpacked(file.location) as content:
-                names = self._names(next(records_of(content, self.form), ([], 0))[0])
+            names = self._first_row(file)
         except NotUnpacked as error:
             return str(error)
         except MalformedFile as error:
@@ -90,7 +89,8 @@ class CsvReader:
         wrong: list[tuple[int, str, str]] = []
         try:
             with unpacked(file.location) as content:
-                yield from self._batches(content, wrong)
+                names = self._first_row(file) if self.form.header else [*self.schema]
+                yield from self._batches(content, names, wrong)
         except NotUnpacked as error:
             raise WrongFile(f" {error}") from None
         except MalformedFile as error:
@@ -106,13 +106,13 @@ class CsvReader:
             numbered = enumerate(records_of(content, self.form), -self.form.header)
             return {row: line for row, (_, line) in numbered if row in rows}
 
-    def _batches(self, content: BinaryIO, wrong: list[tuple[int, str, str]]) -> Iterator[pa.RecordBatch]:
-        places, row = None, 0
+    def _batches(
+        self, content: BinaryIO, names: Sequence[str], wrong: list[tuple[int, str, str]]
+    ) -> Iterator[pa.RecordBatch]:
+        places = {name: place for place, name in enumerate(names)}
+        row, header_rows = 0, int(self.form.header)
         for read in batches_of(content, self.form, len(self.schema) + len(self.ignore), self.nulls):
-            batch = read
-            if places is None:
-                places = {name: place for place, name in enumerate(self._names_in(read))}
-                batch = read.slice(1 if self.form.header else 0)
+            batch, header_rows = read.slice(header_rows), 0
             for start in range(0, batch.num_rows, BATCH):
                 part = batch.slice(start, BATCH)
                 yield self._typed(part, places, row, wrong)
@@ -120,12 +120,10 @@ class CsvReader:
                 if len(wrong) >= MOST_SHOWN:
                     return
 
-    def _names_in(self, batch: pa.RecordBatch) -> list[str]:
-        if not self.form.header:
-            return [*self.schema]
-        return self._names([(column[0].as_py() or b"").decode(errors="replace") for column in batch.columns])
-
-    def _names(self, cells: Sequence[str]) -> list[str]:
+    def _first_row(self, file: DeliveredFile) -> list[str]:
+        """Returns the cells; Arrow would take a name such as NA for a missing value."""
+        with unpacked(file.location) as content:
+            cells, _ = next(records_of(content, self.form), (list[str](), 0))
         return [cell.strip(" \t") if self.trim else cell for cell in cells]
 
     def _typed(

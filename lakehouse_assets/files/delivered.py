@@ -88,8 +88,8 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
         )
         if "*" in pattern:
             own = [file for file in own if not file.base_name.startswith(NO_FILE)]
-        elif len(own) > 1:
-            problems[f"is there {len(own)} times ({', '.join(file.base_name for file in own)})"].append(name)
+        for twins in _twins(own, packed if "*" in pattern else None):
+            problems[f"is there {len(twins)} times ({', '.join(file.base_name for file in twins)})"].append(name)
         if not own:
             problems["is missing"].append(name)
         found += [
@@ -97,6 +97,15 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
         ]
     refuse(problems, folder, pattern, len(names))
     return found
+
+
+def _twins(files: Sequence[fs.FileInfo], packed: Sequence[str] | None) -> list[list[fs.FileInfo]]:
+    """Returns the files that are there more than once: but for a suffix of ``packed``, or at all if it is None."""
+    by_path = defaultdict[str, list[fs.FileInfo]](list)
+    for file in files:
+        suffix = next((one for one in packed or () if one and file.path.endswith(one)), "")
+        by_path[file.path.removesuffix(suffix) if packed else ""].append(file)
+    return [same for same in by_path.values() if len(same) > 1]
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:

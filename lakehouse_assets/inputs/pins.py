@@ -42,7 +42,7 @@ def pin_inputs(
     names = list(dict.fromkeys([*deps, *reads]))
     identifiers = list(dict.fromkeys(table_and_ref(name)[0] for name in names))
     # Each is loaded once, so that its branches and tags are pinned as of one time.
-    tables = dict(zip(identifiers, at_once(partial(find_table, catalog), identifiers), strict=True))
+    tables = dict(zip(identifiers, at_once(partial(_found, catalog), identifiers), strict=True))
 
     def pinned(name: str) -> Pin | None:
         identifier, ref = table_and_ref(name)
@@ -57,6 +57,10 @@ def pin_inputs(
 
     found = at_once(pinned, names)
     return tuple(pin for pin in found if pin is not None)
+
+
+def _found(catalog: Catalog, identifier: str) -> IcebergTable | None:
+    return with_retries(lambda: find_table(catalog, identifier))
 
 
 def _refuse_newer_versions(reader: str, table: IcebergTable) -> None:
@@ -107,7 +111,7 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
 
 def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
     """Returns why pins are unreadable."""
-    found = ((pin, find_table(catalog, pin.table)) for pin in pins)
+    found = ((pin, _found(catalog, pin.table)) for pin in pins)
     reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
     return [f"{pin.table} {why}" for pin, why in reasons if why]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import load_catalog
@@ -18,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.step.window import CHANGE_TYPE
 from lakehouse_assets.wire.work import EMPTY, Pin, Position, ReadOn, decode
@@ -167,11 +169,12 @@ def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
 
 
 def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
-    catalog = load_catalog(LAKE, **properties) if pins else None
+    catalog = with_retries(lambda: load_catalog(LAKE, **properties)) if pins else None
     for pin in pins:
-        metadata = catalog.load_table(pin.table).metadata if catalog else None
-        ref = metadata.refs.get(pin.ref) if metadata else None
-        found = (metadata and metadata.table_uuid, ref and ref.snapshot_id)
+        assert catalog
+        metadata = with_retries(partial(catalog.load_table, pin.table)).metadata
+        ref = metadata.refs.get(pin.ref)
+        found = (metadata.table_uuid, ref and ref.snapshot_id)
         if found != (pin.uuid, pin.snapshot_id):
             raise InputMoved(f"{pin.table} now has snapshot {found[1]}, but the run has pinned {pin.snapshot_id}")
 

@@ -41,9 +41,11 @@ class Outdated:
 def latest_made(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey
 ) -> dict[Partition, dg.AssetMaterialization]:
-    """Returns latest materializations by partition."""
-    if graph.get(key).is_partitioned:
-        ids = sorted(instance.get_latest_storage_id_by_partition(key, MADE).values())
+    """Returns latest materializations by partition, of those that are declared: nobody can make others again."""
+    if (declared := graph.get(key).partitions_def) is not None:
+        latest = instance.get_latest_storage_id_by_partition(key, MADE)
+        with dg.partition_loading_context(dynamic_partitions_store=instance):
+            ids = sorted(id for partition, id in latest.items() if declared.has_partition_key(partition))
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
         filters = (dg.AssetRecordsFilter(key, storage_ids=batch) for batch in batches)
         records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]

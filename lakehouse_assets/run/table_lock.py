@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakehouse_assets.drive.liveness import Context, Lookout, ThisRun
@@ -48,10 +49,12 @@ class TableLock:
         with no_other_claims(self._storage):
             return bool(self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed)
 
-    def wait_for_others(self) -> None:
-        """Waits until no other run holds the lock. Raises as take()."""
+    def wait_for_others(self, before: Callable[[], object]) -> None:
+        """Waits until no other run holds the lock. before: is called if there is another. Raises as take()."""
         if self.is_taken or not (holders := self._holders()):
             return
+        if holders - {self._run.id}:
+            before()
         if self._run.id in holders:
             # An earlier process of this run took it; Dagster frees it only at the run's end.
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)

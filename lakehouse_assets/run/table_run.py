@@ -143,6 +143,7 @@ class TableRun(Run):
             again: StageAgain | None = None
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
+                    drive.settle()  # its workers' slots: who holds the lock may need one
                     lock.take()
                 if again:
                     evolution = self._evolution()  # after the wait: others have committed meanwhile
@@ -160,7 +161,7 @@ class TableRun(Run):
                     if is_audited := number == STAGINGS or not can_be_disturbed:
                         yield check
                     if can_be_disturbed:
-                        lock.wait_for_others()
+                        lock.wait_for_others(drive.settle)
                     self.published = self._publish(parts)
                     if not is_audited:
                         yield check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class Window:
     @property
     def end_date(self) -> date:
         """The day after the window's last. Raises ValueError if there is no time dimension."""
-        return _bound(self.end).date()
+        end = _bound(self.end)
+        return end.date() if end.time() == time.min else end.date() + timedelta(days=1)
 
     def changes(self, table: str) -> DataFrame:
         """Returns the rows of an input that have changed since the version that the table's own last commit has read.

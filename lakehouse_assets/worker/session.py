@@ -193,7 +193,7 @@ class TableCredentials:
     def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
         self.catalog, self._identifier = catalog, identifier
         self._given_at = time.monotonic()
-        self.properties: Mapping[str, Any] = table_io(catalog, identifier)
+        self.properties: Mapping[str, Any] = with_retries(lambda: table_io(catalog, identifier))
 
     @property
     def vended(self) -> bool:

@@ -30,6 +30,8 @@ SECONDS = 15.0
 STUCK_SECONDS = 60.0
 """Without an expected record for so long, the broker counts as unreachable."""
 BATCH = 10_000
+FOR_EVER_MS = 10**15
+"""Thirty thousand years. Some write the largest long for records that stay."""
 NAMED = 100
 LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
 """Fetches little more than first records."""
@@ -98,7 +100,7 @@ class KafkaTopic(RowSource):
                 "records; set cleanup.policy to delete"
             )
         kept_ms = int(config["retention.ms"].value or -1)
-        retention = timedelta(milliseconds=kept_ms) if kept_ms >= 0 else None
+        retention = timedelta(milliseconds=kept_ms) if 0 <= kept_ms < FOR_EVER_MS else None
         return SourceState(str(found.topic_id), first, safe, newest, retention)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
@@ -154,6 +156,8 @@ class KafkaTopic(RowSource):
             for message in messages:
                 try:
                     self.value.parse([message.value() or b""], schema)
+                except OtherCase:
+                    continue  # not a fault of the record
                 except ValueError as found:
                     bad[f"{message.partition()}:{message.offset()}@{identity}"] = str(found)
             if not bad:

@@ -217,7 +217,7 @@ def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
     """Raises ValueError; Arrow (26) ends the process over a null value. exact: keeps Numbers."""
     numbers: dict[str, Any] = {"parse_float": Number, "parse_int": Number, "parse_constant": Number} if exact else {}
     try:
-        found = json.loads(value.decode("utf-8", "surrogatepass"), **numbers)
+        found = json.loads(value.decode(), **numbers)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

@@ -148,3 +148,20 @@ def test_a_slot_that_can_not_be_given_back_yet_is_given_back_later(workers: Work
     assert len(refused) == 3
     assert sorted(progress.receipts) == [0, 1]
     assert workers.taken() == 0
+
+
+def test_a_storage_that_never_answers_ends_the_run(instance: dg.DagsterInstance, monkeypatch) -> None:
+    """Between two tries nothing is asked, which is no answer."""
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("SELECT", None, Exception("password authentication failed"))
+
+    monkeypatch.setattr(instance.event_log_storage, "claim_concurrency_slot", refuse)
+    instance.event_log_storage.set_concurrency_slots(POOL, 1)
+    claims = Claims(Slots(instance, "run", "step"), FullPool())
+    now = iter(range(10**6))
+    monkeypatch.setattr(slots_module.time, "monotonic", lambda: next(now) / 20)
+    with pytest.raises(OperationalError):
+        for _ in range(100_000):
+            claims.claim(Chunk(0, ("key",)))
+    assert slots_module.UNREACHABLE_SECONDS < next(now) / 20 < slots_module.UNREACHABLE_SECONDS + 10

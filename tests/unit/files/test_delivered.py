@@ -110,3 +110,11 @@ def test_files_that_are_damaged_are_told(ending: str, tmp_path: Path) -> None:
     for n, damaged in enumerate((ROWS, packed[:-4], packed[: len(packed) // 2], packed + b"junk")):
         with pytest.raises(NotUnpacked, match=ending):
             content(put(tmp_path, f"{n}.csv.{ending}", damaged))
+
+
+def test_of_a_pattern_s_files_none_is_read_packed_and_unpacked(tmp_path: Path) -> None:
+    for name in ("d/part-0.csv", "d/part-0.csv.gz", "d/part-1.csv.gz"):
+        put(tmp_path, name)
+    told = r"d is there 2 times \(part-0.csv, part-0.csv.gz\)"
+    with pytest.raises(DropZoneError, match=told):
+        find_files(str(tmp_path), ["d"], "{key}/*.csv")

@@ -17,7 +17,9 @@ from tests.support.killed_runs import die, forked
 
 TABLE, STEP = "demo.t", "merged[lock]"
 Work = Callable[[TableLock], object]
-WAITS = pytest.mark.parametrize("waits", [TableLock.wait_for_others, TableLock.take], ids=["to land", "to take it"])
+WAITS = pytest.mark.parametrize(
+    "waits", [lambda lock: lock.wait_for_others(lambda: None), TableLock.take], ids=["to land", "to take it"]
+)
 
 
 def run(instance: dg.DagsterInstance, work: Work) -> bool:
@@ -77,7 +79,9 @@ def test_a_lock_of_a_dead_run_is_free(waits: Work, instance: dg.DagsterInstance)
     assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
 
 
-@pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.close())])
+@pytest.mark.parametrize(
+    "waits", [lambda lock: lock.wait_for_others(lambda: None), lambda lock: (lock.take(), lock.close())]
+)
 def test_a_run_does_not_wait_for_an_earlier_process_of_its_own(waits: Work) -> None:
     def work(lock: TableLock) -> None:
         taken_by(instance, lock.context.run.run_id)  # Dagster frees the slot only at the run's end
@@ -93,7 +97,7 @@ def test_it_is_free_when_its_run_has_ended(fails: bool) -> None:
     def work(lock: TableLock) -> None:
         lock.take()
         lock.take()
-        lock.wait_for_others()  # it is no other
+        lock.wait_for_others(pytest.fail)  # it is no other
         if fails:
             raise dg.Failure("the merge fails")
 

@@ -103,3 +103,10 @@ def test_case_can_be_ignored_and_no_digit_is_lost() -> None:
     assert found[1]["n"] == 1, "a field of the very name counts"
     with pytest.raises(ValueError, match="its fields 'Day' and 'dAY' both become the column 'day'"):
         Json(ignore_case=True).parse([b'{"Day": "2013-01-31", "dAY": "2013-01-31"}'], SCHEMA)
+
+
+@pytest.mark.parametrize("value", [b'{"tags": ["\xed\xa0\xbd\xed\xb8\x80"]}', b'{"tags": ["\xff"]}'])
+def test_text_that_is_not_utf_8_is_no_value(value: bytes) -> None:
+    """Java's own encoding of characters beyond the basic plane: nothing could read the file that has it."""
+    with pytest.raises(ValueError, match="not a JSON object"):
+        parse(value)
