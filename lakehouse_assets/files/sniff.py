@@ -294,13 +294,16 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     if begin > min(MOST_SKIPPED, len(rows) - 1):
         return None
     skipped, (names, line) = rows[:begin], rows[begin]
+    if skipped and all(cells[0].startswith(COMMENT) for cells, _ in skipped if len(cells) != width):
+        form, skipped = replace(form, comment=COMMENT), []
+        names = next(cells for cells, _ in rows if not cells[0].startswith(COMMENT))
     if skipped and len(skipped[-1][0]) == width + 1 and not skipped[-1][0][-1]:
         raise MalformedFile(
             f"has a header of {width + 1} cells, the last one empty, and rows of {width}", skipped[-1][1]
         )
-    if skipped and all(cells[0].startswith(COMMENT) for cells, _ in skipped):
-        form = replace(form, comment=COMMENT)
-    elif skipped:
+    if skipped:
+        if wide := next((number for cells, number in skipped if len(cells) == width), None):
+            raise MalformedFile(f"has rows of unlike lengths above line {line}, and line {wide} may be a row", wide)
         form = replace(form, skip=line - 1)
     is_header = not all(NUMBER.fullmatch(name.strip()) for name in names) and len({*names}) == len(names)
     if form.skip and is_header and any(NUMBER.fullmatch(name.strip()) for name in names):

@@ -224,7 +224,7 @@ def test_the_pattern_is_told_by_the_names(tmp_path: Path) -> None:
         (b'a,b\n1,"x\n2,y\n', "line 2: it has a quote that is never closed"),
         (b"a,b\n1,x\0\n", "NUL"),
         (b"", "is empty"),
-        (b"1\ta\n2\tline\\\nbreak\n3\tb\n4\tc\n", "holds numbers and may be a row"),
+        (b"1\ta\n2\tline\\\nbreak\n3\tb\n4\tc\n", "may be a row"),
     ],
     ids=["rows of unlike lengths", "an open quote", "no text", "empty", "an escaped line break"],
 )
@@ -273,3 +273,17 @@ def test_what_can_not_be_told_is_said(settings: Settings, tmp_path: Path) -> Non
     for missing in ("no.table", "nothing"):
         with pytest.raises(LakehouseError, match=f"{missing} is neither a file nor a table"):
             lines_for_table(missing, settings)
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n3\n4,5\n6,7\n", "name,city\nAnn,Rome\nBob\nCid,Paris\nEve,Oslo\n"])
+def test_rows_above_one_of_another_length_are_not_left_out_in_silence(content: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(content)
+    with pytest.raises(sniff.MalformedFile, match="has rows of unlike lengths above line 4, and line 1 may be a row"):
+        sniff.sniff(tmp_path / "in.csv")
+
+
+def test_a_comment_within_the_rows_is_one(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n# checked\n4,5\n6,7\n")
+    found = sniff.sniff(tmp_path / "in.csv")
+    assert found.columns == {"a": "long", "b": "long"}
+    assert found.options == {"comment": "#"}
