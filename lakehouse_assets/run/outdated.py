@@ -32,8 +32,8 @@ class Outdated:
     input: str
     """Its key, with dots."""
     partitions: tuple[Partition, ...]
-    by: str
-    """A run id; empty after a rollback."""
+    by: str | None
+    """A run id; empty if it was reported without a run, None after a rollback."""
     snapshot: str
     """What that run published, or what was rolled back."""
 
@@ -91,7 +91,7 @@ def stale_inputs(
             if found:
                 yield _told(instance, parent, found, last)
             for pin, of_pin in gone.items():
-                yield Outdated(".".join(parent.path), tuple(of_pin), "", pin)
+                yield Outdated(".".join(parent.path), tuple(of_pin), None, pin)
 
 
 def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:

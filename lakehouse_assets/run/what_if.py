@@ -109,8 +109,11 @@ def _inputs_made_anew(
     ):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
-        by = f"materialized again by run {found.by[:8]}" + (f": snapshot {found.snapshot}" if found.snapshot else "")
-        now = by if found.by else f"rolled back: snapshot {found.snapshot} is not in its history"
+        if found.by is None:
+            now = f"rolled back: snapshot {found.snapshot} is not in its history"
+        else:
+            now = f"materialized again by run {found.by[:8]}" if found.by else "reported again, without a run"
+            now += f": snapshot {found.snapshot}" if found.snapshot else ""
         told = "reads it again for the partitions that it makes" if table.write_mode.replaces else "reads it again"
         yield Row(table.identifier, f"input {found.input}{of}", "as it was read", now, told)
 

@@ -10,11 +10,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from lakehouse_assets.commit import staged
-from lakehouse_assets.commit.audit import AuditFinding, Rule, audit
+from lakehouse_assets.commit.audit import AuditFinding, Rule, audit, own_commits
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import strategy_of
 from lakehouse_assets.declare.columns import column
+from lakehouse_assets.declare.modes import Append, Merge, WriteMode
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.wire.receipts import Receipt
+from lakehouse_assets.wire.work import Merged
 from tests.support.forks import ARROW, DAILY, Daily, daily_rows
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
@@ -139,3 +142,24 @@ def test_a_table_without_partitions_is_one_partition(daily: Daily, tmp_path: Pat
     assert found(whole, table.stage("run", 0, (), daily_rows(*DAYS)), days=()) == []
     (finding,) = found(whole, table.stage("empty", 0, (), None), days=())
     assert "1 of 1 partitions have no rows (whole table)" in finding.message
+
+
+@pytest.mark.parametrize("mode", [Merge(["carrier"]), Append(dedup_on=["carrier"])])
+def test_a_commit_of_another_spark_session_is_not_taken_for_the_run_s_own(mode: WriteMode, daily: Daily) -> None:
+    """The fork of a merge begins with the table's snapshot, and so with its application's id."""
+    daily.table.append(daily_rows(DAYS[0]), snapshot_properties={"app-id": "local-1700000000000"})
+    table = daily.table.refresh()
+    base = strategy_of(mode).fork(table, "run", 0)
+    receipt = Receipt(
+        table=DECLARED.identifier,
+        token="run",
+        chunk=0,
+        work="work",
+        worker="worker",
+        created_at="2026-01-01T00:00:00+00:00",
+        fork_base=base.location,
+        metadata_location=base.location,
+        base_snapshot_id=base.snapshot_id,
+        merged=Merged(),
+    )
+    assert own_commits(DECLARED, table.metadata, staged.read_all(table.io.properties, [receipt])) == []
