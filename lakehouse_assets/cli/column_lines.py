@@ -12,6 +12,7 @@ from typing import Any
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.files.csv_text import MalformedFile
@@ -115,6 +116,8 @@ def lines_for_table(identifier: str, settings: Settings) -> str:
     """Returns the lines for a table of ``lake``. Raises LakehouseError if there is none."""
     try:
         columns = load_lake(settings).load_table(identifier).schema().fields
+    except SettingsError:  # a home that was moved, for example
+        raise
     except (NoSuchTableError, NoSuchNamespaceError, ValueError) as error:
         raise LakehouseError(f"{identifier} is neither a file nor a table in the catalog lake") from error
     lines = []

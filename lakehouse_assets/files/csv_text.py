@@ -277,6 +277,9 @@ def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
             except UnicodeDecodeError as error:
                 problem = f"holds bytes that are not {form.encoding}"
                 raise MalformedFile(problem, lines + read[: error.start].count(b"\n") + 1) from None
+            except UnicodeError:
+                mark = f"has no byte order mark; encoding='{form.encoding}-le' or '-be' reads it without one"
+                raise MalformedFile(mark, 1) from None
         if first and block:
             block, first = block.removeprefix(codecs.BOM_UTF8), False
         if not lines and read.startswith(GZIP):

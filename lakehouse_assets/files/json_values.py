@@ -96,6 +96,9 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
         except UnicodeDecodeError:  # raised by multi-byte codecs, for a whole block
             yield Line(number, 0, f"holds bytes that are not {encoding}, on this line or behind it")
             return
+        except UnicodeError:
+            yield Line(number, 0, f"has no byte order mark; encoding='{encoding}-le' or '-be' reads it without one")
+            return
         if not text:
             return
         if len(text) == LONGEST_LINE and not text.endswith("\n"):

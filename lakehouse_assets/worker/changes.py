@@ -49,7 +49,9 @@ class ChangesError(RuntimeError):
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
     """Returns the columns that delete_when or order_by names."""
-    return {name for name in found if re.search(rf"\b{re.escape(name)}\b", f"{work.delete_when} {work.order_by}", re.I)}
+    # Not \b, which a name such as @at does not begin with.
+    text = f"{work.delete_when} {work.order_by}"
+    return {name for name in found if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE)}
 
 
 def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:

@@ -97,11 +97,11 @@ def is_of_one_file(error: Exception) -> bool:
 def stayed(outcomes: Sequence[str | Exception | None]) -> dict[int, str]:
     """Returns why files stay, by index.
 
-    outcomes: for each file None if it does not stay, a reason, or an error of is_of_one_file(). If all files meet the
-    same error, it is not about one file: raises it.
+    outcomes: for each file None if it does not stay, a reason, or an error of is_of_one_file(). If several files all
+    meet the same error, it is not about one file: raises it.
     """
     reasons = [_refused(why) if isinstance(why, Exception) else why for why in outcomes]
-    if outcomes and isinstance(outcomes[0], Exception) and len(set(reasons)) == 1:
+    if len(outcomes) > 1 and isinstance(outcomes[0], Exception) and len(set(reasons)) == 1:
         raise outcomes[0]
     return {n: reason for n, reason in enumerate(reasons) if reason}
 

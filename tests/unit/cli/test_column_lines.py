@@ -15,9 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from lakehouse_assets import Column, column
+from lakehouse_assets.cli import column_lines
 from lakehouse_assets.cli.column_lines import lines_for_table, look_at
 from lakehouse_assets.declare.columns import schema_of
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.files import drop_zone, sniff
@@ -287,3 +289,14 @@ def test_a_comment_within_the_rows_is_one(tmp_path: Path) -> None:
     found = sniff.sniff(tmp_path / "in.csv")
     assert found.columns == {"a": "long", "b": "long"}
     assert found.options == {"comment": "#"}
+
+
+def test_a_home_that_was_moved_is_not_told_to_have_no_table(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Settings) -> None:
+        raise SettingsError("the home was moved")
+
+    monkeypatch.setattr(column_lines, "load_lake", refuse)
+    with pytest.raises(SettingsError, match="was moved"):
+        lines_for_table("shop.orders", settings)

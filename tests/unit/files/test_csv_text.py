@@ -77,6 +77,12 @@ def test_what_is_no_csv_is_refused_with_its_line(
     assert raised.value.line == line
 
 
+def test_utf_16_without_its_mark_is_told_how_to_be_read() -> None:
+    data, form = "1,ä\n".encode("utf-16-le"), CsvForm(encoding="utf-16")
+    with pytest.raises(MalformedFile, match="has no byte order mark; encoding='utf-16-le' or '-be'"):
+        [*batches_of(io.BytesIO(data), form, 2, [""])]
+
+
 @pytest.mark.parametrize("at_once", [1, 3, 2**20], ids=["by byte", "by three", "whole"])
 def test_a_file_may_have_marks_of_its_own(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_text, "READ_AT_ONCE", at_once)
