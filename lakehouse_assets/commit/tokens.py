@@ -130,6 +130,12 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
     return {PREFIX + name: str(_Entry(snapshot_id, token.created_ms, marked=False, spans=spans))}
 
 
+def known_as_rolled_back(metadata: TableMetadata) -> set[int]:
+    """Returns the snapshots of runs that were rolled back, also those that have expired since."""
+    entries = (_Entry.parse(value) for name, value in metadata.properties.items() if name.startswith(PREFIX))
+    return {entry.snapshot_id for entry in entries if entry and entry.marked}
+
+
 def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
     """Returns the token properties that a commit with ``token`` prunes.
 

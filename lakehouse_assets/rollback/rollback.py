@@ -21,7 +21,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnap
 
 from lakehouse_assets.commit.positions import positions_of
 from lakehouse_assets.commit.publish import commit_persistently
-from lakehouse_assets.commit.tokens import SPANS, TOKEN
+from lakehouse_assets.commit.tokens import SPANS, TOKEN, known_as_rolled_back
 from lakehouse_assets.declare.row_source import Offsets
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
@@ -57,9 +57,10 @@ class Rollback:
 
     @property
     def elsewhere(self) -> set[int]:
-        """The ids of snapshots outside main's history after the rollback."""
+        """The ids of snapshots outside main's history after the rollback, also of some that have expired."""
         kept = {snapshot.snapshot_id for snapshot in ancestors_of(self.target, self.metadata)}
-        return {snapshot.snapshot_id for snapshot in self.metadata.snapshots} - kept
+        there = {snapshot.snapshot_id for snapshot in self.metadata.snapshots}
+        return (there | known_as_rolled_back(self.metadata)) - kept
 
     @property
     def after(self) -> TableMetadata:
@@ -241,7 +242,11 @@ def events_after(
     """
     spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
     latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
-    wanted = {*changed, *(key for key, made in latest.items() if _snapshot_id(made) in elsewhere)}
+    # A rollback that died behind its commit has left the event of an earlier one as the latest.
+    doubtful = (
+        key for key, made in latest.items() if _snapshot_id(made) in elsewhere or ROLLED_BACK_TO in made.metadata
+    )
+    wanted = {*(key for key in changed if key in latest), *doubtful}
     current: dict[Partition, dg.AssetMaterialization] = {}
     of_wanted = sorted(key for key in wanted if key is not None)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, asset_partitions=of_wanted or None)):

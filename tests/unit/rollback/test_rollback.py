@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import dagster as dg
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from lakehouse_assets.commit.tokens import PREFIX, ROLLED_BACK
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import NoSuchRelease, RollbackRefused
 from lakehouse_assets.inputs.trace import shown_time
-from lakehouse_assets.rollback.rollback import Rollback, roll_back, snapshot_of
+from lakehouse_assets.rollback.rollback import ROLLED_BACK_TO, Rollback, events_after, roll_back, snapshot_of
 from tests.support.histories import DAY, NOW, History
+from tests.support.tables import DAYS, numbers
 
 NO_CATALOG = cast("Catalog", None)
 """Only releases are asked of it."""
@@ -137,3 +141,58 @@ def test_a_commit_in_between_is_not_undone_unseen(
     with pytest.raises(RollbackRefused, match=f"expected main at snapshot {third}"):
         roll_back(lake, "demo.t", first, third)
     assert lake.load_table("demo.t").scan().to_arrow().num_rows == 4
+
+
+NUMBERS = numbers()
+ONE, TWO = DAYS.get_partition_keys()[:2]
+
+
+@pytest.fixture
+def log() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def made(log: dg.DagsterInstance, partition: str | None, snapshot: int, **more: str) -> None:
+    about = {"snapshot_id": str(snapshot), **more}
+    log.report_runless_asset_event(dg.AssetMaterialization(NUMBERS.key, partition=partition, metadata=about))
+
+
+def told(log: dg.DagsterInstance, changed: set[str | None], elsewhere: set[int], target: int) -> dict[str | None, str]:
+    events = events_after(log, NUMBERS, changed, elsewhere, target)
+    return {event.partition: str(event.metadata["snapshot_id"].value) for event in events}
+
+
+def test_rows_that_an_earlier_rollback_has_undone_are_not_told_again_once_their_snapshot_has_expired(
+    log: dg.DagsterInstance,
+) -> None:
+    history = History()
+    first = history.commit()
+    bad = 77
+    history.properties[f"{PREFIX}bad"] = f"{bad}@{NOW}{ROLLED_BACK}"
+    made(log, ONE, first)
+    made(log, ONE, bad)
+    made(log, ONE, first, **{ROLLED_BACK_TO: str(first)})
+    worse = history.commit()
+    made(log, ONE, worse)
+    back = rollback(history, first)
+    assert back.elsewhere == {bad, worse}
+    assert told(log, {ONE}, back.elsewhere, first) == {ONE: str(first)}
+
+
+def test_a_rollback_that_was_undone_and_died_behind_its_commit_is_told_the_next_time(log: dg.DagsterInstance) -> None:
+    made(log, ONE, 1)
+    made(log, ONE, 2)
+    made(log, ONE, 1, **{ROLLED_BACK_TO: "1"})
+    assert told(log, set(), set(), 2) == {ONE: "2"}
+    made(log, ONE, 2, **{ROLLED_BACK_TO: "2"})
+    assert told(log, set(), set(), 2) == {}
+
+
+def test_partitions_of_another_time_are_not_told(log: dg.DagsterInstance) -> None:
+    """The table had none, or others."""
+    made(log, None, 1)
+    made(log, "gone", 2)
+    made(log, ONE, 2)
+    made(log, ONE, 3)
+    assert told(log, {None, "gone", ONE}, {3}, 2) == {ONE: "2"}
