@@ -232,6 +232,8 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
     """Decides whether to start the worker later. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
+    if shortage.since is not None:  # the wait for a slot, since it was due, is no part of it
+        shortage.since += max(0.0, now - pending.due)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")

@@ -3,6 +3,7 @@ What the loop does about it is in test_drive.py and, with real services' answers
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,16 +45,26 @@ def test_waits_grow_to_a_bound_and_differ(monkeypatch: pytest.MonkeyPatch) -> No
         waiting, waits = WAITING, []
         for _ in range(8):
             verdict = retried(after_refusal(waiting, refused, now))
-            waiting, waits = verdict.pending, [*waits, verdict.wait]
+            waiting, waits = replace(verdict.pending, due=now), [*waits, verdict.wait]
         assert waits == [share * wait for wait in (5, 10, 20, 40, 80, 120, 120, 120)]
     assert retried(after_end(WAITING, LOST, None)).wait == 5.0
 
 
-def test_a_shortage_may_last_for_half_an_hour_and_is_forgotten_after_a_start() -> None:
+@pytest.mark.parametrize("for_slots", [0.0, 2 * chunks.REFUSED_SECONDS])
+def test_a_shortage_may_last_for_half_an_hour_beside_the_waits_for_slots(for_slots: float) -> None:
+    refused, waiting, now, tries = NotStarted("no capacity", transient=True), WAITING, 1000.0, 0
+    while isinstance(verdict := after_refusal(waiting, refused, now), Retry):
+        waiting = replace(verdict.pending, due=now + verdict.wait)
+        now, tries = waiting.due + for_slots, tries + 1
+        assert tries < chunks.REFUSED_SECONDS
+    assert f"not started, {tries + 1} times: no capacity" in verdict.message
+    shortage = now - 1000.0 - tries * for_slots
+    assert chunks.REFUSED_SECONDS < shortage <= chunks.REFUSED_SECONDS + 120
+
+
+def test_a_shortage_is_forgotten_after_a_start() -> None:
     refused = NotStarted("no capacity", transient=True)
     short = retried(after_refusal(WAITING, refused, 1000.0)).pending
-    short = retried(after_refusal(short, refused, 1000.0 + chunks.REFUSED_SECONDS)).pending
-    assert "not started, 3 times: no capacity" in failed(after_refusal(short, refused, 2801.0)).message
     started = retried(after_end(short, LOST, None)).pending
     assert retried(after_refusal(started, refused, 2801.0)).pending.shortage.since == 2801.0
 
