@@ -132,8 +132,7 @@ def token_property(token: RunToken, snapshot_id: int) -> dict[str, str]:
 
 def known_as_rolled_back(metadata: TableMetadata) -> set[int]:
     """Returns the snapshots of runs that were rolled back, also those that have expired since."""
-    entries = (_Entry.parse(value) for name, value in metadata.properties.items() if name.startswith(PREFIX))
-    return {entry.snapshot_id for entry in entries if entry and entry.marked}
+    return {entry.snapshot_id for _, entry in _entries(metadata) if entry.marked}
 
 
 def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:

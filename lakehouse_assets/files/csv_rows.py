@@ -89,8 +89,7 @@ class CsvReader:
         wrong: list[tuple[int, str, str]] = []
         try:
             with unpacked(file.location) as content:
-                names = self._first_row(file) if self.form.header else [*self.schema]
-                yield from self._batches(content, names, wrong)
+                yield from self._batches(content, file, wrong)
         except NotUnpacked as error:
             raise WrongFile(f" {error}") from None
         except MalformedFile as error:
@@ -107,12 +106,14 @@ class CsvReader:
             return {row: line for row, (_, line) in numbered if row in rows}
 
     def _batches(
-        self, content: BinaryIO, names: Sequence[str], wrong: list[tuple[int, str, str]]
+        self, content: BinaryIO, file: DeliveredFile, wrong: list[tuple[int, str, str]]
     ) -> Iterator[pa.RecordBatch]:
-        places = {name: place for place, name in enumerate(names)}
-        row, header_rows = 0, int(self.form.header)
+        places, row = None, 0
         for read in batches_of(content, self.form, len(self.schema) + len(self.ignore), self.nulls):
-            batch, header_rows = read.slice(header_rows), 0
+            batch = read
+            if places is None:
+                places = {name: place for place, name in enumerate(self._names_in(read, file))}
+                batch = read.slice(1 if self.form.header else 0)
             for start in range(0, batch.num_rows, BATCH):
                 part = batch.slice(start, BATCH)
                 yield self._typed(part, places, row, wrong)
@@ -120,10 +121,20 @@ class CsvReader:
                 if len(wrong) >= MOST_SHOWN:
                     return
 
+    def _names_in(self, batch: pa.RecordBatch, file: DeliveredFile) -> list[str]:
+        if not self.form.header:
+            return [*self.schema]
+        cells = [column[0].as_py() for column in batch.columns]
+        if None in cells:  # Arrow has taken a name such as NA for a missing value
+            return self._first_row(file)
+        return self._names([cell.decode(errors="replace") for cell in cells])
+
     def _first_row(self, file: DeliveredFile) -> list[str]:
-        """Returns the cells; Arrow would take a name such as NA for a missing value."""
         with unpacked(file.location) as content:
             cells, _ = next(records_of(content, self.form), (list[str](), 0))
+        return self._names(cells)
+
+    def _names(self, cells: Sequence[str]) -> list[str]:
         return [cell.strip(" \t") if self.trim else cell for cell in cells]
 
     def _typed(

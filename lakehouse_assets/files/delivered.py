@@ -82,14 +82,15 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     for name in names:
         place, _, _ = f"{root}/{pattern.replace(KEY, name)}".rpartition("/")
         wanted = _expression(root, pattern, name, packed)
-        own = sorted(
-            (file for file in list_once(place) if file.is_file and wanted.fullmatch(file.path)),
-            key=lambda file: file.path,
-        )
-        if "*" in pattern:
-            own = [file for file in own if not file.base_name.startswith(NO_FILE)]
-        for twins in _twins(own, packed if "*" in pattern else None):
-            problems[f"is there {len(twins)} times ({', '.join(file.base_name for file in twins)})"].append(name)
+        own, unpacked_as = list[fs.FileInfo](), defaultdict[str, list[str]](list)
+        for file in sorted(list_once(place), key=lambda one: one.path):
+            is_meant = file.is_file and not ("*" in pattern and file.base_name.startswith(NO_FILE))
+            if is_meant and (match := wanted.fullmatch(file.path)):
+                own.append(file)
+                unpacked_as[match["unpacked"]].append(file.base_name)
+        for twins in unpacked_as.values():
+            if len(twins) > 1:
+                problems[f"is there {len(twins)} times ({', '.join(twins)})"].append(name)
         if not own:
             problems["is missing"].append(name)
         found += [
@@ -97,15 +98,6 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
         ]
     refuse(problems, folder, pattern, len(names))
     return found
-
-
-def _twins(files: Sequence[fs.FileInfo], packed: Sequence[str] | None) -> list[list[fs.FileInfo]]:
-    """Returns the files that are there more than once: but for a suffix of ``packed``, or at all if it is None."""
-    by_path = defaultdict[str, list[fs.FileInfo]](list)
-    for file in files:
-        suffix = next((one for one in packed or () if one and file.path.endswith(one)), "")
-        by_path[file.path.removesuffix(suffix) if packed else ""].append(file)
-    return [same for same in by_path.values() if len(same) > 1]
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
@@ -148,7 +140,8 @@ def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re
     meant = {KEY: re.escape(name), "*": "[^/]*"}
     parts = re.split(r"(\{key\}|\*)", pattern)
     whole = "".join(meant.get(part, re.escape(part)) for part in parts)
-    return re.compile(f"{re.escape(root)}/{whole}({'|'.join(map(re.escape, packed))})", re.DOTALL)
+    suffixes = "|".join(map(re.escape, packed))
+    return re.compile(f"(?P<unpacked>{re.escape(root)}/{whole})({suffixes})", re.DOTALL)
 
 
 class _Raw(io.RawIOBase):

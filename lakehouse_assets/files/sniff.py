@@ -296,7 +296,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     skipped, (names, line) = rows[:begin], rows[begin]
     if skipped and all(cells[0].startswith(COMMENT) for cells, _ in skipped if len(cells) != width):
         form, skipped = replace(form, comment=COMMENT), []
-        names = next(cells for cells, _ in rows if not cells[0].startswith(COMMENT))
+        names = next((cells for cells, _ in rows if not cells[0].startswith(COMMENT)), names)
     if skipped and len(skipped[-1][0]) == width + 1 and not skipped[-1][0][-1]:
         raise MalformedFile(
             f"has a header of {width + 1} cells, the last one empty, and rows of {width}", skipped[-1][1]

@@ -169,9 +169,10 @@ def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
 
 
 def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
-    catalog = with_retries(lambda: load_catalog(LAKE, **properties)) if pins else None
+    if not pins:
+        return
+    catalog = with_retries(lambda: load_catalog(LAKE, **properties))
     for pin in pins:
-        assert catalog
         metadata = with_retries(partial(catalog.load_table, pin.table)).metadata
         ref = metadata.refs.get(pin.ref)
         found = (metadata.table_uuid, ref and ref.snapshot_id)

@@ -243,10 +243,11 @@ def events_after(
     spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
     latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
     # A rollback that died behind its commit has left the event of an earlier one as the latest.
-    doubtful = (
-        key for key, made in latest.items() if _snapshot_id(made) in elsewhere or ROLLED_BACK_TO in made.metadata
-    )
-    wanted = {*(key for key in changed if key in latest), *doubtful}
+    wanted = {
+        key
+        for key, made in latest.items()
+        if key in changed or _snapshot_id(made) in elsewhere or ROLLED_BACK_TO in made.metadata
+    }
     current: dict[Partition, dg.AssetMaterialization] = {}
     of_wanted = sorted(key for key in wanted if key is not None)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, asset_partitions=of_wanted or None)):

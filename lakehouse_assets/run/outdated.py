@@ -43,9 +43,9 @@ def latest_made(
 ) -> dict[Partition, dg.AssetMaterialization]:
     """Returns latest materializations by partition, of those that are declared: nobody can make others again."""
     if (declared := graph.get(key).partitions_def) is not None:
+        keys = {*declared.get_partition_keys(dynamic_partitions_store=instance)}  # asked one by one, each is a query
         latest = instance.get_latest_storage_id_by_partition(key, MADE)
-        with dg.partition_loading_context(dynamic_partitions_store=instance):
-            ids = sorted(id for partition, id in latest.items() if declared.has_partition_key(partition))
+        ids = sorted(storage_id for partition, storage_id in latest.items() if partition in keys)
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
         filters = (dg.AssetRecordsFilter(key, storage_ids=batch) for batch in batches)
         records = [record for f in filters for record in instance.fetch_materializations(f, limit=BATCH).records]

@@ -22,6 +22,8 @@ class TableLock:
 
     context: Context
     table: str
+    before_waiting: Callable[[], object]
+    """Gives back slots of workers, which the run that holds the lock may need."""
     is_taken: bool = False
     _is_asked: bool = False
 
@@ -39,27 +41,28 @@ class TableLock:
         self._is_asked = True
         self._storage.set_concurrency_slots(self._pool, 1)
         self.context.log.info(f"{self.table}: waiting until no other merge of the table is landing")
-        while not self._claim():
-            self._run.raise_if_ended()
-            self._lookout.look()
-            time.sleep(WAIT_SECONDS)
+        self._wait_while(lambda: not self._claim())
         self.is_taken = True
 
     def _claim(self) -> bool:
         with no_other_claims(self._storage):
             return bool(self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed)
 
-    def wait_for_others(self, before: Callable[[], object]) -> None:
-        """Waits until no other run holds the lock. before: is called if there is another. Raises as take()."""
+    def wait_for_others(self) -> None:
+        """Waits until no other run holds the lock. Raises as take()."""
         if self.is_taken or not (holders := self._holders()):
             return
-        if holders - {self._run.id}:
-            before()
         if self._run.id in holders:
             # An earlier process of this run took it; Dagster frees it only at the run's end.
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
         self.context.log.info(f"{self.table}: waiting for a merge that other commits disturbed too often")
-        while self._holders() - {self._run.id}:
+        self._wait_while(lambda: bool(self._holders() - {self._run.id}))
+
+    def _wait_while(self, is_busy: Callable[[], bool]) -> None:
+        if not is_busy():
+            return
+        self.before_waiting()
+        while is_busy():
             self._run.raise_if_ended()
             self._lookout.look()
             time.sleep(WAIT_SECONDS)

@@ -139,11 +139,10 @@ class TableRun(Run):
 
     def _land(self, drive: Drive, evolution: Evolution) -> Generator[dg.AssetCheckResult, None, None]:
         """Stages again if others changed what the rows depend on."""
-        with closing(TableLock(self.context, self.table.identifier)) as lock:
+        with closing(TableLock(self.context, self.table.identifier, drive.settle)) as lock:
             again: StageAgain | None = None
             for number in range(1, STAGINGS + 1):
                 if number > UNLOCKED_STAGINGS:
-                    drive.settle()  # its workers' slots: who holds the lock may need one
                     lock.take()
                 if again:
                     evolution = self._evolution()  # after the wait: others have committed meanwhile
@@ -161,7 +160,7 @@ class TableRun(Run):
                     if is_audited := number == STAGINGS or not can_be_disturbed:
                         yield check
                     if can_be_disturbed:
-                        lock.wait_for_others(drive.settle)
+                        lock.wait_for_others()
                     self.published = self._publish(parts)
                     if not is_audited:
                         yield check

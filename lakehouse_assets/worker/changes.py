@@ -330,4 +330,4 @@ def _column(name: str) -> Column:
 
 
 def _shown(rows: Iterable[object]) -> str:
-    return ("; ").join(", ".join(f"{k}={v}" for k, v in row.asDict().items()) for row in rows)  # type: ignore[attr-defined]
+    return "; ".join(", ".join(f"{k}={v}" for k, v in row.asDict().items()) for row in rows)  # type: ignore[attr-defined]

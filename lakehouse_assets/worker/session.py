@@ -192,8 +192,8 @@ class TableCredentials:
 
     def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
         self.catalog, self._identifier = catalog, identifier
-        self._given_at = time.monotonic()
-        self.properties: Mapping[str, Any] = with_retries(lambda: table_io(catalog, identifier))
+        self.properties = self._fetched()
+        self._given_at = time.monotonic()  # not before: the catalog may have been away for minutes
 
     @property
     def vended(self) -> bool:
@@ -205,9 +205,12 @@ class TableCredentials:
         if not self.vended:
             return self.properties
         try:
-            return with_retries(lambda: table_io(self.catalog, self._identifier))
+            return self._fetched()
         except OSError:  # requests' errors too
             return self.properties
+
+    def _fetched(self) -> Mapping[str, Any]:
+        return with_retries(lambda: table_io(self.catalog, self._identifier))
 
     @contextmanager
     def expiry_explained(self) -> Iterator[None]:

@@ -17,17 +17,15 @@ from tests.support.killed_runs import die, forked
 
 TABLE, STEP = "demo.t", "merged[lock]"
 Work = Callable[[TableLock], object]
-WAITS = pytest.mark.parametrize(
-    "waits", [lambda lock: lock.wait_for_others(lambda: None), TableLock.take], ids=["to land", "to take it"]
-)
+WAITS = pytest.mark.parametrize("waits", [TableLock.wait_for_others, TableLock.take], ids=["to land", "to take it"])
 
 
-def run(instance: dg.DagsterInstance, work: Work) -> bool:
+def run(instance: dg.DagsterInstance, work: Work, before_waiting: Callable[[], object] = lambda: None) -> bool:
     """A run that works with the lock of the table; whether it succeeds."""
 
     @dg.asset
     def merged(context: dg.AssetExecutionContext) -> None:
-        with closing(TableLock(context, TABLE)) as lock:
+        with closing(TableLock(context, TABLE, before_waiting)) as lock:
             work(lock)
 
     return dg.materialize([merged], instance=instance, raise_on_error=False).success
@@ -42,7 +40,7 @@ def taken_by(instance: dg.DagsterInstance, run_id: str, table: str = TABLE) -> N
 
 @WAITS
 def test_others_wait_until_it_is_free(waits: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+    looks, given_back = [], []
 
     def look(_: ThisRun) -> None:
         looks.append(0)
@@ -53,8 +51,9 @@ def test_others_wait_until_it_is_free(waits: Work, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ThisRun, "raise_if_ended", look)
     with dg.instance_for_test() as instance:
         taken_by(instance, "another")
-        assert run(instance, waits)
+        assert run(instance, waits, before_waiting=lambda: given_back.append(len(looks)))
     assert len(looks) == 3
+    assert given_back == [0], "the other may need it"
 
 
 @WAITS
@@ -79,9 +78,7 @@ def test_a_lock_of_a_dead_run_is_free(waits: Work, instance: dg.DagsterInstance)
     assert instance.get_run_by_id(dead.run_id).status is dg.DagsterRunStatus.FAILURE
 
 
-@pytest.mark.parametrize(
-    "waits", [lambda lock: lock.wait_for_others(lambda: None), lambda lock: (lock.take(), lock.close())]
-)
+@pytest.mark.parametrize("waits", [TableLock.wait_for_others, lambda lock: (lock.take(), lock.close())])
 def test_a_run_does_not_wait_for_an_earlier_process_of_its_own(waits: Work) -> None:
     def work(lock: TableLock) -> None:
         taken_by(instance, lock.context.run.run_id)  # Dagster frees the slot only at the run's end
@@ -97,13 +94,13 @@ def test_it_is_free_when_its_run_has_ended(fails: bool) -> None:
     def work(lock: TableLock) -> None:
         lock.take()
         lock.take()
-        lock.wait_for_others(pytest.fail)  # it is no other
+        lock.wait_for_others()  # it is no other
         if fails:
             raise dg.Failure("the merge fails")
 
     with dg.instance_for_test() as instance:
         taken_by(instance, "another", "demo.other")
-        assert run(instance, work) is not fails
+        assert run(instance, work, before_waiting=lambda: pytest.fail("it needs not wait")) is not fails
         taken_by(instance, "another")
 
 
