@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from lakehouse_assets.files.delivered import check_encoding
+from lakehouse_assets.files.delivered import check_encoding, without_mark
 
 
 class MalformedFile(ValueError):
@@ -278,8 +278,7 @@ def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
                 problem = f"holds bytes that are not {form.encoding}"
                 raise MalformedFile(problem, lines + read[: error.start].count(b"\n") + 1) from None
             except UnicodeError:
-                mark = f"has no byte order mark; encoding='{form.encoding}-le' or '-be' reads it without one"
-                raise MalformedFile(mark, 1) from None
+                raise MalformedFile(without_mark(form.encoding), 1) from None
         if first and block:
             block, first = block.removeprefix(codecs.BOM_UTF8), False
         if not lines and read.startswith(GZIP):

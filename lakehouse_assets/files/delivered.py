@@ -283,6 +283,11 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 
+def without_mark(encoding: str) -> str:
+    """Says that a file lacks the byte order mark of its encoding."""
+    return f"has no byte order mark; encoding='{encoding}-le' or '-be' reads it without one"
+
+
 def check_encoding(encoding: str) -> None:
     """Raises ValueError unless Python has a text codec of that name."""
     try:

@@ -17,7 +17,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StringType, StructTy
 
 from lakehouse_assets.files.advice import time_advice, type_advice
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
-from lakehouse_assets.files.delivered import MOST_SHOWN, shortened
+from lakehouse_assets.files.delivered import MOST_SHOWN, shortened, without_mark
 from lakehouse_assets.files.nested_types import (
     WrongValue,
     in_lists,
@@ -97,7 +97,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
             yield Line(number, 0, f"holds bytes that are not {encoding}, on this line or behind it")
             return
         except UnicodeError:
-            yield Line(number, 0, f"has no byte order mark; encoding='{encoding}-le' or '-be' reads it without one")
+            yield Line(number, 0, without_mark(encoding))
             return
         if not text:
             return

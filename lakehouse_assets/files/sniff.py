@@ -294,9 +294,9 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     if begin > min(MOST_SKIPPED, len(rows) - 1):
         return None
     skipped, (names, line) = rows[:begin], rows[begin]
-    if skipped and all(cells[0].startswith(COMMENT) for cells, _ in skipped if len(cells) != width):
-        form, skipped = replace(form, comment=COMMENT), []
-        names = next((cells for cells, _ in rows if not cells[0].startswith(COMMENT)), names)
+    uncommented = [cells for cells, _ in rows if not cells[0].startswith(COMMENT)]
+    if skipped and uncommented and all(len(cells) == width for cells in uncommented):
+        form, skipped, names = replace(form, comment=COMMENT), [], uncommented[0]
     if skipped and len(skipped[-1][0]) == width + 1 and not skipped[-1][0][-1]:
         raise MalformedFile(
             f"has a header of {width + 1} cells, the last one empty, and rows of {width}", skipped[-1][1]

@@ -300,3 +300,8 @@ def test_a_home_that_was_moved_is_not_told_to_have_no_table(
     monkeypatch.setattr(column_lines, "load_lake", refuse)
     with pytest.raises(SettingsError, match="was moved"):
         lines_for_table("shop.orders", settings)
+
+
+def test_a_file_in_which_every_line_may_be_a_comment_ends_in_no_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("# a\n# b,c\n# d,e\n")
+    assert "comment" not in sniff.sniff(tmp_path / "in.csv").options
