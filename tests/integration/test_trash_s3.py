@@ -406,10 +406,22 @@ def test_a_single_object_that_may_not_be_deleted_stays_and_the_others_go(
         (kept,) = trash.put(due, "run-1").kept
         assert kept.reason == "the storage refused it: AccessDenied"
         assert [shelf.place.child(name) for name in contents(shelf)] == [kept.place]
-        with pytest.raises(StorageRefused, match=r"AccessDenied.*the collector needs s3:ListBucket"):
-            trash.put(shelf.due(), "run-1")
+        assert trash.put(shelf.due(), "run-1").kept == (kept,), "also if it is the only one"
     assert shelf.put().files == 1
     assert shelf.restore().lost == ()
+    assert contents(shelf) == {name: name.encode() for name in NAMES}
+
+
+def test_if_no_object_may_be_deleted_the_permissions_are_missing(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(client: Any, **asked: Any) -> Any:
+        return {"Errors": [{"Key": each["Key"], "Code": "AccessDenied"} for each in asked["Delete"]["Objects"]]}
+
+    trash, due = shelf.trash(), shelf.due()
+    monkeypatch.setattr(type(raw_client(shelf.properties)), "delete_objects", denied, raising=False)
+    with pytest.raises(StorageRefused, match=r"AccessDenied.*the collector needs s3:ListBucket"):
+        trash.put(due, "run-1")
     assert contents(shelf) == {name: name.encode() for name in NAMES}
 
 
