@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup java run plan maintain ui events replay verify-trade deploy deploy-values deploy-check test test-image test-versions test-long test-fast durations snapshot options docs bench rooms pictures wheel lint fmt clean
+.PHONY: help setup java run plan maintain ui events replay verify-trade deploy deploy-values deploy-check test test-image test-versions test-long test-fast durations snapshot options docs bench rooms pictures wheel lint types location fmt clean
 
 PORT ?= 3000
 # Given on the command line only: they may mean something else in the environment.
@@ -115,8 +115,12 @@ lint: .venv/.synced ## Check style, types, the borders between the rooms, the lo
 	.venv/bin/ruff check
 	.venv/bin/ruff check --config lakehouse_assets/worker/ruff.toml lakehouse_assets/domains/*/steps.py lakehouse_assets/*/worker.py lakehouse_assets/extensions/*/worker.py
 	.venv/bin/ruff format --check
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync types docs location
+
+types: .venv/.synced
 	.venv/bin/mypy
-	@$(MAKE) --no-print-directory docs
+
+location: .venv/.synced
 	.venv/bin/dagster definitions validate -w workspace.yaml --log-level warning
 
 fmt: .venv/.synced ## Format the code and mend what the linter can

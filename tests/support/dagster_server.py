@@ -23,7 +23,7 @@ from tests.support.servers import free_ports
 
 ROOT = Path(__file__).parent.parent
 POOL = "lake_workers"
-START_SECONDS = 120
+START_SECONDS = 300
 # `cli ui` gives its services 15 s.
 END_SECONDS = 30
 ACTIVE = ("NOT_STARTED", "QUEUED", "STARTING", "STARTED", "CANCELING")
@@ -229,7 +229,7 @@ def _answer(request: urllib.request.Request, again: bool) -> dict[str, Any]:
     return _answer(request, again=False)
 
 
-def until(condition: Callable[[], T | None], seconds: float = 120, state: Callable[[], object] = lambda: "") -> T:
+def until(condition: Callable[[], T | None], seconds: float = 300, state: Callable[[], object] = lambda: "") -> T:
     """The first true answer of ``condition``. Fails when there is none in time. state: what the
     message of the failure shows."""
     deadline = time.monotonic() + seconds
