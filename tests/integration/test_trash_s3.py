@@ -412,9 +412,7 @@ def test_a_single_object_that_may_not_be_deleted_stays_and_the_others_go(
     assert contents(shelf) == {name: name.encode() for name in NAMES}
 
 
-def test_if_no_object_may_be_deleted_the_permissions_are_missing(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_no_object_may_be_deleted_the_permissions_are_missing(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(client: Any, **asked: Any) -> Any:
         return {"Errors": [{"Key": each["Key"], "Code": "AccessDenied"} for each in asked["Delete"]["Objects"]]}
 
