@@ -80,7 +80,7 @@ class MarkCheck:
 
     def __init__(self, form: CsvForm) -> None:
         self._quote, self._escape = form.quote.encode(), form.escape.encode()
-        self._escaped = re.compile(re.escape(self._escape) + b"(.)", re.DOTALL) if self._escape else None
+        self._escaped = _escaped(form)
         # What may be next to a quote that surrounds a cell; a second quote only if quotes are doubled.
         self._neighbours = np.zeros(256, bool)
         self._neighbours[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if self._escape else self._quote)]] = True
@@ -122,7 +122,7 @@ class MarkCheck:
         """Replaces escaped marks by letters."""
         if self._escaped is None:
             return block
-        known = (self._quote, self._escape)
+        known = {*filter(None, (self._quote, self._escape))}  # not nothing, as at the end of the file
         if other := next((pair for pair in self._escaped.finditer(block) if pair[1] not in known), None):
             told = f"has {other[0].decode(errors='replace')!r}, which escapes neither a quote nor itself"
             raise MalformedFile(told, self._line(block, other.start()))
@@ -258,10 +258,9 @@ def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
     blocks = _in_utf8(source, form)
     if form.skip:
         blocks = _blank_first(blocks, form.skip)
-    if form.comment:
-        blocks = _blank_comments(blocks, form)
-    if form.delimiter == " ":
-        blocks = _single_blanks(blocks, form)
+    if form.comment or form.delimiter == " ":
+        lines = _lines(blocks, form)
+        blocks = _single_blanks(lines, form) if form.delimiter == " " else (line for line, _ in lines)
     return MarkCheck(form).checked(blocks)
 
 
@@ -302,22 +301,39 @@ def _blank_first(blocks: Iterator[bytes], count: int) -> Iterator[bytes]:
         yield block
 
 
-def _blank_comments(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
+def _lines(blocks: Iterator[bytes], form: CsvForm) -> Iterator[tuple[bytes, bool]]:
+    """Yields lines, comments blanked, and whether each begins within a quoted cell."""
     quote, comment, inside = form.quote.encode() or b"\n\n", form.comment.encode(), False
+    escaped = _escaped(form)
     for line in _by_line(blocks):
-        if not inside and line.startswith(comment):
-            yield b"\n"
-        else:
-            inside ^= line.count(quote) % 2 == 1
-            yield line
+        if comment and not inside and line.startswith(comment):
+            yield b"\n", False
+            continue
+        yield line, inside
+        plain = escaped.sub(b"", line) if escaped else line
+        inside ^= plain.count(quote) % 2 == 1
 
 
-def _single_blanks(blocks: Iterator[bytes], form: CsvForm) -> Iterator[bytes]:
-    """A quoted cell ends on its line."""
-    quote = re.escape(form.quote.encode())
-    cells = re.compile((b"(%b[^%b\n]*%b)|" % (quote, quote, quote) if quote else b"(\0)|") + rb"[ \t]+")
-    for line in _by_line(blocks):
-        yield cells.sub(lambda found: found[1] or b" ", line.strip(b" \t\r\n")).strip() + b"\n"
+def _escaped(form: CsvForm) -> re.Pattern[bytes] | None:
+    return re.compile(re.escape(form.escape.encode()) + b"(.?)", re.DOTALL) if form.escape else None
+
+
+def _single_blanks(lines: Iterator[tuple[bytes, bool]], form: CsvForm) -> Iterator[bytes]:
+    """Takes lines, and whether each begins within a quoted cell. What is quoted stays."""
+    quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
+    letters = b"[^%b%b]*" % (quote, escape)
+    inner = b"%b(?:%b.%b)*" % (letters, escape, letters) if escape else letters
+    quoted = b"%b%b(?:%b|\\Z)" % (quote, inner, quote) if quote else b"(?!)"
+    cells = re.compile(b"(%b)|[ \t]+(\r?\n|\\Z)?" % quoted, re.DOTALL)
+
+    def single(found: re.Match[bytes]) -> bytes:
+        if found[1] or found[2] is not None:
+            return found[1] or found[2]
+        return b" " if found.start() else b""
+
+    for line, inside in lines:
+        opening = form.quote.encode() if inside else b""
+        yield cells.sub(single, opening + line).removeprefix(opening)
 
 
 def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -100,7 +100,28 @@ def test_a_file_may_have_marks_of_its_own(at_once: int, monkeypatch: pytest.Monk
     assert rows(b'1,5" pipe\n', quote="") == [(b"1", b'5" pipe')]
 
 
-@pytest.mark.parametrize("data", [b'1,"a\\tb"\n', b"1,\\N\n", b'1,"a""b"\n', b"1,a\\,b\n"])
+@pytest.mark.parametrize("at_once", [1, 3, 2**20], ids=["by byte", "by three", "whole"])
+@pytest.mark.parametrize(
+    ("data", "form", "first"),
+    [
+        (b'1,"5\\" pipe"\n#"c\n2,b\n', {"escape": "\\", "comment": "#"}, b'5" pipe'),
+        (b'1,"5\\"\n# c\nd"\n2,b\n', {"escape": "\\", "comment": "#"}, b'5"\n# c\nd'),
+        (b'  1  "a  b \n  c\t "\t\n2 b\n', {"delimiter": " "}, b"a  b \n  c\t "),
+        (b'1 "\r\n\r\n#a\r\n"\r\n#c  "\r\n2 b', {"delimiter": " ", "comment": "#"}, b"\r\n\r\n#a\r\n"),
+        (b'1 "a""  b\n ""c  "\n2 b\n', {"delimiter": " "}, b'a"  b\n "c  '),
+        (b'1 "a\\"  b\n \\"c  \\\\"\n2  b\n', {"delimiter": " ", "escape": "\\"}, b'a"  b\n "c  \\'),
+    ],
+)
+def test_blanks_and_comments_in_quoted_cells_stay(
+    data: bytes, form: dict[str, Any], first: bytes, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_text, "READ_AT_ONCE", at_once)
+    assert rows(data, **form) == [(b"1", first), (b"2", b"b")]
+
+
+@pytest.mark.parametrize(
+    "data", [b'1,"a\\tb"\n', b"1,\\N\n", b'1,"a""b"\n', b"1,a\\,b\n", b"1,a\\\n", b"1,a\\", b"1,a\\\\\\"]
+)
 def test_an_escape_is_for_quotes_and_itself(data: bytes) -> None:
     with pytest.raises(MalformedFile, match=r"escapes neither|text behind"):
         [*batches_of(io.BytesIO(data), CsvForm(escape="\\"), 2, [""])]
