@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import os
 import posixpath
 import re
@@ -31,6 +32,8 @@ KEY = "{key}"
 PACKED = ("", ".gz", ".zst", ".bz2")
 """Suffixes that may follow a file's pattern."""
 BUFFER = 2**20
+OF_PARTITIONS = "partitions: "
+"""Precedes the partitions in the text of a task's error."""
 NO_FILE = ("_", ".")
 """Prefixes of files that Hadoop does not take for data, such as ``_SUCCESS``."""
 
@@ -246,8 +249,14 @@ class ReadFiles:
     files: Sequence[DeliveredFile]
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the files whose numbers are in the batches."""
-        return self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
+        """Yields the rows of the files whose numbers are in the batches.
+
+        Raises as rows(), with the partitions in the text: of a task's error, Spark keeps nothing else.
+        """
+        try:
+            yield from self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
+        except DropZoneError as error:
+            raise DropZoneError(f"{error}\n{OF_PARTITIONS}{json.dumps(error.partitions)}") from None
 
     def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yields rows. Raises DropZoneError for all wrong values of these files, OSError for storage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
 from lakehouse_assets.files.csv_text import CsvForm
-from lakehouse_assets.files.delivered import PACKED, DropZoneError, FileReader, ReadFiles, find_files, refuse
+from lakehouse_assets.files.delivered import (
+    OF_PARTITIONS,
+    PACKED,
+    DropZoneError,
+    FileReader,
+    ReadFiles,
+    find_files,
+    refuse,
+)
 from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.step.window import note_opened
@@ -23,7 +32,9 @@ from lakehouse_assets.step.window import note_opened
 HERE = 2**23
 # Bytes of one task, and what opening a file counts as: Spark's spark.sql.files.maxPartitionBytes and openCostInBytes.
 TASK_BYTES, OPENING_BYTES = 2**27, 2**22
-OF_TASK = re.compile(rf"^(?:\w+\.)*{DropZoneError.__name__}: (.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+OF_TASK = re.compile(
+    rf"^(?:\w+\.)*{DropZoneError.__name__}: (.+?){OF_PARTITIONS}(\[[^\n]*\])", re.MULTILINE | re.DOTALL
+)
 
 
 def read_csv(
@@ -171,7 +182,7 @@ def wrong_files_told() -> Iterator[None]:
         yield
     except PythonException as error:
         if found := OF_TASK.search(str(error)):
-            raise DropZoneError(found[1].strip()) from None
+            raise DropZoneError(found[1].strip(), json.loads(found[2])) from None
         raise
 
 

@@ -152,5 +152,7 @@ def test_a_large_delivery_is_read_as_a_small_one(
     assert (rows.count(), rows.where("dep_time is null").count()) == (2422, 36)
     path = landing / "flights" / FAULTY
     rewrite(path, lambda cells: [*cells[:10], ["x", *cells[10][1:]], *cells[11:]])
-    with pytest.raises(DropZoneError, match=r"line 11, column year: 'x' is no int"), drop_zone.wrong_files_told():
+    told = r"line 11, column year: 'x' is no int"
+    with pytest.raises(DropZoneError, match=told) as raised, drop_zone.wrong_files_told():
         read_csv(jvm, f"{landing}/flights", KEYS, steps.FLIGHTS, null="NA").collect()
+    assert raised.value.partitions == (KEYS[1],)

@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.csv_rows import CsvReader
 from lakehouse_assets.files.csv_text import LONGEST_ROW, CsvForm
 from lakehouse_assets.files.delivered import MOST_SHOWN, DropZoneError, ReadFiles, find_files
+from lakehouse_assets.files.drop_zone import wrong_files_told
 
 TYPES = {"id": "int", "name": "string"}
 
@@ -159,6 +161,21 @@ def test_the_wrong_values_of_all_files_are_told_up_to_a_number(tmp_path: Path) -
         read(tmp_path, ["a", "b", "c"])
     assert len(str(raised.value).splitlines()) == MOST_SHOWN + 1
     assert str(raised.value).endswith("\nand more")
+
+
+@pytest.mark.parametrize("behind", ["", "\n", "\n\nJVM stacktrace:\n[1]"])
+def test_the_partitions_of_wrong_files_survive_a_task(behind: str, tmp_path: Path) -> None:
+    names = ["a", 'é"[x]', "c"]
+    for name, row in zip(names, ("y,x", "y,x", "1,x"), strict=True):
+        (tmp_path / f"{name}.csv").write_text(f"id,name\n{row}\n")
+    files = ReadFiles(reader(), find_files(str(tmp_path), names, "{key}.csv"))
+    with pytest.raises(DropZoneError) as of_task:
+        [*files([pa.record_batch({"id": [0, 1, 2]})])]
+    with pytest.raises(DropZoneError) as raised, wrong_files_told():
+        raise PythonException(f"Traceback:\n  …\n{DropZoneError.__module__}.DropZoneError: {of_task.value}{behind}")
+    with pytest.raises(DropZoneError) as here:
+        read(tmp_path, names)
+    assert (str(raised.value), raised.value.partitions) == (str(here.value), tuple(names[:2]))
 
 
 @pytest.mark.parametrize(
