@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -77,7 +78,9 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
             f"files={pattern!r}: expected a pattern with {KEY} for the names that are asked for, without it if there "
             "are none, and with * in its last part only"
         )
+    folder = folder.rstrip("/")
     system, root = file_system(folder)
+    root = root.rstrip("/")  # which a container of Azure has
     if not S3.match(folder) and system.get_file_info(root).type == fs.FileType.NotFound:
         raise DropZoneError(f"the drop zone has no folder {folder}; let the source deliver it, then run again")
     list_once = cache(lambda place: system.get_file_info(fs.FileSelector(place, allow_not_found=True)))
@@ -104,12 +107,17 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
 
 
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
-    """Returns a folder's file system, and its path there. S3 has the catalog's endpoint, region and credentials."""
+    """Returns a folder's file system, and its path there. S3 has the catalog's endpoint, region and credentials.
+
+    folder: a path, or a URL whose names are those of the storage: ``%20`` is no blank.
+    """
     if "://" not in folder or path_of(folder):
         return fs.LocalFileSystem(), os.path.abspath(path_of(folder) or folder)
     if found := S3.fullmatch(folder):
         return _s3(found[1].partition("/")[0], tuple(catalog_properties(read_settings()).items())), found[1]
-    system, path = fs.FileSystem.from_uri(folder)
+    scheme, _, place = folder.partition("://")
+    host, slash, inside = place.partition("/")
+    system, path = fs.FileSystem.from_uri(f"{scheme}://{host}{slash}{quote(inside)}")
     return system, path
 
 

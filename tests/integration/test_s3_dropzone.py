@@ -41,7 +41,7 @@ def test_a_bucket_is_read_whatever_the_names(lake: Lake, weed: SeaweedFS, tmp_pa
     for name in names:
         key = f"{tmp_path.name}/{name}.csv.gz"
         Lakehouse(lake.settings).s3().put_object(Bucket=PLAIN_BUCKET, Key=key, Body=gzip.compress(b"id\n1\n"))
-    found = find_files(folder, names, "{key}.csv")
+    found = find_files(f"{folder}/", names, "{key}.csv")
     assert [file.location for file in found] == [f"{folder}/{name}.csv.gz" for name in names]
     for file in found:
         with unpacked(file.location) as content:

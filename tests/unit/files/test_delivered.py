@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.files.delivered import DropZoneError, NotUnpacked, find_files, unpacked
+from lakehouse_assets.files.delivered import DropZoneError, NotUnpacked, file_system, find_files, unpacked
 
 ROWS = b"id,t\n" + b"1,a\n" * 1000
 
@@ -57,6 +57,24 @@ def test_a_name_may_have_any_letters_and_is_no_pattern(name: str, tmp_path: Path
     (tmp_path / f"{name}.csv").unlink()
     with pytest.raises(DropZoneError, match="is missing"):
         found(tmp_path, [name])
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize("ending", ["", "/", "//"])
+def test_a_folder_may_have_any_letters_and_end_with_a_slash(scheme: str, ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a b+ü#%41?" / "x"
+    put(folder, "1#?.csv")
+    (file,) = find_files(f"{scheme}{folder}{ending}", ["1#?"], "{key}.csv")
+    assert file.location == f"{scheme}{folder}/1#?.csv"
+    with unpacked(file.location) as read:
+        assert read.read() == ROWS
+
+
+@pytest.mark.parametrize("path", ["", "/", "/a b+ü#%41?/[x]*.csv", "/a%20b"])
+def test_the_names_in_a_url_are_those_of_the_storage(path: str) -> None:
+    for url, root in (("gs://bucket", "bucket"), ("abfss://zone@account.dfs.core.windows.net", "zone")):
+        _, found = file_system(f"{url}{path}")
+        assert found.rstrip("/") == f"{root}{path}".rstrip("/")
 
 
 def test_files_are_found_by_a_pattern_compressed_or_not(tmp_path: Path) -> None:
