@@ -69,7 +69,8 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     """Returns the files of all names, in the names' order; a repeated name counts once.
 
     pattern: ``{key}`` stands for each name, ``*`` in the last part for any letters. packed: suffixes after it. Raises
-    DropZoneError for names without a file, or with two that differ in compression, and ValueError for another pattern.
+    DropZoneError for names without a file, or with two that differ in compression, and ValueError for another pattern,
+    or one by which a file has two names.
     """
     names = [*dict.fromkeys(names)] or [""]
     parent, _, _ = pattern.rpartition("/")
@@ -84,7 +85,7 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     if not S3.match(folder) and system.get_file_info(root).type == fs.FileType.NotFound:
         raise DropZoneError(f"the drop zone has no folder {folder}; let the source deliver it, then run again")
     list_once = cache(lambda place: system.get_file_info(fs.FileSelector(place, allow_not_found=True)))
-    found, problems = [], defaultdict(list)
+    found, problems, owners = [], defaultdict(list), dict[str, str]()
     for name in names:
         place, _, _ = f"{root}/{pattern.replace(KEY, name)}".rpartition("/")
         wanted = _expression(root, pattern, name, packed)
@@ -93,6 +94,11 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
             is_meant = file.is_file and not ("*" in pattern and file.base_name.startswith(NO_FILE))
             if is_meant and (match := wanted.fullmatch(file.path)):
                 own.append(file)
+                if (owner := owners.setdefault(file.path, name)) != name:
+                    raise ValueError(
+                        f"files={pattern!r}: {file.path[len(root) + 1 :]} is a file of {owner} and of {name}, so its "
+                        "rows would come twice; choose a pattern or file names that tell the two apart"
+                    )
                 unpacked_as[match["unpacked"]].append(file.base_name)
         for twins in unpacked_as.values():
             if len(twins) > 1:

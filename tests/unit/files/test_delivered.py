@@ -109,6 +109,24 @@ def test_a_pattern_that_does_not_fit_the_names_is_refused(names: list[str], patt
         found(tmp_path, names, pattern)
 
 
+@pytest.mark.parametrize(
+    ("keys", "pattern", "file"),
+    [
+        (["2024-01-1", "2024-01-10"], "{key}*.csv", "2024-01-10.csv"),
+        (["a-b", "a"], "{key}-*.csv", "a-b-1.csv"),
+        (["b", "a-b"], "d/*{key}.csv", "d/a-b.csv"),
+        (["a", "a.gz"], "{key}", "a.gz"),
+    ],
+)
+def test_a_file_is_of_one_key(keys: list[str], pattern: str, file: str, tmp_path: Path) -> None:
+    put(tmp_path, file)
+    assert found(tmp_path, keys[1:], pattern) == [file]
+    first, second = keys
+    with pytest.raises(ValueError, match=rf"{file} is a file of {first} and of {second}") as raised:
+        found(tmp_path, keys, pattern)
+    assert not isinstance(raised.value, DropZoneError)
+
+
 def test_compressed_files_are_read_whole(tmp_path: Path) -> None:
     assert content(put(tmp_path, "a.csv")) == ROWS
     # The first member empty, the header in two.
