@@ -243,8 +243,9 @@ def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
     point, group = spelling.decimal, spelling.thousands
     if group:
         fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
-        grouped = rf"^[+-]?([0-9]+|[1-9][0-9]{{0,2}}({re.escape(group)}[0-9]{{3}})+){fraction}"
-        texts = pc.replace_substring(_only(texts, grouped), group, "")
+        grouped = rf"^[+-]?[1-9][0-9]{{0,2}}({re.escape(group)}[0-9]{{3}})+{fraction}"
+        plain = pc.replace_substring(_only(texts, grouped), group, "")
+        texts = pc.if_else(pc.match_substring(texts, group), plain, texts)
     if point != ".":
         texts = pc.if_else(pc.match_substring(texts, "."), None, texts)
         texts = pc.replace_substring(texts, point, ".")

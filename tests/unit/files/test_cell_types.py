@@ -95,8 +95,9 @@ def test_a_text_is_read_with_all_that_it_says(type_: str, text: str, value: obje
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN"])
-def test_nan_is_a_number_of_its_own(text: str) -> None:
-    assert math.isnan(cell(text, "double"))
+@pytest.mark.parametrize("spelling", [{}, {"decimal": ",", "thousands": "."}, {"thousands": "'"}])
+def test_nan_is_a_number_of_its_own(text: str, spelling: dict[str, str]) -> None:
+    assert math.isnan(cell(text, "double", **spelling))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,15 @@ def test_nan_is_a_number_of_its_own(text: str) -> None:
         ("double", "1,234.5,6", {"decimal": ".", "thousands": ","}, WRONG),
         ("double", "1.5", {"decimal": ","}, WRONG),
         ("double", "0.500", {"decimal": ",", "thousands": "."}, WRONG),
+        ("double", ",5", {"decimal": ",", "thousands": "."}, 0.5),
+        ("double", "5,", {"decimal": ",", "thousands": "."}, 5.0),
+        ("double", "1e-3", {"thousands": ","}, 0.001),
+        ("double", "-Infinity", {"thousands": ","}, -math.inf),
+        ("double", ".5", {"decimal": ",", "thousands": "."}, WRONG),
+        ("double", ",500", {"thousands": ","}, WRONG),
+        ("double", "", {"thousands": ","}, WRONG),
+        ("decimal(9,2)", "-.5", {"thousands": ","}, Decimal("-0.50")),
+        ("int", "007", {"thousands": ","}, 7),
         ("int", "1'234'567", {"thousands": "'"}, 1234567),
         ("decimal(9,2)", "-1.234,50", {"decimal": ",", "thousands": "."}, Decimal("-1234.50")),
         ("boolean", "f", {"booleans": ("t", "f")}, False),
