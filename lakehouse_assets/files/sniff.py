@@ -96,6 +96,7 @@ CANDIDATES = (
 )
 """In order of preference."""
 NUMERIC = ("long", "double")
+FRACTION_OR_GROUP = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class _Column:
         self.sample: pa.StringArray | None = None
         self.nulls: set[str] = set()
         self.has_backslash = False
+        self.unclear = ""
+        """A number such as ``1.234``, if there is one."""
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
         """Removes candidates that don't fit the texts. nulls: which are missing values, if the column is no string."""
@@ -131,6 +134,14 @@ class _Column:
         self.candidates = tuple(one for one in self.candidates if one.may_take(values[0].as_py()))
         for sample in (values[:ROWS], values):
             self.candidates = tuple(one for one in self.candidates if _takes(sample, one))
+        if not self.unclear and self.marks:
+            unclear = values.filter(pc.match_substring_regex(values, FRACTION_OR_GROUP))
+            self.unclear = unclear[0].as_py() if len(unclear) else ""
+
+    @property
+    def marks(self) -> set[int]:
+        """The marks by which its values are numbers, as indices in MARKS."""
+        return {one.marks for one in self.candidates if one.type in NUMERIC}
 
     def best(self, marks: int) -> list[Candidate]:
         """Returns what fits if the file's numbers have these marks, the best first."""
@@ -161,7 +172,7 @@ def sniff(path: Path) -> Sniffed:
 
 def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
     clean = clean_names(names)
-    types, formats, remarks = {}, {}, []
+    types, formats, remarks = {}, {}, list[str]()
     nulls: set[str] = set()
     for name, column in zip(clean, columns, strict=True):
         fits = column.best(marks)
@@ -170,6 +181,8 @@ def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], ma
             nulls |= column.nulls & {"", "NA"}
             continue
         nulls |= column.nulls
+        if fits[0].type in NUMERIC:
+            remarks += _unclear_marks(name, column, columns, marks)
         if fits[0].pattern:
             formats[name] = fits[0].pattern
             if others := column.others(fits[0]):
@@ -186,6 +199,23 @@ def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], ma
     if any(column.has_backslash for column in columns):
         remarks.append(r"backslashes stay as they are: if \t and \n stand for tabs and line breaks, export it as CSV")
     return Sniffed(types, options, remarks)
+
+
+def _unclear_marks(name: str, column: _Column, columns: Sequence[_Column], marks: int) -> Iterator[str]:
+    """Yields how a number could be read otherwise, unless another column's numbers are clear."""
+    if not (text := column.unclear):
+        return
+    mark = "." if "." in text else ","
+    is_decimal = MARKS[marks][0] == mark
+    alike = {n for n, known in enumerate(MARKS) if mark in known and (known[0] == mark) == is_decimal}
+    others = sorted(column.marks - alike)
+    if not others or any(one.marks and one.marks <= alike for one in columns):
+        return
+    decimal, thousands = MARKS[others[0]]
+    options = f"decimal={decimal!r}" + (f", thousands={thousands!r}" if thousands else "")
+    readings = (text.replace(mark, "."), text.replace(mark, ""))
+    read, other = readings if is_decimal else reversed(readings)
+    yield f"{text} in {name} is read as {read}; with {options} it would be {other}"
 
 
 def _is_numeric(column: _Column, marks: int) -> bool:

@@ -204,6 +204,33 @@ def test_what_a_file_does_not_tell_is_remarked(tmp_path: Path) -> None:
     assert "# when is read as dd/MM/yyyy; MM/dd/yyyy and M/d/yyyy would fit as well\n" in look_at(path).text
 
 
+@pytest.mark.parametrize(
+    ("rows", "remarks"),
+    [
+        ("1.234;a", ["1.234 in n is read as 1.234; with decimal=',', thousands='.' it would be 1234"]),
+        ("1.234;2,5", ["1.234 in n is read as 1234; with decimal='.' it would be 1.234"]),
+        ("1,234;7", ["1,234 in n is read as 1.234; with decimal='.', thousands=',' it would be 1234"]),
+        ("-1,234;2.5", ["-1,234 in n is read as -1234; with decimal=',' it would be -1.234"]),
+        (
+            "1.234;1,234",
+            [
+                "1.234 in n is read as 1234; with decimal='.' it would be 1.234",
+                "1,234 in m is read as 1.234; with decimal='.', thousands=',' it would be 1234",
+            ],
+        ),
+        (
+            "".join(f"{n};\n" for n in range(500)) + "1.234;",
+            ["1.234 in n is read as 1.234; with decimal=',', thousands='.' it would be 1234"],
+        ),
+        *((rows, []) for rows in ("1.234;2.5", "1.234;1.234,50", "1.234;1.234.567", "1.234;\n0.500;", "1234;7")),
+    ],
+)
+def test_a_mark_that_may_be_of_thousands_is_remarked(rows: str, remarks: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "2026-01-31.csv"
+    path.write_text(f"n;m\n{rows}\n")
+    assert look_at(path).remarks == remarks
+
+
 def test_the_pattern_is_told_by_the_names(tmp_path: Path) -> None:
     def told(name: str) -> tuple[str, str, str]:
         path = tmp_path / name
