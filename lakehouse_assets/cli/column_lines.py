@@ -102,7 +102,9 @@ def look_at(path: Path) -> Found:
                 required=[name for name in found.columns if not schema.field(before.get(name, name)).nullable],
             )
         if plain.endswith((".json", ".jsonl", ".ndjson")):
-            return _renamed("read_json", columns_of_json(str(path)), path, plain)
+            of_json = columns_of_json(str(path))
+            found = _renamed("read_json", [*of_json.columns.items()], path, plain)
+            return replace(found, remarks=of_json.remarks)
         sniffed = sniff(path)
     except MalformedFile as error:
         place = f", line {error.line}" if error.line else ""

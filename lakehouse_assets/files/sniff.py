@@ -101,11 +101,11 @@ FRACTION_OR_GROUP = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
 
 @dataclass(frozen=True)
 class Sniffed:
-    """How a CSV file is written, and the types of its columns."""
+    """How a file is written, and the types of its columns."""
 
     columns: Mapping[str, str]
     options: Mapping[str, Any]
-    """The options of read_csv() that differ from its defaults."""
+    """The reader's options that differ from its defaults, except ``rename`` of JSON."""
     remarks: Sequence[str]
     """What the file alone does not tell, a sentence each."""
 
@@ -375,27 +375,29 @@ OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
 
 
-def columns_of_json(location: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
-    """Returns the fields in a file's first megabyte: name → declared type, in order of appearance.
+def columns_of_json(location: str, encoding: str = "utf-8") -> Sniffed:
+    """Returns the fields in a file's first megabyte, or its first object if that is longer, in order of appearance.
 
     Raises ValueError for a file that read_json() can't read, and for a field whose values have no type in common;
     OSError.
     """
-    objects, size = [], 0
+    objects, size, remarks = [], 0, list[str]()
     try:
         with unpacked(location) as content:
             for line in objects_of(content, encoding):
+                if size >= JSON_HEAD:
+                    told = "later objects may have other fields or types"
+                    remarks = [f"these are the columns of the first megabyte: {told}"]
+                    break
                 if isinstance(line.found, str):
                     raise ValueError(f"line {line.number} {line.found}")
                 objects.append(line.found)
                 size += line.size
-                if size >= JSON_HEAD:
-                    break
     except NotUnpacked as error:
         raise ValueError(str(error)) from None
     if not objects:
         raise ValueError("it has no object")
-    return [*_members(objects, "").items()]
+    return Sniffed(_members(objects, ""), {}, remarks)
 
 
 def _members(objects: Sequence[dict[str, Any]], path: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakehouse_assets.files import json_rows
+from lakehouse_assets.files import json_rows, sniff
 from lakehouse_assets.files.cell_types import Spelling
 from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, WrongFile
 from lakehouse_assets.files.json_rows import JsonReader
@@ -291,8 +291,19 @@ def test_a_schema_or_options_that_cannot_work(schema: dict[str, str], options: d
 def test_columns_are_told_and_take_their_values(day: Delivery, values: list[str], type_: str) -> None:
     content = "\n".join(f'{{"x": {value}}}' for value in values)
     day.deliver(content)
-    assert columns_of_json(str(day.path)) == [("x", type_)]
+    found = columns_of_json(str(day.path))
+    assert (found.columns, found.remarks) == ({"x": type_}, [])
     assert len(day.read(content, {"x": type_})) == len(values)
+
+
+@pytest.mark.parametrize(("begin", "between", "end"), [("", "\n", "\n\n"), ("[", ", ", " ]")])
+def test_what_was_not_looked_at_is_remarked(day: Delivery, begin: str, between: str, end: str) -> None:
+    objects = [f'{{"x": "{"x" * sniff.JSON_HEAD}"}}', '{"x": 1}']
+    for count, remarks in ((1, []), (2, ["these are the columns of the first megabyte"])):
+        day.deliver(f"{begin}{between.join(objects[:count])}{end}")
+        found = columns_of_json(str(day.path))
+        assert found.columns == {"x": "string"}
+        assert [remark.partition(":")[0] for remark in found.remarks] == remarks
 
 
 @pytest.mark.parametrize(
