@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.manifest import ManifestContent, ManifestEntry
@@ -187,8 +187,12 @@ class Evolution(CommitPart):
 
         A run of a newer declaration may have added it. columns: nested ones with dots.
         """
-        dropped = {change.name for change in self.applied if change.kind is ChangeKind.UNDECLARED}
-        if new := sorted(dropped - {*columns}):
+        dropped = {
+            ".".join(path): change.name
+            for change, path in _of_columns(self.applied)
+            if change.kind is ChangeKind.UNDECLARED
+        }
+        if new := sorted(dropped[path] for path in dropped.keys() - {*columns}):
             raise PublishRefused(
                 f"table {self.table.identifier}: {', '.join(new)} is not declared, and may have been added while this "
                 "run was working. Nothing was published or dropped; to drop it, materialize the partitions again in a "
@@ -236,14 +240,12 @@ def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
 
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
-    if of_columns := [change for change in changes if change.kind in OF_COLUMNS]:
+    if of_columns := [*_of_columns(changes)]:
         # PyIceberg calls required columns incompatible; the schema policy allows them only without old rows.
         _SameIds(transaction).commit()
         with transaction.update_schema(allow_incompatible_changes=True) as update:
-            before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}
-            for change in of_columns:
-                first, *rest = change.subject
-                _change_column(update, table.schema, change, (before.get(first, first), *rest))
+            for change, path in of_columns:
+                _change_column(update, table.schema, change, path)
     if ChangeKind.SPEC in kinds:
         _change_spec(transaction, table)
     if ChangeKind.ORDER in kinds:
@@ -254,6 +256,15 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
         _forget_properties(transaction, dropped)
     if renames := {change.found: change.declared for change in changes if change.kind is ChangeKind.RENAMED}:
         _rename_properties(transaction, renames)
+
+
+def _of_columns(changes: Sequence[SchemaChange]) -> Iterator[tuple[SchemaChange, tuple[str, ...]]]:
+    """Yields the changes of columns, with their paths before any is renamed."""
+    before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}
+    for change in changes:
+        if change.kind in OF_COLUMNS:
+            first, *rest = change.subject
+            yield change, (before.get(first, first), *rest)
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:

@@ -375,6 +375,20 @@ def test_a_part_of_a_column_that_another_run_has_added_is_not_dropped_either(cat
         again.refuse_to_drop_others(evolution.target.schema().column_names)
 
 
+def test_a_column_is_renamed_and_loses_a_part(catalog: Catalog) -> None:
+    def declared(name: str, parts: str, **of_column: Any) -> Table:
+        return numbers(columns=[DAY, column(name, f"struct<{parts}>", **of_column)], **EVOLVES)
+
+    before = write(catalog, declared("old", "a: int, b: int"), "one", old={"a": 1, "b": 2})
+    table = replace(declared("new", "a: long, c: int", was="old"), allow_drop=["new.b"])
+    evolution, staged = stage(catalog, table, "two", "2024-01-02", new={"a": 3, "c": 4})
+    evolution.refuse_to_drop_others(before.schema().column_names)
+    with pytest.raises(PublishRefused, match=r"new\.b is not declared, and may have been added"):
+        evolution.refuse_to_drop_others([name for name in before.schema().column_names if name != "old.b"])
+    land(catalog, table, evolution, staged)
+    assert [row["new"] for row in rows(catalog.load_table(table.identifier))] == [{"a": 1, "c": None}, {"a": 3, "c": 4}]
+
+
 def test_what_is_set_of_a_column_goes_with_it(catalog: Catalog) -> None:
     """Iceberg's own library takes a table with metrics modes of unknown columns for broken."""
     modes = {f"write.metadata.metrics.column.{name}": "full" for name in ("old", "n", "older", "part", "part.a")}
