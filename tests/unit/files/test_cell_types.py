@@ -41,6 +41,9 @@ def cell(text: str, type_: str, **spelling: Any) -> Any:
             for text in ("2026-01-05 24:00", "2026-01-05 23:59:60", "2026-01-05 10", "2026-01-05T9:00")
         ),
         *(("timestamp", text) for text in ("2026-01-05 10:00:00.1234567", "2026-02-30 10:00", "2026-01-05  10:00")),
+        *(("timestamp", text) for text in ("0000-01-01 00:00", "10000-01-01 00:00", "-0001-01-01 00:00")),
+        *(("timestamptz", text) for text in ("0000-12-31T23:59-01:00", "0001-01-01T00:00+00:01")),
+        *(("timestamptz", text) for text in ("9999-12-31T23:59-00:01", "10000-01-01T00:00+01:00")),
         *(("timestamptz", text) for text in ("2026-01-05T10:00:00", "2026-01-05T10:00:00+19:00", "2026-01-05T10:00z")),
     ],
 )
@@ -123,6 +126,9 @@ def test_nan_is_a_number_of_its_own(text: str, spelling: dict[str, str]) -> None
         ("boolean", "f", {"booleans": ("t", "f")}, False),
         ("boolean", "true", {"booleans": ("t", "f")}, WRONG),
         ("timestamptz", "2026-07-05T10:00", {"time_zone": "Europe/Berlin"}, datetime(2026, 7, 5, 8, tzinfo=UTC)),
+        ("timestamptz", "0001-01-01 00:00", {"time_zone": "Europe/Berlin"}, WRONG),
+        ("timestamptz", "9999-12-31 23:59", {"time_zone": "America/New_York"}, WRONG),
+        ("timestamptz", "9999-12-31 23:59", {"time_zone": "UTC"}, datetime(9999, 12, 31, 23, 59, tzinfo=UTC)),
         ("timestamptz", "2026-03-29 02:30", {"time_zone": "Europe/Berlin"}, WRONG),
         ("timestamptz", "2026-10-25 02:30", {"time_zone": "Europe/Berlin"}, WRONG),
         (

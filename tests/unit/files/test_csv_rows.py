@@ -65,6 +65,13 @@ def test_nulls_are_what_is_spelt_so_and_not_quoted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "nulls"), [("NA", ["NA"]), ("", [""]), ("null", ["", "null"])])
+def test_a_name_in_the_header_is_no_null(name: str, nulls: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"id,{name}\n1,x\n2,{name}\n")
+    rows = read(tmp_path, ["a"], nulls=nulls, rename={name: "name"})
+    assert rows.to_pylist() == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
+
+
 def test_a_file_without_a_header_has_the_schemas_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,x\n2,y\n")
     assert read(tmp_path, ["a"], header=False).column("id").to_pylist() == [1, 2]

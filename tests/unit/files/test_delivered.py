@@ -9,6 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakehouse_assets.environment.catalog import catalog_properties
+from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.files import delivered
 from lakehouse_assets.files.delivered import DropZoneError, NotUnpacked, file_system, find_files, unpacked
 
 ROWS = b"id,t\n" + b"1,a\n" * 1000
@@ -75,6 +78,12 @@ def test_the_names_in_a_url_are_those_of_the_storage(path: str) -> None:
     for url, root in (("gs://bucket", "bucket"), ("abfss://zone@account.dfs.core.windows.net", "zone")):
         _, found = file_system(f"{url}{path}")
         assert found.rstrip("/") == f"{root}{path}".rstrip("/")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_a_bucket_is_the_catalogs(scheme: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivered, "_s3", lambda bucket, properties: (bucket, dict(properties)))
+    assert file_system(f"{scheme}://bucket/a b%20#?") == (("bucket", catalog_properties(settings)), "bucket/a b%20#?")
 
 
 def test_files_are_found_by_a_pattern_compressed_or_not(tmp_path: Path) -> None:
