@@ -76,7 +76,7 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     parent, _, _ = pattern.rpartition("/")
     if (KEY in pattern) != (names != [""]) or "*" in parent:
         raise ValueError(
-            f"files={pattern!r}: expected a pattern with {KEY} for the names that are asked for, without it if there "
+            f"files={pattern!r}: expected a pattern with {KEY} for the keys that are asked for, without it if there "
             "are none, and with * in its last part only"
         )
     folder = folder.rstrip("/")

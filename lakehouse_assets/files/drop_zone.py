@@ -40,7 +40,7 @@ OF_TASK = re.compile(
 def read_csv(
     spark: SparkSession,
     folder: str,
-    names: Sequence[str],
+    keys: Sequence[str],
     schema: Mapping[str, str],
     *,
     files: str = "{key}.csv",
@@ -63,7 +63,7 @@ def read_csv(
 ) -> DataFrame:
     r"""Reads the rows of CSV files strictly, as one DataFrame. docs/files.md says how each type is written.
 
-    `lakehouse columns FILE` prints this call for a file. folder: a path, or a URL such as ``s3://…``. names: the
+    `lakehouse columns FILE` prints this call for a file. folder: a path, or a URL such as ``s3://…``. keys: the
     partition keys to read. schema: column → type in Iceberg's spelling, such as ``long``, ``decimal(9,2)`` or
     ``timestamptz``, in any order. files: the files' names below the folder, such as ``orders_{key}.csv`` or
     ``day={key}/*.csv``; compressed files (``.gz``, ``.zst``, ``.bz2``) are found too.
@@ -98,13 +98,13 @@ def read_csv(
         ignore=tuple(ignore),
         trim=trim,
     )
-    return _rows(spark, folder, names, files, reader)
+    return _rows(spark, folder, keys, files, reader)
 
 
 def read_json(
     spark: SparkSession,
     folder: str,
-    names: Sequence[str],
+    keys: Sequence[str],
     schema: Mapping[str, str],
     *,
     files: str = "{key}.json",
@@ -116,7 +116,7 @@ def read_json(
 ) -> DataFrame:
     """Reads the rows of JSON files, as one DataFrame: one object a line, or one array of objects.
 
-    folder: a path, or a URL such as ``s3://…``. names: the partition keys to read. schema: column → type in Iceberg's
+    folder: a path, or a URL such as ``s3://…``. keys: the partition keys to read. schema: column → type in Iceberg's
     spelling, such as ``long``, ``timestamptz`` or ``struct<lat: double, tags: list<string>>``. files: the files' names
     below the folder; compressed files (``.gz``, ``.zst``, ``.bz2``) are found too. encoding: a Python codec. formats:
     column, or a member's path such as ``place.since`` → the pattern of its dates or times, such as ``dd.MM.yyyy``.
@@ -139,13 +139,13 @@ def read_json(
     """
     spelling = Spelling(formats=dict(formats or {}), time_zone=time_zone)
     reader = JsonReader(dict(schema), encoding, spelling, dict(rename or {}), tuple(ignore))
-    return _rows(spark, folder, names, files, reader)
+    return _rows(spark, folder, keys, files, reader)
 
 
 def read_parquet(
     spark: SparkSession,
     folder: str,
-    names: Sequence[str],
+    keys: Sequence[str],
     schema: Mapping[str, str],
     *,
     files: str = "{key}.parquet",
@@ -154,7 +154,7 @@ def read_parquet(
 ) -> DataFrame:
     """Reads the rows of Parquet files, as one DataFrame.
 
-    folder: a path, or a URL such as ``s3://…``. names: the partition keys to read. schema: column → type in Iceberg's
+    folder: a path, or a URL such as ``s3://…``. keys: the partition keys to read. schema: column → type in Iceberg's
     spelling, such as ``long``, ``decimal(9,2)`` or ``list<string>``, in any order. files: the files' names below the
     folder. rename: a column's name in the files → its own. ignore: columns to leave out.
 
@@ -172,7 +172,7 @@ def read_parquet(
         [Row(id=0)]
     """
     reader = ParquetReader(dict(schema), dict(rename or {}), tuple(ignore))
-    return _rows(spark, folder, names, files, reader, packed=("",))
+    return _rows(spark, folder, keys, files, reader, packed=("",))
 
 
 @contextmanager
@@ -189,12 +189,12 @@ def wrong_files_told() -> Iterator[None]:
 def _rows(
     spark: SparkSession,
     folder: str,
-    names: Sequence[str],
+    keys: Sequence[str],
     pattern: str,
     reader: FileReader,
     packed: Sequence[str] = PACKED,
 ) -> DataFrame:
-    found = find_files(folder, names, pattern, packed)
+    found = find_files(folder, keys, pattern, packed)
     read = ReadFiles(reader, found)
     refuse(read.head_problems(), folder, pattern, len(found))
     note_opened(file.opened for file in found)
