@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from math import ceil
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 MIB = 2**20
 OPEN_COST = 4 * MIB
 """The bytes that a scan could read while opening a file (Iceberg's read.split.open-file-cost)."""
+
+
+def fewer_files(files: int, size: float, target: int) -> int:
+    """Returns how many files fewer a rewrite of so many leaves. size, target: in bytes."""
+    return max(0, files - ceil(size / target))
 
 
 class Engine(StrEnum):

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING
 
 from lakehouse_assets.declare.options import Level, Maintenance
@@ -24,6 +23,7 @@ from lakehouse_assets.maintenance.level import (
     MaintenanceContext,
     MaintenanceLevel,
     Result,
+    fewer_files,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]
         files, size = partition.files, partition.size
     else:
         files, size = partition.small_files, partition.small_size
-    fewer = max(0, files - ceil(size * (1 - partition.deleted_share) / target))
+    fewer = fewer_files(files, size * (1 - partition.deleted_share), target)
     opened = fewer + partition.delete_files
     deleted = round(partition.size * partition.deleted_share)
     gain = Gain(files=fewer, delete_files=partition.delete_files, scan_work=opened * OPEN_COST + deleted)
@@ -121,8 +121,8 @@ class LimitedLevel(RewriteLevel):
         """Returns what the amount is of."""
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Whether a rewrite gains anything."""
-        return rewrite_of(partition, target)[0].files > 0
+        """Whether a rewrite gains anything, even if no delete file applies to large files."""
+        return fewer_files(partition.small_files, partition.small_size, target) > 0
 
     def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
         """Whether to rewrite the partition."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry
@@ -16,8 +15,9 @@ from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.deletes import DeleteFiles
 from lakehouse_assets.commit.landing import ReadSnapshot
 from lakehouse_assets.commit.manifests import Entries, Partition, Partitions, partition_of, partition_paths
-from lakehouse_assets.maintenance.health.health import UNDERSIZED, target_size
+from lakehouse_assets.maintenance.health.health import size_limits, target_size
 from lakehouse_assets.maintenance.health.needs_spark import reasons_of_partition
+from lakehouse_assets.maintenance.level import fewer_files
 from lakehouse_assets.wire.work import Durable
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
@@ -101,20 +101,21 @@ def _task(
     metadata: TableMetadata,
     min_input_files: int,
 ) -> RewriteTask:
-    target = target_size(metadata)
+    target, limit = target_size(metadata), size_limits(metadata).undersized
     deleted = {e.data_file.file_path for e in files if any(applying.applying_to(e))}
-    chosen = [e for e in files if _size(e) < UNDERSIZED * target or e.data_file.file_path in deleted]
+    chosen = [e for e in files if _size(e) <= limit or e.data_file.file_path in deleted]
     # By age: that is the order of rows in an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    # A group has up to twice the target: three files of 0.6 become two, although no two of them fit into one.
-    packer = ListPacker[ManifestEntry](max(2 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
-    groups = packer.pack(chosen, _size)
+    # Four small files fit into a group and become at most three. So a full group always gains, and some group gains
+    # wherever the partition as a whole does, which is what the levels go by.
+    packer = ListPacker[ManifestEntry](max(3 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
+    sizes = [(group, sum(map(_size, group))) for group in packer.pack(chosen, _size)]
     gaining = [
         tuple(group)
-        for group in groups
+        for group, size in sizes
         if any(e.data_file.file_path in deleted for e in group)
         or len(group) >= min_input_files
-        or (sum(map(_size, group)) >= UNDERSIZED * target and len(group) > ceil(sum(map(_size, group)) / target))
+        or (size >= limit and fewer_files(len(group), size, target))
     ]
     taken = [entry for group in gaining for entry in group]
     applied = applying.applying_to_any(taken)

@@ -1,19 +1,26 @@
-"""What a compaction's report and its snapshot come to: gains by what was removed, endings by what landed."""
+"""What a compaction's report and its snapshot come to: gains by what was removed, endings by what landed. And what a
+level asks for is what a rewrite plans."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from lakehouse_assets.commit.landing import Proof
-from lakehouse_assets.maintenance.level import Gain
+from lakehouse_assets.commit.landing import Proof, ReadSnapshot
+from lakehouse_assets.commit.manifests import Entries
+from lakehouse_assets.declare.options import Maintenance
+from lakehouse_assets.maintenance.health.look import look
+from lakehouse_assets.maintenance.health.summaries import SummaryCache
+from lakehouse_assets.maintenance.level import MIB, Gain
 from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, Outcome, PartitionReport
-from lakehouse_assets.maintenance.rewrite_levels import rewritten
+from lakehouse_assets.maintenance.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES, plan_rewrites
+from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel, UndersizedLevel, rewritten
 from lakehouse_assets.wire.work import Digest
-from tests.support.manifests import sqlite_catalog
+from tests.support.manifests import POSITIONS, Crafted, Listed, sqlite_catalog
 from tests.support.tables import numbers
 
 PROOF = Proof(Digest(5, 1, 1, 255), Digest(5, 1, 1, 255))
@@ -88,3 +95,40 @@ def test_what_changed_rows_is_a_fault_and_what_met_a_writer_is_none(metadata: Ta
     found = rewritten(metadata, report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
     assert found.faults == ("day=2024-01-03: why",)
     assert found.dropped == ("day=2024-01-02: why", "day=2024-01-03: why")
+
+
+@pytest.mark.parametrize("target", [512 * MIB, 16 * MIB])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_rewrite_plans_something_for_each_partition_that_a_level_asks_for(
+    tmp_path: Path, target: int, force: bool
+) -> None:
+    """Else the level would ask for it again and again. Files of two thirds to three quarters of the target fill no
+    group by twos."""
+    table, rng = numbers(), random.Random(1)
+    days = [[0.7] * 4, [0.75] * 4, [0.67] * 5, [0.74] * 2 + [0.76] * 5, [0.74] * 2]
+    days += [
+        [rng.uniform(*rng.choice([(0, 0.2), (0.5, 0.8)])) for _ in range(rng.randrange(2, 12))] for _ in range(100)
+    ]
+    options = {"write.target-file-size-bytes": str(target)}
+    made = Crafted.create(sqlite_catalog(tmp_path), table.schema, table.spec)
+    made.table.transaction().set_properties(options).commit_transaction()
+    files = [
+        Listed((day,), size=int(share * target), sequence=2) for day, shares in enumerate(days) for share in shares
+    ]
+    # Some days have a delete file that is older than their files.
+    deletes = [Listed((day,), content=POSITIONS, sequence=1) for day in range(0, len(days), 3)]
+    loaded = made.list(files, deletes)
+    health = look(loaded, SummaryCache(loaded.io, str(tmp_path)))
+    asked = {
+        candidate.partition.values[0]
+        for level in (UndersizedLevel(), FragmentsLevel())
+        for candidate in level.candidates(health, Maintenance(), force=force)
+        if candidate.partition
+    }
+    snapshot = loaded.current_snapshot()
+    assert snapshot
+    least = LEAST_INPUT_FILES if force else MIN_INPUT_FILES
+    tasks = plan_rewrites(ReadSnapshot(loaded.metadata, snapshot), loaded.io, Entries(), min_input_files=least)
+    planned = {task.partition[1][0] for task in tasks}
+    assert {0, 1, 2} <= asked
+    assert asked <= planned, [days[day] for day in asked - planned]
