@@ -4,9 +4,11 @@ back. Generated tables and orphans are in test_collect_scenarios.py, the rules i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +33,7 @@ from lakehouse_assets.maintenance.collect.trash import Trash, TrashSelection
 from lakehouse_assets.storage.place import place_of
 from lakehouse_assets.wire.receipts import Receipt
 from tests.support.collected import AT_ONCE, DAY_MS, TestSite, aged, local_site, put
+from tests.support.faults import read_only, small_disk
 from tests.support.forks import SCHEMA, Daily, daily_rows, region
 from tests.support.lakes import DAYS, live_files, live_locations, name_file, path_of, write_file
 from tests.support.servers import SeaweedFS
@@ -182,6 +185,31 @@ def test_what_a_dropped_table_left_in_the_trash_goes_in_its_time(site: TestSite,
     site.catalog.create_table(table.identifier, SCHEMA)
     late = [passes(site, at, 7.2)[0].purged.files for at in (other, table)]
     assert late == [0, 1]
+
+
+@pytest.mark.parametrize("broken", [small_disk, read_only])
+def test_what_a_dropped_table_left_in_a_broken_storage_stops_no_pass_over_another_of_its_name(
+    site: TestSite, table: Daily, broken: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    """Its folder is on another disk by now, or its trash is read-only."""
+    orphan(table)
+    passes(site, table, 0, 3.1)
+    uuid, folder = table.table.metadata.table_uuid, folder_of(table)
+    site.catalog.drop_table(table.identifier)
+    made = site.catalog.create_table(table.identifier, SCHEMA, location=f"{folder.as_uri()}-2")
+    path = orphan(table)
+    trash = path_of(site.staging) / "collect" / str(uuid) / "trash"
+    rmtree(folder)
+    with broken(folder if broken is small_disk else trash):
+        reports = passes(site, table, 11, 14.1)
+        assert not path.exists()
+        assert [report.purged.files for report in reports] == ([1, 0] if broken is small_disk else [0, 0])
+        for report in reports:
+            assert len(report.problems) == (broken is read_only)
+            assert all(f"{uuid}" in problem and "mounted read-only" in problem for problem in report.problems)
+    assert made.metadata.table_uuid != uuid
+    assert passes(site, table, 15)[0].problems == []
+    assert not any(trash.rglob("*"))
 
 
 def test_of_a_table_that_is_not_there_the_trash_has_nothing_before_anything_was_collected(site: TestSite) -> None:

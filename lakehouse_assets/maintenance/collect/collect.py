@@ -10,7 +10,7 @@ from itertools import islice, starmap
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from lakehouse_assets.errors import UnknownStorage, UnreadableMetadata
+from lakehouse_assets.errors import ForeignVersion, StorageRefused, UnknownStorage, UnreadableMetadata
 from lakehouse_assets.maintenance.collect.judge import MOST, Judgement, Mark, WhyUnneeded
 from lakehouse_assets.maintenance.collect.ledger import Entry
 from lakehouse_assets.maintenance.collect.listing import Listed, Spool
@@ -18,6 +18,7 @@ from lakehouse_assets.maintenance.collect.missing import Unseen
 from lakehouse_assets.maintenance.collect.needed import HELD, Periods, digest, is_over
 from lakehouse_assets.maintenance.collect.report import EXAMPLES, LOOK, Kept, LastLook, Report, Tally
 from lakehouse_assets.maintenance.collect.seen import NotJudged, Site, TableListing, load
+from lakehouse_assets.maintenance.collect.trash import Trash
 from lakehouse_assets.storage.place import Place, crc_owner
 
 SHARE = 0.2
@@ -215,6 +216,19 @@ class _Pass:
 
     def _purge(self) -> None:
         for trash in self.seen.site.trashes(self.report.identifier, self.seen.table):
-            done = trash.purge(self.seen.now_ms)
+            try:
+                done = trash.purge(self.seen.now_ms)
+            except (StorageRefused, ForeignVersion) as error:
+                if trash.owner.uuid == str(self.seen.table.metadata.table_uuid):
+                    raise
+                self.report.problems.append(self._left_text(trash, error))
+                continue
             self.report.purged += Tally(done.files, done.size)
             self.report.refused += done.kept
+
+    def _left_text(self, trash: Trash, error: Exception) -> str:
+        ledger = f"{self.seen.site.staging}/collect/{trash.owner.uuid}"
+        return (
+            f"{error}. These files are of an earlier table of this name, {trash.owner.uuid}; this table is collected "
+            f"all the same. If their storage is gone for good, delete {ledger}"
+        )

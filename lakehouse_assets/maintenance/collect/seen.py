@@ -100,9 +100,9 @@ class Site:
         return Trash.for_location(self._properties(table), self.staging, owner, root)
 
     def trashes(self, identifier: str, table: Table | None) -> list[Trash]:
-        """Returns the trashes of all tables, also dropped ones, with this identifier.
+        """Returns the trashes of all tables, also dropped ones, with this identifier; the table's own first.
 
-        Raises as Trash.for_location().
+        Raises StorageRefused if the table can't be collected, or the staging prefix can't be read.
         """
         own = [self.trash(table, identifier, place_of(table.metadata.location))] if table else []
         properties = self._properties(table) if table else self.catalog.properties
@@ -110,7 +110,7 @@ class Site:
             named = [batch for batch in self._newest_batches() if batch.owner.identifier == identifier]
         others = [batch for batch in named if batch.owner not in [trash.owner for trash in own]]
         places = [(batch.owner, batch.entries[0].place) for batch in others]
-        return [*own, *(Trash.for_location(properties, self.staging, *place) for place in places)]
+        return [*own, *(Trash(properties, self.staging, *place) for place in places)]
 
     def _newest_batches(self) -> Iterator[Batch]:
         folder = self.staging_place.child("collect")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cached_property
 from uuid import uuid4
 
 from lakehouse_assets.errors import StorageRefused
@@ -82,26 +82,27 @@ class RestoreReport:
 class Trash:
     """The trash of one table at one place."""
 
+    properties: Mapping[str, str]
+    """Of a FileIO for the table and the staging prefix."""
+    staging: str
     owner: Owner
     place: Place
-    ledger: Ledger
-    bin: Bin
-    bin_of: Callable[[Batch], Bin]
-    properties: Mapping[str, str]
-    staging: str
 
     @classmethod
     def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
-        """Returns the trash for files below the place.
+        """Returns a trash that takes files below the place.
 
-        properties: of a FileIO for the table and the staging prefix. Raises StorageRefused if the storage can't take
-        files and give them back.
+        Raises StorageRefused if the storage can't take files and give them back.
         """
-        folder = place_of(staging).child(f"collect/{owner.uuid}")
-        with refusals(f"table {owner.identifier}", "be collected", place):
-            bin_, bin_of = _bins(properties, folder.child("trash"), owner.identifier, place)
-            ledger = Ledger(objects_at(properties, folder.child("ledger")))
-        return cls(owner, place, ledger, bin_, bin_of, properties, staging)
+        trash = cls(properties, staging, owner, place)
+        with trash._refusals("be collected"):
+            _ = trash._bin
+        return trash
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the table's files."""
+        return Ledger(objects_at(self.properties, self._folder.child("ledger")))
 
     def put(self, files: Sequence[Entry], run: str) -> TrashReport:
         """Moves unchanged files to the trash. run: the Dagster run's id.
@@ -116,7 +117,7 @@ class Trash:
         with self._refusals("be put into the trash"):
             self._settle()
             batch_id = f"{at:%Y%m%dT%H%M%S.%f}Z-{uuid4().hex[:8]}"
-            prepared = self.bin.prepare(files, batch_id)
+            prepared = self._bin.prepare(files, batch_id)
             both = zip(files, prepared, strict=True)
             kept = [Kept(file.place, why) for file, why in both if isinstance(why, str)]
             entries = tuple(entry for entry in prepared if isinstance(entry, Entry))
@@ -128,7 +129,7 @@ class Trash:
 
     def _take(self, batch: Batch) -> Mapping[int, str]:
         self.ledger.begin(batch)
-        stayed = self.bin.take(batch)
+        stayed = self._bin.take(batch)
         self._record_taken(batch, stayed)
         return stayed
 
@@ -157,7 +158,7 @@ class Trash:
     def _give_back(self, recorded: Recorded, selection: TrashSelection) -> dict[int, str]:
         batch = recorded.batch
         chosen = [n for n in recorded.held() if selection.has(batch, batch.entries[n])]
-        told = dict(zip(chosen, self.bin_of(batch).give_back([batch.entries[n] for n in chosen]), strict=True))
+        told = dict(zip(chosen, self._bin_of(batch).give_back([batch.entries[n] for n in chosen]), strict=True))
         if back := tuple(n for n, what in told.items() if what in (BACK, THERE)):
             self.ledger.record(batch, f"{RESTORED}{uuid4().hex[:8]}.json", Restored(back))
         return told
@@ -174,7 +175,7 @@ class Trash:
                     self.ledger.forget(batch)
                 elif not recorded.is_purged and _ms(batch.until) <= now_ms:
                     taken = recorded.taken()
-                    stayed = self.bin_of(batch).destroy(batch, taken)
+                    stayed = self._bin_of(batch).destroy(batch, taken)
                     kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
                     if not any(isinstance(reason, Refused) for reason in stayed.values()):
                         self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
@@ -189,7 +190,7 @@ class Trash:
         """
         for recorded in self.ledger.unfinished():
             batch = recorded.batch
-            is_held = self.bin_of(batch).is_held
+            is_held = self._bin_of(batch).is_held
             kept = {n: UNFINISHED for n, entry in enumerate(batch.entries) if not is_held(entry)}
             self._record_taken(batch, kept)
 
@@ -200,6 +201,63 @@ class Trash:
     def _refusals(self, verb: str) -> AbstractContextManager[None]:
         return refusals(f"table {self.owner.identifier}", verb, self.place)
 
+    @property
+    def _folder(self) -> Place:
+        return place_of(self.staging).child(f"collect/{self.owner.uuid}")
+
+    @property
+    def _files(self) -> Place:
+        return self._folder.child("trash")
+
+    @cached_property
+    def _bin(self) -> Bin:
+        """The bin for files of the place."""
+        table, place, folder = self.owner.identifier, self.place, self._files
+        if folder.is_within(place):
+            raise StorageRefused(
+                f"table {table}: the trash {folder.location!r} would be inside the table's own location "
+                f"{place.location!r}, where its files would count as unneeded: set LAKEHOUSE_STAGING to a prefix "
+                "outside all tables"
+            )
+        if place.bucket.endswith(TABLE_BUCKET):
+            raise StorageRefused(
+                f"table {table}: {place.location!r} is a table bucket of S3 Tables, which does not "
+                "allow listing, copying or deleting single files; it removes by itself what no snapshot needs "
+                "(unreferencedDays of its maintenance settings)"
+            )
+        has_versions = place.kind is StorageKind.S3 and (
+            raw_client(self.properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
+        )
+        if place.kind is not folder.kind and not has_versions:
+            raise StorageRefused(
+                f"table {table}: its files are at {place.location!r} and the trash would be "
+                f"{folder.location!r}, but files can't be moved between these storages: set LAKEHOUSE_STAGING to a "
+                "prefix on the table's kind of storage"
+            )
+        return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else self._s3_bin(has_versions)
+
+    def _bin_of(self, batch: Batch) -> Bin:
+        # A ledger may have files of two storages: receipts lie in LAKEHOUSE_STAGING.
+        first = batch.entries[0]
+        if first.place.kind is StorageKind.FILE:
+            return LocalBin(self._files.key)
+        return self._s3_bin(bool(first.version))
+
+    def _s3_bin(self, has_versions: bool) -> Bin:
+        from lakehouse_assets.maintenance.collect.s3_bins import PlainBin, VersionedBin
+
+        client = raw_client(self.properties)
+        if has_versions:
+            return VersionedBin(client, self._compares)
+        return PlainBin(client, self._compares, self._files)
+
+    @cached_property
+    def _compares(self) -> bool:
+        from lakehouse_assets.maintenance.collect.s3_bins import compares
+
+        folder = self._files
+        return folder.kind is StorageKind.S3 and compares(raw_client(self.properties), folder)
+
 
 def _moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -207,42 +265,3 @@ def _moment(milliseconds: int) -> datetime:
 
 def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
-
-
-def _bins(properties: Mapping[str, str], folder: Place, table: str, place: Place) -> tuple[Bin, Callable[[Batch], Bin]]:
-    """Returns the place's bin, and one for earlier batches. Raises StorageRefused."""
-    if folder.is_within(place):
-        raise StorageRefused(
-            f"table {table}: the trash {folder.location!r} would be inside the table's own location "
-            f"{place.location!r}, where its files would count as unneeded: set LAKEHOUSE_STAGING to a prefix outside "
-            "all tables"
-        )
-    if place.bucket.endswith(TABLE_BUCKET):
-        raise StorageRefused(
-            f"table {table}: {place.location!r} is a table bucket of S3 Tables, which does not allow listing, copying "
-            "or deleting single files; it removes by itself what no snapshot needs (unreferencedDays of its "
-            "maintenance settings)"
-        )
-
-    @cache
-    def s3(*, versions: bool) -> Bin:
-        from lakehouse_assets.maintenance.collect.s3_bins import PlainBin, VersionedBin, compares
-
-        client = raw_client(properties)
-        is_conditional = folder.kind is StorageKind.S3 and compares(client, folder)
-        return VersionedBin(client, is_conditional) if versions else PlainBin(client, is_conditional, folder)
-
-    def of(batch: Batch) -> Bin:
-        # A ledger may have files of two storages: receipts lie in LAKEHOUSE_STAGING.
-        first = batch.entries[0]
-        return LocalBin(folder.key) if first.place.kind is StorageKind.FILE else s3(versions=bool(first.version))
-
-    has_versions = place.kind is StorageKind.S3 and (
-        raw_client(properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
-    )
-    if place.kind is not folder.kind and not has_versions:
-        raise StorageRefused(
-            f"table {table}: its files are at {place.location!r} and the trash would be {folder.location!r}, but files "
-            "can't be moved between these storages: set LAKEHOUSE_STAGING to a prefix on the table's kind of storage"
-        )
-    return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else s3(versions=has_versions), of
