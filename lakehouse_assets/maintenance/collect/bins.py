@@ -44,7 +44,7 @@ class Bin(Protocol):
         """Moves files back. Returns for each BACK, THERE, or a reason."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Deletes a batch for good. Returns as take(). taken: files known to be in the trash."""
+        """Deletes a batch for good. Returns as take(). taken: files that the trash has taken."""
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:

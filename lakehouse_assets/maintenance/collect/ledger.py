@@ -122,6 +122,13 @@ class Recorded:
         """Returns the ordinals of files surely in the trash."""
         return [n for n in self.held() if n not in self.kept]
 
+    def left(self) -> list[int]:
+        """Returns the ordinals of files of which the trash surely has something left.
+
+        Includes restored files: S3 restores a copy.
+        """
+        return [n for n in range(len(self.batch.entries)) if n not in self.kept]
+
 
 @dataclass(frozen=True)
 class Ledger:

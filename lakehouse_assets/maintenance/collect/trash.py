@@ -164,7 +164,10 @@ class Trash:
         return told
 
     def purge(self, now_ms: int) -> TrashReport:
-        """Deletes expired files that the ledger records as taken, and old records. Raises StorageRefused."""
+        """Deletes expired files that the ledger records as taken, and old records. Raises StorageRefused.
+
+        Deletes what restored files have left in the trash as well, but does not count it.
+        """
         gone: list[Entry] = []
         kept: list[Kept] = []
         with self._refusals("be purged"):
@@ -174,12 +177,11 @@ class Trash:
                 if recorded.is_purged and _ms(batch.until + LEDGER_LIFE) <= now_ms:
                     self.ledger.forget(batch)
                 elif not recorded.is_purged and _ms(batch.until) <= now_ms:
-                    taken = recorded.taken()
-                    stayed = self._bin_of(batch).destroy(batch, taken)
+                    stayed = self._bin_of(batch).destroy(batch, recorded.left())
                     kept += [Kept(batch.entries[n].place, reason) for n, reason in stayed.items()]
                     if not any(isinstance(reason, Refused) for reason in stayed.values()):
                         self.ledger.record(batch, PURGED, Purged(_moment(now_ms), dict(stayed)))
-                        gone += [batch.entries[n] for n in taken if n not in stayed]
+                        gone += [batch.entries[n] for n in recorded.taken() if n not in stayed]
                     # Otherwise the next pass tries again, and counts it.
         return TrashReport(len(gone), sum(entry.size for entry in gone), tuple(kept))
 
