@@ -318,6 +318,8 @@ class Retention:
     metadata: TableMetadata
     policy: ExpiryPolicy
     now_ms: int
+    changes_ms: int | None = None
+    """When the first of the snapshots that were young so far no longer is."""
 
     @cached_property
     def _snapshots(self) -> dict[int, Snapshot]:
@@ -393,7 +395,11 @@ class Retention:
                 yield snapshot.snapshot_id, Why.UNREAD
 
     def _is_young(self, snapshot: Snapshot, age: timedelta) -> bool:
-        return timedelta(milliseconds=self.now_ms - snapshot.timestamp_ms) <= age
+        ends_ms = snapshot.timestamp_ms + age // timedelta(milliseconds=1) + 1
+        if self.now_ms >= ends_ms:
+            return False
+        self.changes_ms = ends_ms if self.changes_ms is None else min(self.changes_ms, ends_ms)
+        return True
 
 
 def _age(ms: int | None) -> timedelta | None:
@@ -414,6 +420,8 @@ class ExpiryPlan:
 
     expiry: Expiry
     kept: Kept
+    changes_ms: int | None
+    """When more may expire by age alone, at the earliest; None: never."""
 
 
 def plan_expiry(
@@ -432,7 +440,7 @@ def plan_expiry(
     kept = {snapshot_id: tuple(found) for snapshot_id, found in reasons.items()}
     gone = {s.snapshot_id for s in metadata.snapshots} - kept.keys() | _surplus(metadata, kept, policy.maximum)
     stay = {snapshot_id: found for snapshot_id, found in kept.items() if snapshot_id not in gone}
-    return ExpiryPlan(Expiry.of(metadata, gone, outlived), stay)
+    return ExpiryPlan(Expiry.of(metadata, gone, outlived), stay, retention.changes_ms)
 
 
 def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> set[int]:

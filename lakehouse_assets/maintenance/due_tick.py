@@ -24,7 +24,7 @@ from lakehouse_assets.maintenance.health.look import (
 from lakehouse_assets.maintenance.health.verdicts import TICK_SECONDS
 from lakehouse_assets.maintenance.job import BUDGET_GIB, GIB, bound_pool
 from lakehouse_assets.maintenance.level import Candidate
-from lakehouse_assets.maintenance.levels import LEVELS
+from lakehouse_assets.maintenance.levels import LEVELS, is_long
 from lakehouse_assets.maintenance.policy import LeftOut, Policy, candidates, plan
 from lakehouse_assets.maintenance.run_history import RunHistory
 from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
@@ -120,10 +120,13 @@ class DueTick:
         care = replace(table.maintenance, without=sorted(table.maintenance.without))  # a set has no order
         location = short(f"{loaded.metadata_location} {care}") if loaded else NOT_THERE
         found: list[Candidate] = []
-        if loaded and not (seen and seen.location == location):
+        changes = seen.changes if seen and seen.location == location else self.now
+        if loaded and changes is not None and self.now >= changes:
             health = self.reader.health(table, loaded, self.deadline)
             found = candidates(health, self.policy, self._writing.get(identifier, ()), self.now)
-        self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR)
+            expirable_ms = health.more_expirable_ms if is_long(health) else None
+            changes = expirable_ms and expirable_ms / 1000
+        self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR, changes)
         return found
 
     @cached_property

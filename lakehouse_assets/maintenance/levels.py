@@ -41,6 +41,11 @@ METADATA = Limit(8 * MIB, 80 * MIB)
 each, take an eighth of the limit."""
 
 
+def is_long(health: TableHealth) -> bool:
+    """Whether the history is long enough for an expiry."""
+    return health.snapshots >= SNAPSHOTS.warn or health.metadata_size >= METADATA.warn
+
+
 class ExpireLevel(MaintenanceLevel):
     """Expires snapshots, first of all: a shorter history makes commits faster."""
 
@@ -65,9 +70,7 @@ class ExpireLevel(MaintenanceLevel):
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
         """Yields an expiry unless all snapshots must stay."""
-        if health.expirable == 0:
-            return
-        if health.snapshots >= (2 if force else SNAPSHOTS.warn) or health.metadata_size >= METADATA.warn:
+        if health.expirable != 0 and (is_long(health) or (force and health.snapshots > 1)):
             reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
             gone = health.snapshots if health.expirable is None else health.expirable
             gain = Gain(snapshots=gone, scan_work=health.metadata_size * gone // max(1, health.snapshots))

@@ -52,6 +52,8 @@ class TableHealth:
     collected: LastLook | None = None
     expirable: int | None = None
     """Snapshots that may expire unless pinned, if known."""
+    more_expirable_ms: int | None = None
+    """When more may expire by age alone, at the earliest."""
 
     def total(self, number: str) -> int:
         """Sums a number of the partitions, such as ``files``."""

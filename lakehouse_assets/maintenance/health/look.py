@@ -14,7 +14,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.metadata import TableMetadata
 
 from lakehouse_assets.commit.expire import ExpiryPolicy, plan_expiry
 from lakehouse_assets.commit.manifests import current_manifests, has_live_files, read_manifests
@@ -67,15 +66,11 @@ def look(
         key_of,
         reasons_of_table(metadata),
     )
-    return replace(health, expirable=_expirable(identifier, metadata))
-
-
-def _expirable(identifier: str, metadata: TableMetadata) -> int | None:
     try:
         plan = plan_expiry(identifier, metadata, ExpiryPolicy(), int(time.time() * 1000))
     except MaintenanceRefused:  # the level says why
-        return None
-    return len(plan.expiry.snapshot_ids)
+        return health
+    return replace(health, expirable=len(plan.expiry.snapshot_ids), more_expirable_ms=plan.changes_ms)
 
 
 def _key(manifest: ManifestFile) -> tuple[str, int]:
@@ -137,6 +132,8 @@ class Seen(NamedTuple):
     """Its latest materialization's id, or 0."""
     again: float
     """Epoch seconds."""
+    changes: float | None = None
+    """Epoch seconds from which it may need work although it was not written."""
 
 
 @dataclass

@@ -37,6 +37,8 @@ def test_what_is_older_than_the_age_expires_oldest_first() -> None:
     assert found.expiry.snapshot_ids == (1, 2)
     assert found.kept[8] == (Why.HEAD,)
     assert found.kept[3] == (Why.YOUNG,), "just five days old"
+    assert found.changes_ms == NOW + 1
+    assert plan(history, ExpiryPolicy(minimum=1, age=timedelta(0))).changes_ms == NOW + 1, "of the head"
 
 
 def test_a_minimum_is_kept_whatever_its_age() -> None:
@@ -362,6 +364,9 @@ def check(history: History, policy: ExpiryPolicy, protected: set[int]) -> None:
     assert {s.snapshot_id for s in [*after.statistics, *after.partition_statistics]} <= left
     runs = [name for name in before.properties if name.startswith("lakehouse.run.")]
     assert [verdict(after, name) for name in runs] == [verdict(before, name) for name in runs]
+    just_before = NOW + 999 * DAY if found.changes_ms is None else found.changes_ms - 1
+    assert just_before >= NOW
+    assert plan_expiry("t", before, policy, just_before, protected).expiry == found.expiry, "as long as it is said"
     again = plan_expiry("t", after, policy, NOW, protected)
     assert again.expiry.is_empty or surplus, "a repetition finds nothing to do"
 

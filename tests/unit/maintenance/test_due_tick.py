@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -18,7 +19,10 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance import due_tick as sensors
+from lakehouse_assets.maintenance import levels
 from lakehouse_assets.maintenance.definitions import due_sensor
+from lakehouse_assets.maintenance.health import look
+from lakehouse_assets.maintenance.health.findings import Limit
 from lakehouse_assets.maintenance.job import maintenance_job
 from lakehouse_assets.maintenance.run_history import REWRITTEN_TAG, SENSOR, TABLE_TAG
 from lakehouse_assets.run.in_flight import MAINTENANCE as JOB
@@ -207,6 +211,24 @@ def test_tables_without_an_event_are_loaded_once_an_hour(ticks: Ticks, monkeypat
     ticks.tick(1)
     ticks.tick(1)
     assert loads[12:] == ["demo.b"]
+
+
+def test_a_long_history_is_looked_at_again_when_its_first_snapshot_is_old_enough(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody wrote to the table. A short one is not."""
+    monkeypatch.setattr(levels, "SNAPSHOTS", Limit(12, 120))
+    monkeypatch.setattr(look, "time", SimpleNamespace(time=lambda: ticks.now, monotonic=time.monotonic))
+    for table, snapshots in zip(TABLES, (12, 11, 0), strict=True):
+        made = ticks.crafted(table, files=1)
+        for _ in range(snapshots - 1):
+            made.list([Listed((DAY,))])
+    assert ticks.tick() == []
+    with monkeypatch.context() as blind:
+        blind.setattr(sensors.HealthReader, "health", lambda *_: pytest.fail("looked"))
+        assert [ticks.tick(days * 24 * HOUR) for days in (1, 2, 1.9)] == [[]] * 3
+        assert "could not be read" not in ticks.skipped
+    assert tables(only(ticks.tick(HOUR * 4))) == ["demo.a"]
 
 
 def test_what_waits_is_looked_at_again_without_a_commit(ticks: Ticks) -> None:
