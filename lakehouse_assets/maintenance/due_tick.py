@@ -98,8 +98,9 @@ class DueTick:
                 )
             except Exception as error:  # one table must not stop the others
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
-        budget = max(0, int(BUDGET_GIB * GIB) * len(self.tables) - self.history.rewritten(self.now))
-        planned = plan(found, self.policy, budget)
+        budget = int(BUDGET_GIB * GIB) * len(self.tables)
+        spent = min(budget, self.history.rewritten(self.now))
+        planned = plan(found, self.policy, budget, spent)
         taken = {action.table for action in planned.taken}
         not_taken = ((left.action.table, left.why) for left in planned.not_taken)
         waiting = {name: why for name, why in not_taken if not isinstance(why, LeftOut)}
@@ -110,7 +111,7 @@ class DueTick:
             self.cursor.seen.pop(name)  # the next tick sees the run
         if not taken:
             return None
-        config = {"tables": sorted(taken), "budget_gib": budget / GIB, "dry_run": False}
+        config = {"tables": sorted(taken), "budget_gib": (budget - spent) / GIB, "dry_run": False}
         return dg.RunRequest(self.history.run_key, run_config=config)
 
     def _candidates(self, table: Table) -> list[Candidate]:

@@ -115,20 +115,22 @@ def _too_soon(
     return ""
 
 
-def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
-    """Decides what to do now, and why not the rest. budget: in bytes.
+def plan(found: Iterable[Candidate], policy: Policy, budget: int, spent: int = 0) -> Plan:
+    """Decides what to do now, and why not the rest. budget: in bytes, of which earlier runs have spent some.
 
     Ranks by scan work saved for each vCPU-second, times the table's weight. Smaller pieces may follow one beyond the
     budget.
     """
     found = list(found)
     alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)
-    spent, in_process = 0, Counter[str]()  # bytes: in all; in this process, by table
+    in_process = Counter[str]()  # bytes, by table
+    used_up = f"budget: {size_text(budget)} may be rewritten in all"
+    used_up += f", and earlier runs have rewritten {size_text(spent)}" if spent else ""
 
     def score(candidate: Candidate) -> float:
         start = START[candidate.engine] / alike[candidate.table, candidate.level.name, candidate.engine]
-        spent = (start + _seconds(candidate)) * VCPUS[candidate.engine]
-        return policy.care(candidate.table).weight * candidate.gain.scan_work / spent
+        cost = (start + _seconds(candidate)) * VCPUS[candidate.engine]
+        return policy.care(candidate.table).weight * candidate.gain.scan_work / cost
 
     def take(candidate: Candidate) -> Candidate:
         """Pays for a candidate, or sets ``why_not``. Work too large for this process goes to Spark."""
@@ -142,7 +144,7 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int) -> Plan:
             why = f"it takes {size_text(size)}, more than the budget of {size_text(budget)}"
             return replace(candidate, why_not=f"{why}: start a run by hand with a larger budget_gib")
         if spent + size > budget:
-            return replace(candidate, why_not=f"budget: {size_text(budget)} may be rewritten in all")
+            return replace(candidate, why_not=used_up)
         spent += size
         in_process[candidate.table] += size if here else 0
         return candidate
