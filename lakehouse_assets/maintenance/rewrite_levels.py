@@ -98,7 +98,12 @@ class RewriteLevel(MaintenanceLevel):
         return self._landed(means, action, rewrite.run(means.properties))
 
     def _landed(self, means: MaintenanceContext, action: Action, report: CompactionReport) -> Result:
-        return rewritten(means.catalog.load_table(action.table).metadata, report)
+        try:
+            metadata = means.catalog.load_table(action.table).metadata
+        except Exception as error:  # the rewrite has landed
+            means.context.log.warning(f"{action.table}: what the rewrite gained can't be read: {error_text(error)}")
+            metadata = None
+        return rewritten(metadata, report)
 
 
 class LimitedLevel(RewriteLevel):
@@ -268,13 +273,13 @@ def rewrite_reason(candidates: Iterable[Candidate]) -> str:
     return f"{files:,} small files{also} in {len(found):,} partition{'s' if len(found) > 1 else ''}{spark}"
 
 
-def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
-    """Returns the result. metadata: of the table afterwards."""
+def rewritten(metadata: TableMetadata | None, report: CompactionReport) -> Result:
+    """Returns the result. metadata: of the table afterwards, if it can be read."""
     from lakehouse_assets.maintenance.rewrite.compact import Outcome
 
     outcomes = Counter(p.outcome for p in report.partitions)
     return Result(
-        gain=_gain(metadata, report.snapshot_id),
+        gain=_gain(metadata, report),
         size=sum(p.bytes_before for p in report.partitions if p.proof),
         summary=_summary(report),
         proof=_proof(report),
@@ -285,12 +290,13 @@ def rewritten(metadata: TableMetadata, report: CompactionReport) -> Result:
     )
 
 
-def _gain(metadata: TableMetadata, snapshot_id: int | None) -> Gain:
-    """The report can't tell: other files may still need applied delete files."""
-    snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    summary = snapshot.summary if snapshot and snapshot.summary else {}
+def _gain(metadata: TableMetadata | None, report: CompactionReport) -> Gain:
+    """The report can't tell the delete files: other files may still need applied ones."""
+    snapshot = metadata.snapshot_by_id(report.snapshot_id) if metadata and report.snapshot_id is not None else None
+    if snapshot is None or snapshot.summary is None:
+        return Gain(files=sum(p.files_before - p.files_after for p in report.landed))
     removed, added, deletes = (
-        int(summary.get(name) or 0) for name in ("deleted-data-files", "added-data-files", "removed-delete-files")
+        int(snapshot.summary[name] or 0) for name in ("deleted-data-files", "added-data-files", "removed-delete-files")
     )
     return Gain(files=removed - added, delete_files=deletes)
 

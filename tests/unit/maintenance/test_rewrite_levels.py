@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyiceberg.table.metadata import TableMetadata
@@ -15,7 +17,7 @@ from lakehouse_assets.commit.manifests import Entries
 from lakehouse_assets.declare.options import Maintenance
 from lakehouse_assets.maintenance.health.look import look
 from lakehouse_assets.maintenance.health.summaries import SummaryCache
-from lakehouse_assets.maintenance.level import MIB, Gain
+from lakehouse_assets.maintenance.level import MIB, Action, Engine, Gain
 from lakehouse_assets.maintenance.rewrite.compact import CompactionReport, Outcome, PartitionReport
 from lakehouse_assets.maintenance.rewrite.plan import LEAST_INPUT_FILES, MIN_INPUT_FILES, plan_rewrites
 from lakehouse_assets.maintenance.rewrite_levels import FragmentsLevel, UndersizedLevel, rewritten
@@ -95,6 +97,20 @@ def test_what_changed_rows_is_a_fault_and_what_met_a_writer_is_none(metadata: Ta
     found = rewritten(metadata, report(Outcome.LANDED, Outcome.DROPPED, Outcome.UNPROVED))
     assert found.faults == ("day=2024-01-03: why",)
     assert found.dropped == ("day=2024-01-02: why", "day=2024-01-03: why")
+
+
+def test_what_landed_is_told_though_the_table_can_not_be_read_afterwards() -> None:
+    def load_table(identifier: str) -> None:
+        raise OSError("no answer")
+
+    warnings: list[str] = []
+    log = SimpleNamespace(warning=warnings.append)
+    means: Any = SimpleNamespace(catalog=SimpleNamespace(load_table=load_table), context=SimpleNamespace(log=log))
+    level = FragmentsLevel()
+    action = Action("demo.numbers", level, Engine.PYTHON, (), "", Gain(), 0, 0.0)
+    found = level._landed(means, action, report(Outcome.LANDED, Outcome.DROPPED))
+    assert (found.gain, found.faults, found.nothing_landed) == (Gain(files=4), (), False)
+    assert warnings == ["demo.numbers: what the rewrite gained can't be read: OSError: no answer"]
 
 
 @pytest.mark.parametrize("target", [512 * MIB, 16 * MIB])
