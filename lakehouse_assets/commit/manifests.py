@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -146,7 +147,16 @@ def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
     listed = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     if len(entries) < listed:
         raise unreadable(path, f"it has {len(entries)} live entries, but its manifest list says {listed}")
+    for entry in entries:
+        _unify_nans(entry.data_file.partition)
     return entries
+
+
+def _unify_nans(partition: Record) -> None:
+    """Another NaN would be unequal, and a separate partition."""
+    for at in range(len(partition)):
+        if partition[at] != partition[at]:
+            partition[at] = math.nan
 
 
 def _refuse_torn(data: bytes) -> None:

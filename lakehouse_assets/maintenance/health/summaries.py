@@ -38,10 +38,8 @@ class LiveFile(NamedTuple):
     def of(cls, entry: ManifestEntry) -> LiveFile:
         """Returns what a summary counts."""
         file = entry.data_file
-        # One object for all NaNs: another one would be unequal, and a separate partition.
-        partition = tuple([math.nan if value != value else value for value in values_of(file.partition)])
         content = DataFileContent(file.content)  # a number in a manifest of version 1
-        return cls(content, partition, file.record_count, file.file_size_in_bytes, sequence(entry))
+        return cls(content, values_of(file.partition), file.record_count, file.file_size_in_bytes, sequence(entry))
 
 
 class SizeLimits(NamedTuple):
@@ -187,7 +185,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# One object for all NaNs, as in LiveFile.of().
+# One object for all NaNs, as in read_manifests().
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

@@ -3,14 +3,20 @@ level asks for is what a rewrite plans."""
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import DoubleType, NestedField
 
 from lakehouse_assets.commit.landing import Proof, ReadSnapshot
 from lakehouse_assets.commit.manifests import Entries
@@ -148,3 +154,16 @@ def test_a_rewrite_plans_something_for_each_partition_that_a_level_asks_for(
     planned = {task.partition[1][0] for task in tasks}
     assert {0, 1, 2} <= asked
     assert asked <= planned, [days[day] for day in asked - planned]
+
+
+def test_the_partition_of_nan_is_rewritten_as_others_are(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "x", DoubleType()))
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "x"))
+    made = Crafted.create(sqlite_catalog(tmp_path), schema, spec)
+    loaded = made.list(*[[Listed((value,))] for value in (math.nan, 1.0) for _ in range(12)])
+    snapshot = loaded.current_snapshot()
+    assert snapshot
+    health = look(loaded, SummaryCache(loaded.io, str(tmp_path)))
+    asked = {(p.spec_id, Record(*p.values)) for p in health.partitions}
+    tasks = plan_rewrites(ReadSnapshot(loaded.metadata, snapshot), loaded.io, Entries(), asked)
+    assert [(task.name, len(task.entries)) for task in tasks] == [("x=1.0", 12), ("x=nan", 12)]
