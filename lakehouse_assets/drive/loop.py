@@ -93,10 +93,11 @@ class Drive:
                 return
             pending.remove(due)
             try:
-                is_recorded = due.record is not None
-                # Replace `due` before _start() may raise: a retry must not look up the recorded worker again.
-                due = self._look_up(due)
-                if is_recorded and self._take_receipt(due):
+                found = self._look_up(due)
+                is_done = due.record is not None and self._take_receipt(found)
+                # A retry looks up the recorded worker again if a look failed, but not if _start() fails.
+                due = found
+                if is_done:
                     self._workers.slots.free(due.chunk.ordinal)
                 else:
                     self._start(due)

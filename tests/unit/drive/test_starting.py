@@ -136,3 +136,19 @@ def test_a_resumed_run_takes_another_key_after_each_refusal(workers: Workers, mo
     progress = workers.drive("report")
     assert sorted(progress.receipts) == [0]
     assert launcher.numbers == [4, 5, 6, 7]
+
+
+class Another(KnowsKeys):
+    """Does not know the workers of KnowsKeys."""
+
+
+def test_receipts_that_can_not_be_read_at_first_are_looked_for_again(workers: Workers, monkeypatch) -> None:
+    monkeypatch.setattr(chunks, "FIRST_WAIT_SECONDS", 0.01)
+    workers.launcher = KnowsKeys()
+    workers.drive("write")
+    workers.launcher = launcher = Another()
+    workers.unreadable = 2
+    progress = workers.drive("write")
+    assert sorted(progress.receipts) == [0]
+    assert not launcher.started
+    assert workers.taken() == 0
