@@ -69,11 +69,15 @@ class ThisRun:
         """Whether Dagster will resume the run in another process.
 
         It does after the end of a host, e.g. a Spot interruption or a task's retirement, but not if somebody ended the
-        run.
+        run. False while Dagster's storage can't be read.
         """
-        if not isinstance(error, INTERRUPTIONS) or self._is_ended():
+        if not isinstance(error, INTERRUPTIONS):
             return False
-        return self.context.instance.run_will_resume(self.id)
+        try:
+            return not self._is_ended() and self.context.instance.run_will_resume(self.id)
+        except Exception as unreadable:  # each kind of storage has its own
+            self.log(logging.WARNING, f"can't read whether the run will be resumed; its workers end: {unreadable!r}")
+            return False
 
     def _is_ended(self) -> bool:
         run = self.context.instance.get_run_by_id(self.id)

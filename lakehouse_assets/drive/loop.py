@@ -334,9 +334,5 @@ def driving(
             else:
                 try:
                     workers.cancel_all()
-                except Exception as error:
-                    if interruption:
-                        raise
-                    run.log(
-                        logging.ERROR, f"all chunks are done, but workers may still be running and cost money: {error}"
-                    )
+                except Exception as error:  # must not hide the interruption
+                    run.log(logging.ERROR, f"workers may still be running and cost money: {error}")

@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import dagster as dg
 import pytest
@@ -16,7 +17,9 @@ from sqlalchemy.exc import OperationalError
 
 from lakehouse_assets.drive import liveness
 from lakehouse_assets.drive.chunks import Results
-from tests.support.tiny_drive import Workers
+from lakehouse_assets.environment.launchers.base import Handle
+from lakehouse_assets.environment.launchers.local import LocalLauncher
+from tests.support.tiny_drive import TINY, Workers
 
 
 def terminating(workers: Workers, then: Callable[[], object] = lambda: None) -> Callable[[Results], None]:
@@ -84,3 +87,34 @@ def test_what_the_run_s_log_does_not_take_costs_no_worker(workers: Workers, monk
     assert len(refused) == 6
     assert sorted(progress.receipts) == [0, 1]
     assert [f.chunk.ordinal for f in progress.failures] == [2]
+
+
+class Away(LocalLauncher):
+    """Workers outlive their run; whether its service stopped them is never known."""
+
+    durable = True
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        super().cancel(handles)
+        raise OSError("the service is out of reach")
+
+
+def test_what_ended_a_run_is_raised_though_neither_dagster_nor_the_service_answers(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(state: Results) -> None:
+        if list(Path(workers.folder, "token").glob("*.child")):
+            raise KeyboardInterrupt
+
+    workers.launcher = Away(TINY)
+    monkeypatch.setattr(workers, "_report", interrupt)
+    restarting = OperationalError("SELECT", None, Exception("the database is restarting"))
+    # Dagster asks as well, after the loop.
+    monkeypatch.setattr(dg.DagsterInstance, "run_will_resume", mock.Mock(side_effect=[restarting, False, False]))
+    with pytest.raises(KeyboardInterrupt):
+        workers.drive("hang")
+    assert workers.child_is_gone(0)
+    assert workers.taken() == 0
+    (run,) = workers.instance.get_runs(limit=1)
+    logged = [record.user_message for record in workers.instance.all_logs(run.run_id)]
+    assert any("workers may still be running" in message for message in logged)
