@@ -155,6 +155,15 @@ def test_how_far_behind_a_table_is_can_be_plotted(lake: Lake, catalog: Catalog, 
         assert found["oldest_writer_seconds"] > 0
 
 
+def test_of_a_large_table_only_what_decides_is_counted(lake: Lake, database: Connection) -> None:
+    upsert(database, *((id, "a") for id in range(1, 10)))
+    ticks = Ticks(lake, state_table(source=replace(SOON, floor=4, ceiling=3)))
+    result = ticks.tick()
+    found = observed(result)
+    assert (found["depth"], found["lag_rows"]) == (4, 4)
+    assert len(result.run_requests or ()) == 1
+
+
 def test_a_transaction_that_holds_rows_back_for_long_is_told(
     lake: Lake, database: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,12 +202,18 @@ class PostgresTable(RowSource):
         return Offsets(state.identity, (last + 1 if rows >= self.ceiling else safe,))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Counts all, movable and held-back rows."""
+        """Counts all, movable and held-back rows, each up to ``ceiling`` (at least ``floor``)."""
         (first,), (safe,) = begin.by_partition, state.safe
-        movable, held = f"FILTER (WHERE {POS} >= {first:d} AND {POS} < {safe:d})", f"FILTER (WHERE {POS} >= {safe:d})"
+        most = max(self.floor, self.ceiling)
+
+        def counted(where: str) -> str:
+            rows = f"SELECT {POS_AT} FROM {self._quoted} WHERE {where} ORDER BY {POS} LIMIT {most:d}"
+            return f"(SELECT count(*), min({POS_AT}) FROM ({rows}) AS found)"
+
         query = (
-            f"SELECT count(*), count(*) {movable}, min({POS_AT}) {movable}, count(*) {held}, min({POS_AT}) {held} "
-            f"FROM {self._quoted}"
+            f"SELECT * FROM (SELECT count(*) FROM (SELECT FROM {self._quoted} LIMIT {most:d}) AS found) AS depth, "
+            f"{counted(f'{POS} >= {first:d} AND {POS} < {safe:d}')} AS movable, "
+            f"{counted(f'{POS} >= {safe:d}')} AS held"
         )
         with self._cursor() as cursor:
             cursor.execute(query)
