@@ -105,6 +105,21 @@ def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str 
         logger.warning("run %s: could not keep the last verdicts of its checks: %r", run.run_id, error)
 
 
+def stored_verdict(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> tuple[bool, str] | None:
+    """Returns whether a check's last evaluation passed, and its description.
+
+    A run may have stored it, or kept it, after a sensor did.
+    """
+    last = _last(instance, key)
+    return (last.evaluation.passed, last.evaluation.description or "") if last and last.evaluation else None
+
+
+def _last(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> AssetCheckExecutionRecord | None:
+    done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=done)
+    return records[0] if records else None
+
+
 def _checks_not_reached(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None) -> list[dg.AssetCheckKey]:
     if (plan_id := run.execution_plan_snapshot_id) is None:
         return []
@@ -117,9 +132,8 @@ def _checks_not_reached(instance: dg.DagsterInstance, run: dg.DagsterRun, failed
 
 
 def _store_verdict(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetCheckKey) -> None:
-    done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=done)
-    kept = _repeated(records[0]) if records else _never_evaluated(key)
+    last = _last(instance, key)
+    kept = _repeated(last) if last else _never_evaluated(key)
     if kept.partition is not None:
         return  # a partitioned check has a verdict for each partition
     event = dg.DagsterEvent(

@@ -87,6 +87,8 @@ class Ticks:
         found = self.sensor(context)
         assert isinstance(found, dg.SensorResult)
         self.cursor = found.cursor
+        for event in found.asset_events:
+            self.lake.instance.report_runless_asset_event(event)
         return found
 
 

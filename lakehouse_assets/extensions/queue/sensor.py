@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.liveness import stored_verdict
 from lakehouse_assets.environment.settings import QueueSettings
 from lakehouse_assets.extensions.queue.decide import Request, Waiting, waiting_of
 from lakehouse_assets.extensions.queue.hook import inbox_of
@@ -215,9 +216,12 @@ def queue_sensor(
             kept = [one for one in tick.decision.parked if one.table == name]
             if kept:
                 parked[name] = digest(kept, tick.decision.memory)
-            if parked.get(name) != earlier.parked.get(name):  # other partitions are parked, or other runs failed
-                of_check = verdict(waiting, kept, tick.decision.memory)
-                events.append(dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check))
+            of_check = verdict(waiting, kept, tick.decision.memory)
+            found = dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check)
+            stored = stored_verdict(context.instance, found.asset_check_key)
+            is_other = stored not in (None, (found.passed, found.description))  # a run stored it
+            if is_other or parked.get(name) != earlier.parked.get(name):  # others are parked, or other runs failed
+                events.append(found)
         cursor = replace(
             earlier,
             failures=earlier.failures + 1 if tick.faults else 0,

@@ -5,7 +5,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
@@ -14,6 +14,7 @@ import dagster as dg
 
 from lakehouse_assets.declare.row_source import Lag, RowSource, SourceState
 from lakehouse_assets.declare.table import Table
+from lakehouse_assets.drive.liveness import stored_verdict
 from lakehouse_assets.environment.catalog import find_table, load_lake
 from lakehouse_assets.errors import LakehouseError, SourceLost
 from lakehouse_assets.extensions.sources.hook import mover_of
@@ -155,7 +156,6 @@ class SourceCursor(SensorCursor):
 
     shown_at: float = 0.0
     """Epoch seconds."""
-    said: dict[str, str] = field(default_factory=dict)
 
 
 def movers_sensor(
@@ -174,7 +174,7 @@ def movers_sensor(
         now, cursor = clock(), SourceCursor.parse(context.cursor)
         at, shows = datetime.fromtimestamp(now, UTC), not 0 <= now - cursor.shown_at < SHOWN_EVERY_SECONDS
         busy = flights(context.instance, tables, location_of_sensor(context))
-        requests, sentences, said = list[dg.RunRequest](), list[str](), dict[str, str]()
+        requests, sentences = list[dg.RunRequest](), list[str]()
         events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
         # At once: a silent source delays no other.
         with ThreadPoolExecutor(min(LOOKS_AT_ONCE, len(tables))) as pool:
@@ -194,10 +194,11 @@ def movers_sensor(
                     "is being moved" if name in busy else f"waits {waits:.0f} s after a failure" if waits else ""
                 )
                 sentences.append(f"{name}: {look.lag.rows:,} rows to move {under_way}".strip())
-            said[name] = found.description or ""
-            if cursor.said.get(name) != said[name]:
-                events.append(_evaluation(table, found))
-        cursor = replace(cursor, shown_at=now if shows else cursor.shown_at, said={**cursor.said, **said})
+            evaluation = _evaluation(table, found)
+            said = evaluation.passed, evaluation.description or ""
+            if stored_verdict(context.instance, evaluation.asset_check_key) != said:
+                events.append(evaluation)
+        cursor = replace(cursor, shown_at=now if shows else cursor.shown_at)
         skipped = None if requests else "; ".join(sentences)
         context.log.info("; ".join(sentences))
         return dg.SensorResult(run_requests=requests, asset_events=events, skip_reason=skipped, cursor=cursor.text())

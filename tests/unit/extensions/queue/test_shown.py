@@ -4,16 +4,21 @@ Which partitions wait, and for what, is decided in decide.py."""
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import dagster as dg
 
 from lakehouse_assets.declare.options import Arrivals
 from lakehouse_assets.environment.settings import QueueSettings, Settings
+from lakehouse_assets.extensions.builtin import EXTENSIONS
+from lakehouse_assets.extensions.queue import sensor
 from lakehouse_assets.extensions.queue.decide import Decision, Waiting
 from lakehouse_assets.extensions.queue.extension import Queue
-from lakehouse_assets.extensions.queue.sensor import numbers, sentence
+from lakehouse_assets.extensions.queue.sensor import ARRIVALS, numbers, sentence
 from lakehouse_assets.extensions.queue.strikes import Breaker, QueueMemory
 from lakehouse_assets.extensions.queue.tick import TickResult
+from lakehouse_assets.run.asset import table_asset
+from lakehouse_assets.run.resource import Lakehouse
 from tests.support.tables import numbers as numbers_table
 from tests.support.tables import whole
 
@@ -58,3 +63,29 @@ def test_the_tables_of_what_is_parked_are_named_as_not_all_have_the_check() -> N
     shown = numbers(TickResult(waiting=waiting("1", "2"), decision=decision), NOW, 0.0)
     assert (shown["parked"], shown["parked_in"]) == (2, "a.t")
     assert "parked_in" not in numbers(TickResult(), NOW, 0.0)
+
+
+def test_a_verdict_that_a_run_stored_holds_only_until_the_next_tick(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    table = numbers_table(arrivals=Arrivals("{day}.csv"))
+    lakehouse = {"lakehouse": Lakehouse(settings)}
+    definitions = dg.Definitions([table_asset(table, EXTENSIONS)], resources=lakehouse)
+    ask = sensor.queue_sensor([table], QueueSettings("http://x/1/q", "http://x/1/d"), dg.DefaultSensorStatus.STOPPED)
+
+    def tick() -> list[bool]:
+        """Whether each evaluation passed that was stored. Nothing is parked."""
+        context = dg.build_sensor_context(instance, definitions=definitions, resources=lakehouse)
+        with mock.patch.object(sensor, "sqs_queue"), mock.patch.object(sensor, "QueueTick") as made:
+            made.return_value.run.return_value = TickResult()
+            events = ask.evaluate_tick(context).asset_events
+        found = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        for event in found:
+            instance.report_runless_asset_event(event)
+        return [event.passed for event in found]
+
+    assert tick() == []
+    warning = dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, passed=False, metadata={})
+    instance.report_runless_asset_event(warning)
+    assert tick() == [True]
+    assert tick() == []
