@@ -95,6 +95,7 @@ class RunQueue(RunHook):
     def __init__(self, run: Run) -> None:
         self._inbox, self._records = inbox_of(run.lakehouse), QueueRecords(run.plans)
         self._run: RunInbox | None = None
+        self._published: tuple[str, ...] = ()
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Returns the messages that wait for the run's partitions.
@@ -125,13 +126,14 @@ class RunQueue(RunHook):
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
         """Removes published partitions from the inbox. A leftover costs one more run."""
+        self._published = tuple(parts_of(keys))
         if self._run:
-            self._run.remove(parts_of(keys))
+            self._run.remove(self._published)
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Records why, with bad partitions."""
-        keys = tuple(sorted(run.bad_keys))
-        self._records.write_failed(run.token.text, Failed(run.context.run.run_id, keys, str(error)[:LONGEST_REASON]))
+        """Records why, with bad and published partitions."""
+        keys, why = tuple(sorted(run.bad_keys)), str(error)[:LONGEST_REASON]
+        self._records.write_failed(run.token.text, Failed(run.context.run.run_id, keys, why, self._published))
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns each partition's messages."""

@@ -260,6 +260,8 @@ class Failed(Durable):
     run_id: str
     keys: tuple[str, ...]
     reason: str
+    published: tuple[str, ...] = ()
+    """Partitions that it had published."""
 
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, PartitionMessages]:

@@ -39,6 +39,8 @@ class EndedRun:
     bad: frozenset[str] = frozenset()
     """Keys that the run blames."""
     reason: str = ""
+    published: frozenset[str] = frozenset()
+    """Keys that a failed run had published."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,13 @@ def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pa
 
 
 def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueMemory:
+    if run.published:  # the table works
+        done = {key: names for key, names in run.covered.items() if key in run.published}
+        left = {key: names for key, names in run.covered.items() if key not in run.published}
+        good = replace(run, status=dg.DagsterRunStatus.SUCCESS, covered=done, published=frozenset())
+        memory = _learn(memory, good, pace, now)
+        failed = _learn(memory, replace(run, covered=left, published=frozenset()), pace, now) if left else memory
+        return replace(failed, breakers=memory.breakers)
     of_run = {(run.table, key): names for key, names in run.covered.items()}
     rest = {wanted: found for wanted, found in memory.strikes.items() if wanted not in of_run}
     limits = {table: limit for table, limit in memory.limits.items() if table != run.table}

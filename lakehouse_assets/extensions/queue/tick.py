@@ -101,8 +101,9 @@ class Runs:
         if failed and failed.run_id != run.run_id:  # an earlier attempt's
             failed = None
         bad = frozenset(failed.keys if failed else ()) & covered.keys()
+        published = frozenset(failed.published if failed else ()) & covered.keys()
         reason = failed.reason if failed else "the run ended without giving a reason"
-        yield EndedRun(run.run_id, table.identifier, run.status, covered, bad, reason)
+        yield EndedRun(run.run_id, table.identifier, run.status, covered, bad, reason, published)
 
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]

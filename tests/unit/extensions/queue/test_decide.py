@@ -12,7 +12,7 @@ from dagster import DagsterRunStatus
 
 from lakehouse_assets.declare.options import Pace
 from lakehouse_assets.extensions.queue.decide import Decision, Lane, Waiting, decide
-from lakehouse_assets.extensions.queue.strikes import Breaker, EndedRun, QueueMemory, Strikes, learn
+from lakehouse_assets.extensions.queue.strikes import Breaker, EndedRun, QueueMemory, RunLimit, Strikes, learn
 
 NOW = 1_000_000.0
 DAYS = [f"{n:02d}" for n in range(1, 32)]
@@ -176,6 +176,25 @@ def test_partitions_that_fail_again_tell_nothing_new_of_their_table() -> None:
         memory = after(failed(1 + n % 2, run=f"r{n}"), memory=memory, tries=9)
     assert memory.breakers[TABLE] == Breaker(2)
     assert after(failed(3, run="r9"), memory=memory).breakers[TABLE] == Breaker(3, NOW + 60, "r9")
+
+
+def test_a_run_that_published_others_blames_what_it_did_not_publish_and_not_its_table() -> None:
+    memory = after(failed(8), failed(9), memory=QueueMemory(strikes={(TABLE, "01"): Strikes(1)}))
+    assert memory.breakers[TABLE] == Breaker(2)
+    memory = after(replace(failed(1, 2, 3), published=frozenset({"01", "02"})), memory=memory)
+    assert not memory.breakers
+    again = after(replace(failed(3, 4, run="r2"), published=frozenset({"04"})), memory=memory)
+    assert {key: found.count for (_, key), found in again.strikes.items()} == {"03": 2, "08": 1, "09": 1}
+    assert not again.breakers
+    three = replace(failed(1, 2, 3, 4, bad=["02", "03", "04"]), published=frozenset({"01"}))
+    assert not after(three).breakers
+    unnamed = after(replace(failed(1, 2, 3, 4, 5), published=frozenset({"01"})))
+    assert unnamed.limits[TABLE] == RunLimit(2, NOW)
+
+
+def test_a_run_that_failed_after_it_had_published_all_is_a_success() -> None:
+    memory = after(failed(1, 2), failed(3))
+    assert after(replace(failed(1, 3), published=frozenset({"01", "03"})), memory=memory) == QueueMemory()
 
 
 def test_success_forgets_all_of_it() -> None:

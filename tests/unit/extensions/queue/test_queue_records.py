@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse_assets.drive.chunks import Chunk
+from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.extensions.queue.hook import Covered, QueueRecords, RunQueue
 from lakehouse_assets.extensions.queue.inbox import Failed, PartitionMessages
 from lakehouse_assets.run.plan import Plans
+from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.work import encode
 from tests.support.tables import run_plan
 
@@ -55,3 +58,13 @@ def test_a_failure_is_read_as_written(plans: Plans) -> None:
     (Path(plans.prefix) / "r1").mkdir()
     QueueRecords(plans).write_failed("r1", Failed("r2", ("é",), "why"))
     assert QueueRecords(plans).failed("r1") == Failed("r2", ("é",), "why")
+
+
+def test_a_run_that_failed_records_what_it_had_published(plans: Plans, settings: Settings) -> None:
+    (Path(plans.prefix) / "r1").mkdir()
+    run = mock.Mock(lakehouse=Lakehouse(settings), plans=plans, bad_keys=frozenset({"3"}))
+    run.token.text = run.context.run.run_id = "r1"
+    hook = RunQueue(run)
+    hook.published(run, ["1", "2"])
+    hook.failed(run, ValueError("why"))
+    assert QueueRecords(plans).failed("r1") == Failed("r1", ("3",), "why", ("1", "2"))

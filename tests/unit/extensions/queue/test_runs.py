@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lakehouse_assets.drive.chunks import Chunk
+from lakehouse_assets.extensions.queue.hook import QueueRecords
+from lakehouse_assets.extensions.queue.inbox import Failed
 from lakehouse_assets.extensions.queue.tick import QUEUE_TAG, TABLE_TAG, Runs
-from tests.support.tables import numbers
+from lakehouse_assets.run.plan import Plans
+from tests.support.tables import numbers, run_plan
 
 TABLE = numbers()
 
@@ -38,3 +45,12 @@ def test_runs_of_another_code_location_whose_queue_has_the_same_name_tell_nothin
     assert [run.run_id for run in runs.ended] == [own.run_id]
     (lane,) = runs.lanes([TABLE.identifier])
     assert lane.last_ended == own.run_id
+
+
+def test_what_a_failed_run_had_published_is_learned(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    run = ended(instance, "ours")
+    plans = Plans(TABLE.identifier, PyArrowFileIO(), str(tmp_path))
+    plans.write(run_plan(run.run_id, [Chunk(0, ("1",)), Chunk(1, ("2",))]))
+    QueueRecords(plans).write_failed(run.run_id, Failed(run.run_id, ("2",), "why", ("1",)))
+    (found,) = Runs(instance, "q", [TABLE], lambda _: plans, "ours").outcomes((), ())
+    assert (found.covered.keys(), found.bad, found.published) == ({"1", "2"}, {"2"}, {"1"})
