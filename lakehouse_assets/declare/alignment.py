@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Context, Decimal
+from functools import cached_property
 from textwrap import shorten
 from typing import Any
 
@@ -67,6 +68,12 @@ class TimeDimension:
     position: int
     transform: Transform[Any, Any]
 
+    @property
+    def form(self) -> str:
+        """A regular expression of its keys."""
+        key = self.partitions.start.strftime(self.partitions.fmt)
+        return re.sub("[a-zA-Z]+", "[a-zA-Z]+", re.sub("[0-9]", "[0-9]", re.escape(key)))
+
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
         """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
         try:
@@ -98,6 +105,11 @@ class ValueDimension:
     column: str
     type: IcebergType
     position: int
+
+    @cached_property
+    def form(self) -> str:
+        """A regular expression of its keys; the longest fits first."""
+        return "[^/]+" if self.known is None else "|".join(map(re.escape, sorted(self.known, reverse=True)))
 
     def axis(self, keys: Collection[str]) -> Values:
         """Raises ValueError for keys that are undeclared, of another type, or equal in value."""

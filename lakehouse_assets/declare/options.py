@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -138,23 +138,24 @@ class Arrivals:
         """The pattern's fields, in order."""
         return tuple(FIELD.findall(self.pattern))
 
-    @cached_property
-    def _regex(self) -> re.Pattern[str]:
-        literals = FIELD.split(self.pattern)[::2]  # every other one is a field's name
-        parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
-        groups = ["([^/]+)"] * len(self.fields)
-        return re.compile("".join(part + group for part, group in zip(parts, [*groups, ""], strict=True)), re.DOTALL)
-
-    def partition_key(self, key: str, dimensions: Sequence[str]) -> str | None:
+    def partition_key(self, key: str, dimensions: Mapping[str, str]) -> str | None:
         """Returns the partition key of an object's key, "" without partitions; None if the pattern does not match.
 
-        dimensions: their names, in the order of a multi-partition key.
+        dimensions: regular expressions of their keys, by name, in the order of a multi-partition key. They decide where
+        a field ends; if none of them fits, the longest text does, so that the caller can say what is wrong with it.
         """
-        found = self._regex.fullmatch(key)
+        forms = [dimensions[name] for name in self.fields]
+        found = self._regex(forms).fullmatch(key) or self._regex(["[^/]+"] * len(forms)).fullmatch(key)
         if found is None:
             return None
         of_field = dict(zip(self.fields, found.groups(), strict=True))
         return "|".join(of_field[name] for name in dimensions)
+
+    def _regex(self, forms: Sequence[str]) -> re.Pattern[str]:
+        literals = FIELD.split(self.pattern)[::2]  # every other one is a field's name
+        parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
+        groups = [*(f"({form})" for form in forms), ""]
+        return re.compile("".join(part + group for part, group in zip(parts, groups, strict=True)), re.DOTALL)
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:

@@ -180,7 +180,7 @@ class Routes:
         inside = arrived.key.removeprefix(folder)
         if (bucket and arrived.bucket != bucket) or (folder and inside == arrived.key):
             return None
-        return table.arrivals.partition_key(inside, [part.name for part in table.alignment.parts])
+        return table.arrivals.partition_key(inside, {part.name: part.form for part in table.alignment.parts})
 
     def _place(self, domain: str) -> tuple[str, str]:
         """Returns the bucket and key prefix of a drop zone; a folder has no bucket."""

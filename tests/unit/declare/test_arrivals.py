@@ -6,9 +6,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
 
+from lakehouse_assets.declare.alignment import input_dimensions
 from lakehouse_assets.declare.options import Arrivals, Pace, arrivals_problem
+
+ANY = dg.DynamicPartitionsDefinition(name="any")
+PARTITIONS = {
+    "day": dg.DailyPartitionsDefinition("2013-01-01"),
+    "hour": dg.HourlyPartitionsDefinition("2013-01-01-00:00"),
+    "shop": dg.StaticPartitionsDefinition(["eu", "eu-1"]),
+}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +33,14 @@ from lakehouse_assets.declare.options import Arrivals, Pace, arrivals_problem
         ("{origin}/{day}/part-*.parquet", "EWR/2013-01-05/part-7/8.parquet", ["day", "origin"], None),
         ("{name}/*", "a b+c%20é/1", ["name"], "a b+c%20é"),
         ("{store-id}/{day}.csv", "7/2013-01-05.csv", ["day", "store-id"], "2013-01-05|7"),
+        ("{origin}-{day}.csv", "EWR-2013-01-05.csv", ["day", "origin"], "2013-01-05|EWR"),
+        ("{origin}-{day}.csv", "a-b-2013-01-05.csv", ["day", "origin"], "2013-01-05|a-b"),
+        ("{day}-{origin}.csv", "2013-01-05-a-1.csv", ["day", "origin"], "2013-01-05|a-1"),
+        ("{day}-*.csv", "2013-01-05-part-1.csv", ["day"], "2013-01-05"),
+        ("{origin}-{hour}.csv", "7-2013-01-05-06:00.csv", ["origin", "hour"], "7|2013-01-05-06:00"),
+        ("{shop}-{origin}.csv", "eu-1-x-y.csv", ["shop", "origin"], "eu-1|x-y"),
+        ("{origin}-{shop}.csv", "x-y-eu-1.csv", ["shop", "origin"], "eu-1|x-y"),
+        ("{shop}-{origin}.csv", "us-1-x.csv", ["shop", "origin"], "us-1|x"),
         ("planes.csv", "planes.csv", [], ""),
         ("planes.csv", "planes.csv\n", [], None),
     ],
@@ -32,7 +49,8 @@ def test_a_key_of_the_pattern_stands_for_a_partition(
     pattern: str, key: str, dimensions: list[str], expected: str | None
 ) -> None:
     assert arrivals_problem(Arrivals(pattern), dimensions) is None
-    assert Arrivals(pattern).partition_key(key, dimensions) == expected
+    forms = {name: part.form for name in dimensions for part in input_dimensions(PARTITIONS.get(name, ANY))}
+    assert Arrivals(pattern).partition_key(key, forms) == expected
 
 
 @pytest.mark.parametrize(
