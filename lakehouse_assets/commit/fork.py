@@ -53,11 +53,8 @@ def write_fork_base(
     receipts don't match. Raises PublishRefused if the format version is not 2, ValueError if the token can't be in a
     file name.
     """
-    own = {
-        "properties": {**table.metadata.properties, **properties},
-        "schemas": [_all_optional(schema) for schema in table.metadata.schemas],
-    }
-    base = with_only(table.metadata.model_copy(update=own), snapshot)
+    metadata = all_optional(table.metadata)
+    base = with_only(metadata.model_copy(update={"properties": {**metadata.properties, **properties}}), snapshot)
     identity = identity_of(base)
     name = fork_name(table, token, (*identity, *sorted(properties.items())))
     # In the target's metadata folder, because storage like S3 Tables allows no subfolders. Iceberg's Java catalogs look
@@ -115,10 +112,17 @@ def with_only(metadata: TableMetadata, snapshot: Snapshot | None) -> TableMetada
     )
 
 
-def _all_optional(schema: Schema) -> Schema:
-    """A writer would fail at the first null; the audit reports them all."""
-    fields = [field.model_copy(update={"required": False}) for field in schema.fields]
-    return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
+def all_optional(metadata: TableMetadata) -> TableMetadata:
+    """Returns a copy of the metadata without required columns.
+
+    A writer would fail at the first null; the audit reports them all.
+    """
+
+    def optional(schema: Schema) -> Schema:
+        fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+        return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
+
+    return metadata.model_copy(update={"schemas": [optional(schema) for schema in metadata.schemas]})
 
 
 def refuse_other_versions(table: Table) -> None:

@@ -17,7 +17,7 @@ from lakehouse_assets.commit import deletes
 from lakehouse_assets.commit.audit import Rule
 from lakehouse_assets.commit.change import Change, FilesInRegion, RowChanges, RunChange
 from lakehouse_assets.commit.commit_part import CommitPart
-from lakehouse_assets.commit.fork import ForkBase, write_fork_base
+from lakehouse_assets.commit.fork import ForkBase, all_optional, write_fork_base
 from lakehouse_assets.commit.head_fork import write_head_fork
 from lakehouse_assets.commit.landing import ReadSnapshot
 from lakehouse_assets.commit.manifests import Entries, live_manifests
@@ -95,7 +95,8 @@ class MergeRows(WriteStrategy):
             properties = {MERGE_MODE: self.rewrites} if self.rewrites else {}
             return write_fork_base(table, token, base, properties=properties)
         since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
-        return write_head_fork(table, ReadSnapshot(table.metadata, base), token, recent(table, base, since))
+        read = ReadSnapshot(all_optional(table.metadata), base)
+        return write_head_fork(table, read, token, recent(table, base, since))
 
     def change(self, region: Region, staged: Sequence[StagedChunk]) -> RowChanges:
         """Repeats the workers' changes on the table."""

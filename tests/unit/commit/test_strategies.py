@@ -11,12 +11,13 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from pyiceberg.table import StaticTable
 
 import lakehouse_assets
 from lakehouse_assets.commit.change import Change
 from lakehouse_assets.commit.staged import StagedChunk
 from lakehouse_assets.commit.strategies import WriteStrategy, strategy_of
-from lakehouse_assets.declare.modes import Append, Declared, Merge, WriteMode
+from lakehouse_assets.declare.modes import Append, Declared, Merge, Overwrite, WriteMode
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.environment.settings import Settings
 from tests.conftest import failure_text
@@ -24,6 +25,7 @@ from tests.support.faults import FaultyLake, rows_by_day, tiny
 from tests.support.forks import Daily, daily_rows
 from tests.support.manifests import sqlite_catalog
 
+WITHIN = Append(dedup_on=["carrier"], within=timedelta(days=9))
 # A mode of somebody else's package: partitions are the days on which a source was read, the table is the latest of them
 
 
@@ -60,7 +62,7 @@ def test_a_mode_without_a_strategy_is_told_by_name() -> None:
         strategy_of(object())
 
 
-@pytest.mark.parametrize("mode", [Merge(["carrier"]), Append(dedup_on=["carrier"], within=timedelta(days=9))])
+@pytest.mark.parametrize("mode", [Merge(["carrier"]), WITHIN])
 def test_a_merge_is_resumed_on_the_snapshot_it_was_staged_on_while_main_has_it(mode: WriteMode, tmp_path: Path) -> None:
     daily, strategy = Daily.create(sqlite_catalog(tmp_path)), strategy_of(mode)
     daily.append(daily_rows("2013-01-01"))
@@ -72,6 +74,14 @@ def test_a_merge_is_resumed_on_the_snapshot_it_was_staged_on_while_main_has_it(m
     assert second.snapshot_id == daily.table.metadata.current_snapshot_id
     daily.table.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
     assert strategy.fork(daily.table, "run", now_ms, second.snapshot_id) == first, "it was rolled back"
+
+
+@pytest.mark.parametrize("mode", [Overwrite(), Append(), Merge(["carrier"]), WITHIN])
+def test_a_worker_may_write_nulls_into_required_columns_for_the_audit_to_find(mode: WriteMode, tmp_path: Path) -> None:
+    daily = Daily.create(sqlite_catalog(tmp_path))
+    daily.append(daily_rows("2013-01-01"))
+    fork = StaticTable.from_metadata(strategy_of(mode).fork(daily.table, "run", 0).location)
+    assert [field.required for field in fork.schema().fields] == [False, False, False]
 
 
 def test_nobody_else_asks_which_mode_a_table_has() -> None:
