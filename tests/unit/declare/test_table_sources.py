@@ -9,6 +9,7 @@ import pytest
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.modes import Append, Merge, Overwrite
+from lakehouse_assets.declare.row_source import client_environment, is_on_loopback
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.extensions.sources.kafka import KafkaTopic
@@ -84,3 +85,25 @@ def test_the_sql_names_columns_keys_and_types() -> None:
         'ALTER TABLE "shop"."orders" ADD COLUMN IF NOT EXISTS "at" timestamptz;',
     ):
         assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_local"),
+    [
+        ({}, False),
+        ({"PGHOST": "127.0.0.1"}, True),
+        ({"PGHOST": "localhost", "KAFKA_BOOTSTRAP_SERVERS": "localhost:9092,127.0.0.1:9093"}, True),
+        ({"PGHOST": "localhost", "KAFKA_BOOTSTRAP_SERVERS": "localhost:9092,kafka.example:9092"}, False),
+        ({"PGHOST": "localhost", "PGHOSTADDR": "10.0.0.1"}, False),
+        ({"PGHOST": "localhost", "PGSERVICE": "production"}, False),
+        ({"PGHOST": "localhost", "PGSERVICEFILE": "/etc/services.conf"}, False),
+    ],
+)
+def test_sources_are_local_if_all_that_is_named_is(
+    variables: dict[str, str], is_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in client_environment():
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_on_loopback() is is_local
