@@ -8,10 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
 
 from lakehouse_assets.errors import PublishRefused
-from lakehouse_assets.inputs.pins import pin_inputs
+from lakehouse_assets.inputs.pins import gone, pin_inputs
 
 
 @pytest.fixture
@@ -35,3 +37,22 @@ def test_an_input_of_format_version_3_is_refused_in_words(catalog: Catalog, tmp_
     for deps, reads in ((["demo.newer"], []), ([], ["demo.newer"])):
         with pytest.raises(PublishRefused, match=r"table demo\.t: it reads demo\.newer, whose format version is 3"):
             pin_inputs(catalog, "demo.t", deps, reads, io, tmp_path.as_uri())
+
+
+def test_pins_wait_for_a_catalog_that_is_away_for_a_moment(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.create_table("demo.made", pa.schema([("n", pa.int64())]))
+    load, calls = catalog.load_table, list[str]()
+
+    def away_at_first(identifier: str) -> Table:
+        calls.append(identifier)
+        if len(calls) % 2:
+            raise ServiceUnavailableError("503")
+        return load(identifier)
+
+    monkeypatch.setattr(catalog, "load_table", away_at_first)
+    pins = pin_inputs(catalog, "demo.t", ["demo.made"], [], load_file_io({}, tmp_path.as_uri()), tmp_path.as_uri())
+    assert [pin.table for pin in pins] == ["demo.made"]
+    assert gone(pins, catalog) == []
+    assert len(calls) == 4
