@@ -8,14 +8,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import pytest
+from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from lakehouse_assets.environment.catalog import table_io
+from lakehouse_assets.worker import session
 from lakehouse_assets.worker.failure import CredentialsExpired, out_of_reach
 from lakehouse_assets.worker.session import TableCredentials
 from tests.support.http_server import Handler, http_server
@@ -144,3 +147,10 @@ def test_where_keys_are_renewed_may_be_elsewhere(catalog: Catalog) -> None:
 def test_a_tables_own_property_sends_no_credential_anywhere(catalog: Catalog) -> None:
     catalog.properties = {ENDPOINT: "https://mallory.example.com"}
     assert ENDPOINT not in table_io(catalog.lake(), "nyc.flights")
+
+
+def test_keys_are_waited_for_while_the_catalog_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = mock.Mock(side_effect=[ServiceUnavailableError("503"), {"s3.access-key-id": "a"}])
+    monkeypatch.setattr(session, "table_io", answers)
+    assert TableCredentials({}, "demo.numbers").properties == {"s3.access-key-id": "a"}
+    assert answers.call_count == 2

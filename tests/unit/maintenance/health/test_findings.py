@@ -88,7 +88,9 @@ def test_the_gravest_finding_of_a_check_comes_first() -> None:
         (1024, "1 KiB"),
         (64 * MIB, "64 MiB"),
         (1.5 * 2**30, "1.5 GiB"),
+        (999.6 * MIB, "1000 MiB"),
         (1000 * MIB, "1000 MiB"),
+        (99.96 * MIB, "100 MiB"),
         (3 * 2**40, "3 TiB"),
     ],
 )
