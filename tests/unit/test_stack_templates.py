@@ -3,6 +3,7 @@ Whether their policies are right is test_role_policies.py's; whether they can be
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import yaml
 from dagster._core.instance.config import dagster_instance_config
 
 from lakehouse_assets.environment.settings import unknown_names
+from lakehouse_assets.environment.sizes import SERVERLESS, Size
+from lakehouse_assets.extensions.aws.job_runs import OVERHEAD_FACTOR, sized
 from scripts.deploy import ORDER, STACKS, NotDeployed, environment, parameters
 from scripts.deploy_values import CLOUD, cloud, exports, kept
 
@@ -35,6 +38,10 @@ ON_ANYTHING = {
     "ec2:DescribeNetworkInterfaces",
     *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
 }
+
+# What a job gets whose Spark settings say nothing: cores and GiB of heap of each worker.
+# https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html (spark-defaults)
+UNASKED_CORES, UNASKED_HEAP = 4, 14
 
 
 class _Whole(yaml.SafeLoader):
@@ -152,6 +159,98 @@ def test_the_services_have_all_that_the_stacks_and_the_instance_name() -> None:
     instance = (STACKS.parent / "dagster.yaml").read_text()
     assert set(re.findall(r"env: (\w+)", instance)) <= found
     assert dagster_instance_config(str(STACKS.parent))
+
+
+# Workers of EMR Serverless that are kept ready. That a size is asked for as it is kept is test_emr_serverless.py's.
+
+COMPUTE = template("compute")
+WARM = {"EmrServerless": "true", "EmrImage": "x", "EmrWarmDrivers": "2", "EmrWarmExecutors": "6"}
+
+
+def value(node: Any, given: Mapping[str, str]) -> Any:
+    """A part of compute.yaml as CloudFormation sees it; None for what is left out. given: parameters."""
+    chosen = {**{name: str(about.get("Default", "")) for name, about in COMPUTE["Parameters"].items()}, **given}
+    match node:
+        case {"Ref": "AWS::NoValue"}:
+            return None
+        case {"Ref": name}:
+            return chosen[name]
+        case {"Condition": name}:
+            return value(COMPUTE["Conditions"][name], given)
+        case {"Fn::Sub": text}:
+            return re.sub(r"\$\{(\w+)\}", lambda found: chosen[found[1]], text)
+        case {"Fn::If": [name, one, other]}:
+            return value(one if value({"Condition": name}, given) else other, given)
+        case {"Fn::Equals": [one, other]}:
+            return value(one, given) == value(other, given)
+        case {"Fn::Not": [one]}:
+            return not value(one, given)
+        case {"Fn::And": all_of}:
+            return all(value(one, given) for one in all_of)
+        case {"Fn::Or": any_of}:
+            return any(value(one, given) for one in any_of)
+        case {}:
+            return {name: value(one, given) for name, one in node.items()}
+        case [*_]:
+            return [value(one, given) for one in node]
+        case _:
+            return node
+
+
+def refusals(**given: str) -> str:
+    """What the rules of compute.yaml say about parameters."""
+    rules = [rule for rule in COMPUTE["Rules"].values() if value(rule["RuleCondition"], given)]
+    assertions = [assertion for rule in rules for assertion in rule["Assertions"]]
+    return "; ".join(a["AssertDescription"] for a in assertions if not value(a["Assert"], given))
+
+
+def application(part: str, given: Mapping[str, str]) -> Any:
+    return value(COMPUTE["Resources"]["Application"]["Properties"][part], given)
+
+
+def test_no_workers_are_kept_ready_unless_asked_for() -> None:
+    off = {"EmrServerless": "true", "EmrImage": "x"}
+    assert refusals(**off) == ""
+    assert application("InitialCapacity", off) is None
+    assert application("AutoStopConfiguration", off) == {"Enabled": True, "IdleTimeoutMinutes": "15"}
+
+
+def test_drivers_and_executors_that_are_kept_ready_have_one_size() -> None:
+    given = WARM | {"EmrWarmVcpus": "2", "EmrWarmMemoryGib": "8", "EmrIdleMinutes": "60"}
+    size = {"Cpu": "2 vCPU", "Memory": "8 GB"}
+    assert refusals(**given) == ""
+    assert application("InitialCapacity", given) == [
+        {"Key": "Driver", "Value": {"WorkerCount": "2", "WorkerConfiguration": size}},
+        {"Key": "Executor", "Value": {"WorkerCount": "6", "WorkerConfiguration": size}},
+    ]
+    assert application("AutoStopConfiguration", given) == {"Enabled": True, "IdleTimeoutMinutes": "60"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"EmrWarmDrivers": "0"}, "give both"),
+        ({"EmrWarmExecutors": "0"}, "give both"),
+        ({"EmrServerless": "false"}, "EmrServerless=true"),
+    ],
+)
+def test_workers_that_no_job_could_use_are_refused(change: dict[str, str], says: str) -> None:
+    assert refusals(**WARM) == ""
+    assert says in refusals(**WARM | change)
+
+
+def test_the_sizes_that_can_be_kept_ready_are_those_of_tables() -> None:
+    of = COMPUTE["Parameters"]
+    memories = [gib for fitting in SERVERLESS.values() for gib in fitting]
+    assert of["EmrWarmVcpus"]["AllowedValues"] == [*SERVERLESS]
+    assert (of["EmrWarmMemoryGib"]["MinValue"], of["EmrWarmMemoryGib"]["MaxValue"]) == (min(memories), max(memories))
+
+
+def test_a_job_of_a_table_without_a_size_asks_for_workers_like_those_kept_ready_by_default() -> None:
+    of = COMPUTE["Parameters"]
+    assert sized(Size()) == {}
+    assert of["EmrWarmVcpus"]["Default"] == UNASKED_CORES
+    assert of["EmrWarmMemoryGib"]["Default"] == math.ceil(UNASKED_HEAP * (1 + OVERHEAD_FACTOR))
 
 
 def test_parameters_that_the_template_does_not_have_are_named() -> None:
