@@ -18,8 +18,11 @@ from dagster._core.instance.config import dagster_instance_config
 from lakehouse_assets.environment.settings import unknown_names
 from lakehouse_assets.environment.sizes import SERVERLESS, Size
 from lakehouse_assets.extensions.aws.job_runs import OVERHEAD_FACTOR, sized
+from lakehouse_assets.extensions.aws.prices import EMR_SERVERLESS
 from scripts.deploy import ORDER, STACKS, NotDeployed, environment, parameters
 from scripts.deploy_values import CLOUD, cloud, exports, kept
+from tests.conftest import ROOT
+from tests.support.pages import section
 
 # What people choose; all else has a default, or is an output of a stack before it.
 OF_PEOPLE = {"Image", "Email"}
@@ -39,9 +42,9 @@ ON_ANYTHING = {
     *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
 }
 
-# What a job gets whose Spark settings say nothing: cores and GiB of heap of each worker.
+# What a job gets whose Spark settings say nothing: cores and GiB of heap of each worker, and executors at first.
 # https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html (spark-defaults)
-UNASKED_CORES, UNASKED_HEAP = 4, 14
+UNASKED_CORES, UNASKED_HEAP, UNASKED_EXECUTORS = 4, 14, 3
 
 
 class _Whole(yaml.SafeLoader):
@@ -251,6 +254,18 @@ def test_a_job_of_a_table_without_a_size_asks_for_workers_like_those_kept_ready_
     assert sized(Size()) == {}
     assert of["EmrWarmVcpus"]["Default"] == UNASKED_CORES
     assert of["EmrWarmMemoryGib"]["Default"] == math.ceil(UNASKED_HEAP * (1 + OVERHEAD_FACTOR))
+
+
+def test_the_docs_tell_what_it_costs_to_keep_workers_ready() -> None:
+    of = COMPUTE["Parameters"]
+    text = section(ROOT / "docs" / "aws.md", "Workers that are ready")
+    assert {name for name in of if name.startswith("EmrWarm")} | {"EmrIdleMinutes"} <= set(re.findall(r"Emr\w+", text))
+    hour = EMR_SERVERLESS.usd(of["EmrWarmVcpus"]["Default"], of["EmrWarmMemoryGib"]["Default"])
+    job = (1 + UNASKED_EXECUTORS) * hour
+    for usd in (hour, job, job * of["EmrIdleMinutes"]["Default"] / 60):
+        assert f"{usd:.2f} USD" in text
+    assert f"{EMR_SERVERLESS.vcpu} USD" in text
+    assert f"{EMR_SERVERLESS.gib} USD" in text
 
 
 def test_parameters_that_the_template_does_not_have_are_named() -> None:
