@@ -132,7 +132,7 @@ def test_the_docs_ask_for_the_rights_to_emr_that_the_stack_does_not_give() -> No
     called = {name for name in model.operation_names if hasattr(FakeEmr, xform_name(name))}
     given = {call.action for call in read_calls("calls.json")}
     needed = {f"elasticmapreduce:{action}" for action in called | {*BESIDE_RUN_JOB_FLOW}} - given | {"iam:PassRole"}
-    (row,) = re.findall(r"^\| runs, where a cluster of EMR .* \| (.*) \|$", AWS.read_text(), re.MULTILINE)
+    (row,) = re.findall(r"^\| runs, if `LAKEHOUSE_EMR_CLUSTER` .* \| (.*) \|$", AWS.read_text(), re.MULTILINE)
     found, service = set(), ""
     for named, action in re.findall(r"`(?:([\w-]+):)?([A-Z]\w+)`", row):
         service = named or service
