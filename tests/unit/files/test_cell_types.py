@@ -192,3 +192,10 @@ def test_no_cell_is_taken_wrongly(type_: str) -> None:
 def test_spellings_that_contradict_each_other_are_refused(spelling: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"decimal|booleans|time_zone"):
         Spelling(**spelling)
+
+
+def test_the_cells_of_a_slice_are_its_own() -> None:
+    texts = pa.array(["amount", "9.50", "1,234.50", "x"])[1:]
+    values, is_wrong = read_cells(texts, "amount", arrow_type("decimal(9,2)"), Spelling(thousands=","))
+    assert values.to_pylist() == [Decimal("9.50"), Decimal("1234.50"), None]
+    assert is_wrong.to_pylist() == [False, False, True]
