@@ -130,7 +130,8 @@ class HandOff:
 
         order = self.order(chain_head(context.instance, context.run), lakehouse)
         outcome = HandOver(order, self.services(context.instance, lakehouse)).run()
-        context.log.info(f"{self.glue}: readers get version {outcome.current}, snapshot {outcome.plan.snapshot_id}")
+        which = f"snapshot {outcome.plan.snapshot_id}" if outcome.landed else "which is newer than this run's"
+        context.log.info(f"{self.glue}: readers get version {outcome.current}, {which}")
         if outcome.not_removed:
             context.log.warning(f"{self.glue}: {outcome.not_removed}")
         return dg.MaterializeResult(

@@ -25,7 +25,6 @@ from lakehouse_assets.errors import HandOffRefused, HandOffUnfinished, Lakehouse
 from lakehouse_assets.extensions.hand_off.glue import (
     SEQUENCE,
     SNAPSHOT,
-    UUID,
     VERSION,
     GlueRegistry,
     may_have_landed,
@@ -325,9 +324,7 @@ class HandOver:
         def view_is_newer(current: Mapping[str, str]) -> bool:
             line = self._line(plan)
             own = _age(plan.snapshot_id, plan.sequence_number, line)
-            uuid = current[UUID]
-            of_view = _age(int(current[SNAPSHOT]) if uuid == str(plan.table_uuid) else 0, int(current[SEQUENCE]), line)
-            return of_view < own
+            return _age(int(current[SNAPSHOT]), int(current[SEQUENCE]), line) < own
 
         return self.registry.switch(plan, version, self.order.description, view_is_newer)
 
