@@ -126,7 +126,9 @@ class PinnedInputs(RunHook):
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns the pins, and what was read."""
         as_changes = read_to(fork.receipt for fork in forks)
-        return Shown(dict(ui_metadata(run.table, self.pins, as_changes, self.read_on)))
+        # An earlier process has published: begin() found what it read to.
+        read_on = None if run.staging.earlier else self.read_on
+        return Shown(dict(ui_metadata(run.table, self.pins, as_changes, read_on)))
 
 
 class Positions(RunHook):
@@ -178,7 +180,10 @@ def entry_of(pins: Sequence[Pin]) -> SummaryEntries:
 def ui_metadata(
     table: Table, pins: Sequence[Pin], as_changes: Collection[str], read_on: ReadOn | None
 ) -> Mapping[str, Any]:
-    """Returns the metadata of a run's inputs. as_changes: those whose changes were read."""
+    """Returns the metadata of a run's inputs.
+
+    as_changes: those whose changes were read. read_on: None if it is unknown since when.
+    """
     if not pins:
         return {}
     rows = (
@@ -217,7 +222,9 @@ def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> 
 def _read_since(name: str, as_changes: Collection[str], read_on: ReadOn | None) -> str:
     if name not in as_changes:
         return "pinned version"
-    since = read_on.positions.get(name) if read_on else None
+    if read_on is None:
+        return "changes"
+    since = read_on.positions.get(name)
     return f"changes since {since.partition('@')[0]}" if since else "all, as changes"
 
 
