@@ -60,7 +60,7 @@ QUOTES = "\"'"
 COMMENT = "#"
 MOST_SKIPPED = 20
 BACKSLASHED = r"\\[tnrN0\\]"
-ENCODINGS = ("utf-8", "cp1252")
+ENCODINGS, UTF_16 = ("utf-8", "cp1252"), "utf-16"
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
 """The start of a code, such as a postal one, that a number would lose."""
@@ -228,14 +228,18 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
 
 
 class _Head:
-    """A file's first HEAD bytes, cut behind a line if there are more."""
+    """A file's first HEAD bytes, cut behind a line if there are more. UTF-16 becomes UTF-8."""
 
     def __init__(self, read: bytes) -> None:
-        self._is_cut = len(read) == HEAD
+        self._is_cut, self.encoding = len(read) == HEAD, _encoding(read)
+        if self.encoding == UTF_16:
+            read = codecs.getincrementaldecoder(UTF_16)("replace").decode(read).encode()
         self.text = read[: read.rfind(b"\n") + 1] or read if self._is_cut else read
 
     def records(self, form: CsvForm) -> Iterator[tuple[list[str], int]]:
         """Yields the first ROWS records, or those before one that was cut. Raises MalformedFile."""
+        if form.encoding == UTF_16:
+            form = replace(form, encoding="utf-8")
         try:
             yield from islice(records_of(_Pieces(self.text), form), ROWS)
         except UnclosedQuote:
@@ -282,12 +286,12 @@ def _batches(
 
 def _form(head: _Head) -> tuple[CsvForm, list[str]]:
     """Returns a file's marks and column names: of all forms, the one that fits best. Raises MalformedFile."""
-    encoding, found = _encoding(head.text), []
+    found = []
     broken: MalformedFile | None = None
     refused: MalformedFile | None = None
     for delimiter in DELIMITERS:
         for quote in (*QUOTES, ""):
-            form = CsvForm(delimiter, quote, encoding=encoding)
+            form = CsvForm(delimiter, quote, encoding=head.encoding)
             try:
                 rows = [*head.records(form)]
             except MalformedFile as error:
@@ -349,7 +353,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
 
 def _encoding(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
+        return UTF_16
     for encoding in ENCODINGS:
         try:
             codecs.getincrementaldecoder(encoding)().decode(head)

@@ -191,6 +191,19 @@ def test_a_cell_of_many_lines_may_be_cut_where_the_first_look_ends(
     assert sniff.sniff(path).columns == {"id": "long", "note": "string"}
 
 
+@pytest.mark.parametrize("head", [1000, 1001, 1002, 1003])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_cut_behind_a_line_and_may_have_other_quotes(
+    encoding: str, head: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sniff, "HEAD", head)
+    path = tmp_path / "notes.csv"
+    path.write_text("\ufeffid,note\n" + "1,'a, Ċ'\n" * 200, encoding)
+    found = sniff.sniff(path)
+    assert found.columns == {"id": "long", "note": "string"}
+    assert found.options == {"quote": "'", "encoding": "utf-16"}
+
+
 def test_a_file_is_told_by_its_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_bytes(CSV)
     monkeypatch.chdir(tmp_path)
