@@ -84,9 +84,8 @@ def _in_words(error: psycopg2.Error, name: str, patience: Patience) -> Exception
                 "ALTER TABLE: end it (pg_locks and pg_stat_activity show it), or try again later"
             )
         case errors.QueryCanceled():
-            return SourceUnreachable(
-                f"{name} did not answer: {text}; the limit is {patience.statement_seconds or 'any'} s"
-            )
+            limit = f"; the limit is {patience.statement_seconds} s" if patience.statement_seconds else ""
+            return SourceUnreachable(f"{name} did not answer: {text}{limit}")
         case errors.ReadOnlySqlTransaction():
             return SourceUnreachable(
                 f"{name} accepts no writes at {_where()}: {text}. Connect to the primary, for example with "

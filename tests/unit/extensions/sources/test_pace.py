@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg2
 import pytest
+from psycopg2.errors import QueryCanceled
 
 from lakehouse_assets.declare.row_source import Lag, SourceState
+from lakehouse_assets.errors import SourceUnreachable
 from lakehouse_assets.extensions.sources.kafka import KafkaTopic
+from lakehouse_assets.extensions.sources.postgres_session import ASKING, READING, Patience, connected
 from lakehouse_assets.extensions.sources.sensors import SourceLook, is_due, verdict, wait_after
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,3 +48,16 @@ def test_a_long_transaction_is_a_warning_only_where_it_holds_rows_back() -> None
     assert at_next == at_tick, "it is told once"
     assert verdict(TOPIC, SourceLook(held, lag, 10.0), NOW).passed
     assert verdict(TOPIC, SourceLook(STATE, lag, 301.0), NOW).passed
+
+
+@pytest.mark.parametrize(("patience", "told"), [(ASKING, "canceled; the limit is 30 s"), (READING, "canceled")])
+def test_a_query_that_was_canceled_names_the_limit_if_there_is_one(
+    patience: Patience, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise QueryCanceled("canceled")
+
+    monkeypatch.setattr(psycopg2, "connect", connect)
+    with pytest.raises(SourceUnreachable) as error, connected("orders", patience):
+        pass
+    assert str(error.value) == f"orders did not answer: {told}"
