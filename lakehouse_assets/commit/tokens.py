@@ -70,6 +70,8 @@ class History:
 PREFIX = RUN_PROPERTIES
 TOKEN = "lakehouse.token"
 """The summary entry that names the run."""
+RUN_ID = "lakehouse.run-id"
+"""The summary entry of the Dagster run that committed, perhaps a re-execution."""
 # Separates a token's name from its chunks, which go into the property's value: Glue takes 255 characters for a name,
 # 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"

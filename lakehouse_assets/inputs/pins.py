@@ -15,6 +15,7 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from lakehouse_assets.commit.fork import FORK_PROPERTIES
 from lakehouse_assets.commit.publish import commit_persistently
+from lakehouse_assets.commit.tokens import RUN_ID
 from lakehouse_assets.environment.catalog import find_table, why_gone, with_retries
 from lakehouse_assets.environment.catalog_in_spark import NOWHERE
 from lakehouse_assets.errors import PublishContended, PublishRefused
@@ -92,7 +93,7 @@ def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:
         schema_id=_schema_id(metadata, named, snapshot.schema_id if snapshot else None),
         metadata=copy,
         committed_at=datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms is not None else None,
-        run_id=summary["lakehouse.run-id"] if summary else None,
+        run_id=summary[RUN_ID] if summary else None,
     )
 
 

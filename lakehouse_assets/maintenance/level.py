@@ -140,7 +140,9 @@ class MaintenanceContext:
     @property
     def properties(self) -> Mapping[str, str]:
         """The commits' snapshot properties."""
-        return {"lakehouse.run-id": self.run.text}
+        from lakehouse_assets.commit.tokens import RUN_ID
+
+        return {RUN_ID: self.run.text}
 
     def token(self, action: Action) -> RunToken:
         """Returns the token by which a run does the action once."""

@@ -202,9 +202,8 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     from lakehouse_assets.commit.landing import NothingLeft
     from lakehouse_assets.commit.positions import PositionUpdate
     from lakehouse_assets.commit.publish import publish
-    from lakehouse_assets.commit.tokens import RunToken
+    from lakehouse_assets.commit.tokens import RUN_ID, RunToken
     from lakehouse_assets.maintenance.collect.missing import (
-        RUN_ID,
         DropMissing,
         in_trash,
         is_data,

@@ -110,10 +110,11 @@ class Pointer:
     def move(self, releases: Sequence[KeptRelease]) -> None:
         """Replaces all rows in one commit, without retries. Raises CommitFailedException if the pointer has moved."""
         from lakehouse_assets.commit.snapshot import LeanTransaction
+        from lakehouse_assets.commit.tokens import RUN_ID
 
         # PyIceberg's own transaction would retry after a conflict, and overwrite a release that it has not seen.
         transaction = LeanTransaction(self.table)
-        transaction.overwrite(_to_arrow(releases), snapshot_properties={"lakehouse.run-id": releases[-1].run_id})
+        transaction.overwrite(_to_arrow(releases), snapshot_properties={RUN_ID: releases[-1].run_id})
         transaction.commit_transaction()
 
 

@@ -27,13 +27,13 @@ from lakehouse_assets.commit.manifests import (
     partition_paths,
 )
 from lakehouse_assets.commit.staged import missing_files
+from lakehouse_assets.commit.tokens import RUN_ID
 from lakehouse_assets.errors import MaintenanceRefused, StorageRefused
 from lakehouse_assets.maintenance.collect.needed import digest, without_links
 from lakehouse_assets.maintenance.collect.trash import Trash
 from lakehouse_assets.storage.place import aliases, place_of
 
 EXAMPLES = 10
-RUN_ID = "lakehouse.run-id"
 RESTORE, DROP_MISSING = "lakehouse_restore", "lakehouse_drop_missing"
 
 

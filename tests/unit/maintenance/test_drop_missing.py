@@ -18,13 +18,13 @@ from lakehouse_assets.commit.commit_part import CommitPart
 from lakehouse_assets.commit.landing import NothingLeft
 from lakehouse_assets.commit.publish import publish
 from lakehouse_assets.commit.target import open_target
-from lakehouse_assets.commit.tokens import RunToken
+from lakehouse_assets.commit.tokens import RUN_ID, RunToken
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import MaintenanceRefused, PublishRefused, StorageRefused
 from lakehouse_assets.maintenance.collect import missing
 from lakehouse_assets.maintenance.collect.ledger import Entry
-from lakehouse_assets.maintenance.collect.missing import DROPPED, RUN_ID, DropMissing
+from lakehouse_assets.maintenance.collect.missing import DROPPED, DropMissing
 from lakehouse_assets.maintenance.levels import site_of
 from lakehouse_assets.maintenance.table_jobs import drop_missing_job
 from lakehouse_assets.run import in_flight
