@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 EXAMPLES = 5
 
 
-LAKE = "lake"
-"""Workers commit nothing to the table."""
-TEXT = "text"
-"""No file bound comes from text that is not UTF-8."""
-
-
 class Rule(StrEnum):
-    """A rule of the audit."""
+    """A rule of the audit that a write mode may lack."""
 
     PARTITIONS = "partitions"
     """A chunk's rows lie in the chunk's partitions."""
     REQUIRED = "required"
     """Required columns hold no nulls."""
     UNIQUE = "unique"
+    """Unique columns hold no duplicates in a partition."""
     EMPTY = "empty"
     """Each partition has rows, unless the table declares ``allow_empty``."""
     CHECKS = "checks"
+    """Rows pass the table's checks."""
     CHANGED = "changed"
     """A merge changes at most the declared share of the table's rows."""
+
+
+OWN_COMMITS, TEXT = "lake", "text"
+"""The rules of every run: workers commit nothing to the table; no file bound comes from text that is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class AuditFinding:
     """One broken rule."""
 
     rule: str
-    """A Rule, or ``lake`` or ``text``, which apply to every run."""
+    """A Rule, OWN_COMMITS or TEXT."""
     message: str
     evidence: Mapping[str, Any]
     """JSON values."""
@@ -91,21 +91,21 @@ def own_commits(
 ) -> list[AuditFinding]:
     """Finds commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
-    metadata: after all staging. known: ids of snapshots that others committed under the same Spark application, in a
-    JVM that served another run. Misses commits to other tables, snapshots outside main's history, changes without a
-    snapshot, and workers without a receipt.
+    metadata: after all staging. known: snapshots from before the staging; only needed in process, where earlier runs
+    share the JVM and so its application id. Misses commits to other tables, snapshots outside main's history, changes
+    without a snapshot, and workers without a receipt.
     """
-    workers = {
+    own_applications = {  # a fork has only its base and what its worker added
         app
         for chunk in chunks
         for snapshot in chunk.metadata.snapshots
         if snapshot.snapshot_id != chunk.receipt.base_snapshot_id and (app := _application(snapshot))
     }
-    found = [s for s in metadata.snapshots if _application(s) in workers and s.snapshot_id not in known]
+    found = [s for s in metadata.snapshots if _application(s) in own_applications and s.snapshot_id not in known]
     history = {s.snapshot_id for s in ancestors_of(metadata.current_snapshot(), metadata)} if found else set()
     return [
         AuditFinding(
-            LAKE,
+            OWN_COMMITS,
             f"table {table.identifier}: a worker of this run committed snapshot {s.snapshot_id} to the table, which "
             f"workers may only read. Everyone can see what it wrote. Change {table.step} to return rows instead. "
             "Unless you want to keep the snapshot, or others have committed since, roll the table back to the one "

@@ -223,6 +223,8 @@ def existing(entries: Iterable[ManifestEntry]) -> Iterable[ManifestEntry]:
 
 
 class _Blocks(AvroOutputFile[ManifestEntry]):
+    """Collects the blocks of one entry each that PyIceberg writes."""
+
     def __enter__(self) -> _Blocks:
         super().__enter__()
         self._waiting: list[ManifestEntry] = []
@@ -370,7 +372,7 @@ class Partitions:
 
 
 def _bounds(summary: PartitionFieldSummary, kind: IcebergType) -> tuple[Any, ...] | None:
-    """Empty without values; None if they can't be read."""
+    """Returns None if they can't be read, an empty tuple if no file has a value."""
     if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
         return None
     low, high = summary.lower_bound, summary.upper_bound
@@ -382,8 +384,10 @@ def _may_contain(has_null: bool, bounds: tuple[Any, ...] | None, value: Any) -> 
         return has_null
     if bounds is None or value != value:  # no bounds hold for NaN
         return True
+    if not bounds:
+        return False
     try:
-        return bool(bounds and bounds[0] <= value <= bounds[1])
+        return bool(bounds[0] <= value <= bounds[1])
     except TypeError:  # the tuple holds it in another representation
         return True
 
@@ -406,10 +410,10 @@ class ManifestPlan:
         self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
     ) -> None:
         """Plans which live entries of a manifest stay in the table."""
-        parts: tuple[list[ManifestEntry], list[ManifestEntry]] = ([], [])
+        kept: list[ManifestEntry] = []
+        removed: list[ManifestEntry] = []
         for entry in entries:
-            parts[goes(entry)].append(entry)
-        kept, removed = parts
+            (removed if goes(entry) else kept).append(entry)
         self.removed += removed
         if not removed:
             self.untouched.append(manifest)

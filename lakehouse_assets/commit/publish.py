@@ -135,9 +135,9 @@ def publish(
 ) -> Published:
     """Commits a change to a table, as one snapshot on main.
 
-    A second publish with the token changes nothing and returns the first one's snapshot; each part of a run published
-    in parts needs its own token. Every attempt loads the table, looks for the token and plans again, so another commit
-    costs at most an attempt. After an error, nothing is deleted before the token was looked for.
+    A second publish with the token changes nothing and returns the first one's snapshot; each batch of chunks that a
+    run publishes separately needs its own token. Every attempt loads the table, looks for the token and plans again, so
+    another commit costs at most an attempt. After an error, nothing is deleted before the token was looked for.
 
     Raises PublishRefused if the change doesn't fit the table, RolledBack if the run's snapshot was rolled back, or what
     a part raises: then nothing is committed. Raises PublishContended if the attempts ran out or the catalog stayed out

@@ -13,12 +13,13 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 
-from lakehouse_assets.commit.audit import LAKE, TEXT, AuditFinding, Rule
+from lakehouse_assets.commit.audit import OWN_COMMITS, TEXT, AuditFinding, Rule
 from lakehouse_assets.commit.commit_part import CommitPart, SummaryEntries
 from lakehouse_assets.commit.deletes import live_rows
 from lakehouse_assets.commit.evolution import CHANGES, evolution_texts
 from lakehouse_assets.commit.publish import Published
 from lakehouse_assets.commit.staged import StagedChunk, distinct_files, partition_stats
+from lakehouse_assets.commit.tokens import RUN_ID
 from lakehouse_assets.declare.columns import column_schema
 from lakehouse_assets.declare.region import Region
 from lakehouse_assets.declare.table import AUDIT, Table
@@ -49,7 +50,7 @@ class RunFacts(RunHook):
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
         """Returns entries of the snapshot's summary."""
         facts = {
-            "lakehouse.run-id": run.context.run.run_id,
+            RUN_ID: run.context.run.run_id,
             "lakehouse.asset-key": run.table.key.to_user_string(),
             "lakehouse.partitions": keys_text([key for chunk in staged.chunks for key in chunk.keys]),
             "lakehouse.code-version": run.table.code_version,
@@ -215,7 +216,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"
 
 
-RULES_OF_EVERY_RUN = (LAKE, TEXT)
+RULES_OF_EVERY_RUN = (OWN_COMMITS, TEXT)
 
 
 def add_metadata(
@@ -373,7 +374,7 @@ def check_result(
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
     """Returns the failure of a red audit. No retry: it would find the same."""
     advice = "; if you change the step, re-execute from failure; if you change its input, re-execute all"
-    if any(finding.rule == LAKE for finding in findings):  # its message says what to do
+    if any(finding.rule == OWN_COMMITS for finding in findings):  # its message says what to do
         advice = ""
     return dg.Failure(
         f"table {table.identifier}, {keys_text(keys)}: the audit found "

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from lakehouse_assets.cli.pipeline import Pipeline, failure_reason
-from lakehouse_assets.commit.audit import LAKE, AuditFinding
+from lakehouse_assets.commit.audit import OWN_COMMITS, AuditFinding
 from lakehouse_assets.declare.modes import Append
 from lakehouse_assets.drive.chunks import Chunk, WorkerFailure
 from lakehouse_assets.run.report import advice_after, audit_failure
@@ -50,8 +50,9 @@ def test_rows_that_others_have_added_are_not_added_again(cause: Cause) -> None:
 def test_a_red_audit_advises_what_the_docs_do() -> None:
     said = audit_failure(numbers(), [FIRST], [AuditFinding("unique", "n is not unique", {})]).description or ""
     assert "change the step, re-execute from failure; if you change its input, re-execute all" in said
-    lake = audit_failure(numbers(), [FIRST], [AuditFinding(LAKE, "roll back, then materialize again in a new run", {})])
-    assert "re-execute" not in (lake.description or ""), "that finding says itself what to do"
+    finding = AuditFinding(OWN_COMMITS, "roll back, then materialize again in a new run", {})
+    own = audit_failure(numbers(), [FIRST], [finding])
+    assert "re-execute" not in (own.description or ""), "that finding says itself what to do"
 
 
 def test_a_resumed_run_says_what_is_staged_again_and_why(lake: FaultyLake) -> None:
