@@ -141,7 +141,8 @@ def merge(
                 _append(changes, fork, schema, undeclared)
     in_vain = facts.deletes - done["deleted"]
     matched = facts.rows - done["inserted"] - in_vain
-    return Merged(found, facts.returned, facts.returned - facts.rows, matched, **done), failed
+    left_out = facts.returned - facts.rows
+    return Merged(bounds=found, changes=facts.returned, left_out=left_out, matched=matched, **done), failed
 
 
 def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
@@ -194,10 +195,11 @@ def merge_sql(
 def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -> tuple[list[str], dict[str, str]]:
     """Returns conditions and settings with which Spark shuffles few rows of the fork.
 
-    The conditions, true of equal keys, must come before those of the keys.
+    None if it is bucketed by a key; all for an anti join or too many changes; else what a Bloom filter passes. The
+    conditions, true of equal keys, must come before those of the keys.
     """
-    base, names = fork.base, fork.base.schema().find_column_name
-    buckets = {names(one.source_id) for one in base.spec().fields if isinstance(one.transform, BucketTransform)}
+    base, name_of = fork.base, fork.base.schema().find_column_name
+    buckets = {name_of(one.source_id) for one in base.spec().fields if isinstance(one.transform, BucketTransform)}
     if buckets & {*work.keys}:
         return [], BUCKETED
     if work.only_inserts or rows > MOST_FILTERED:  # Spark filters no side of the anti join that only inserts
@@ -277,7 +279,7 @@ FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
-    """Whether neither Iceberg's planning, in the JVM, nor PyIceberg's skips a file with rows within the bound.
+    """Whether planning by this bound finds every file with rows within it, in Java and in PyIceberg.
 
     Partition values that have overflowed have no order; PyIceberg's do not overflow.
     """
