@@ -12,12 +12,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from lakehouse_assets.commit.tokens import TOKEN
+from lakehouse_assets.commit.tokens import RUN_ID, TOKEN
 from lakehouse_assets.keys_text import keys_text
-from lakehouse_assets.maintenance.collect.needed import chains
+from lakehouse_assets.maintenance.collect.needed import Chain, chains
 from lakehouse_assets.run.outdated import MADE, Partition, latest_made, stale_inputs
 
-RUN = "lakehouse.run-id"
 Made = Mapping[Partition, dg.AssetMaterialization]
 
 
@@ -56,46 +55,57 @@ class Log:
         Usually this ends soon: a run has not reported yet, or has committed since. reload: loads current metadata.
         """
         for table in pinned:
-            of_partition = _named(made[table.key])
-            named = {*of_partition.values()}
-            line = [*ancestors_of(table.snapshot, table.metadata)]
-            known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            if aside := sorted(named & _aside(table.metadata, line)):
+            logged = _logged(made[table.key])
+            history = [*ancestors_of(table.snapshot, table.metadata)]
+            in_metadata = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            if rolled_back := sorted({*logged.values()} & _rolled_back(table.metadata, history)):
                 yield (
                     f"{table.identifier} was rolled back: according to Dagster's log, partitions were made in its "
-                    f"snapshot {aside[-1]}, which is not in the history of its snapshot {table.snapshot.snapshot_id}. "
-                    "Materialize these partitions again"
+                    f"snapshot {rolled_back[-1]}, which is not in the history of its snapshot "
+                    f"{table.snapshot.snapshot_id}. Materialize these partitions again"
                 )
             else:
-                yield from self._unreported(table, line, of_partition)
-            if expired_or_new := named - known:
+                yield from self._unreported(table, history, logged)
+            if expired_or_new := {*logged.values()} - in_metadata:
                 now = {snapshot.snapshot_id for snapshot in reload(table.identifier).snapshots}
                 if new := expired_or_new & now:
                     yield f"{table.identifier} got its snapshot {max(new)} while the release was planned"
 
     def _unreported(
-        self, table: PinnedTable, line: Sequence[Snapshot], named: Mapping[Partition, int]
+        self, table: PinnedTable, history: Sequence[Snapshot], logged: Mapping[Partition, int]
     ) -> Iterator[str]:
-        """Yields a sentence for a run's commit that the log lacks."""
-        ids = {*named.values()}
-        by_runs = [one for one in line if one.summary and one.summary[RUN] and not _only_rewrites(one)]
+        """Yields a sentence for a run's commit that the log lacks.
+
+        The newest commit can't have been superseded, so the log must name it.
+        """
+        ids = {*logged.values()}
+        by_runs = [one for one in history if one.summary and one.summary[RUN_ID] and not _only_rewrites(one)]
         if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
-            yield self._not_in_the_log(table, newest)
+            yield _not_in_the_log(table, newest)
             return
-        seen = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
-        unnamed = [one for one in by_runs[:seen] if one.snapshot_id not in ids]
+        released = next((n for n, one in enumerate(by_runs) if one.snapshot_id == table.before), len(by_runs))
+        unnamed = [one for one in by_runs[:released] if one.snapshot_id not in ids]
         # If a run publishes in parts, each part's token starts with its chain's id.
         tokens = {one.snapshot_id: str(one.summary and one.summary[TOKEN]).partition(".")[0] for one in unnamed}
-        known = chains(self.instance, {*tokens.values()})
+        chain_of = chains(self.instance, {*tokens.values()})
         for one in unnamed:
-            # Either later runs made its partitions again, and the log names those, or it has not reported.
-            chain = known.get(tokens[one.snapshot_id])
-            if chain is None or chain.succeeded or self._has_reported(table.key, one):
-                continue
             later = {newer.snapshot_id for newer in by_runs[: by_runs.index(one)]}
-            if chain.unfinished or any(named.get(key) not in later for key in self._planned(table.key, one)):
-                yield self._not_in_the_log(table, one)
+            if not self._is_settled(table.key, one, chain_of.get(tokens[one.snapshot_id]), logged, later):
+                yield _not_in_the_log(table, one)
                 return
+
+    def _is_settled(
+        self,
+        key: dg.AssetKey,
+        one: Snapshot,
+        chain: Chain | None,
+        logged: Mapping[Partition, int],
+        later: Collection[int],
+    ) -> bool:
+        """Whether its chain succeeded, its run has reported, or the log has later ones of all it planned."""
+        if chain is None or chain.succeeded or self._has_reported(key, one):
+            return True
+        return not chain.unfinished and all(logged.get(partition) in later for partition in self._planned(key, one))
 
     def _has_reported(self, key: dg.AssetKey, snapshot: Snapshot) -> bool:
         records = self.instance.get_records_for_run(_run_of(snapshot), of_type=MADE).records
@@ -112,22 +122,14 @@ class Log:
                 found |= {*subset.get_partition_keys()} if subset is not None else {data.partition}
         return found
 
-    def _not_in_the_log(self, table: PinnedTable, snapshot: Snapshot) -> str:
-        return (
-            f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot {snapshot.snapshot_id}) that Dagster's "
-            "log does not name: the run has not reported them yet, died before reporting them, or others have "
-            "reported the same partitions since. Wait for the run, re-execute it from failure, or materialize its "
-            "partitions again"
-        )
-
     def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
         """Yields a sentence for each table made from an outdated version of an input.
 
         Checks the members and the tables between them. made: as compared with the pinned snapshots; later ones may
         belong to runs that have committed since.
         """
-        above = self._reach(members, lambda key: self.graph.get(key).parent_keys)
-        below = self._reach(members, lambda key: self.graph.get(key).child_keys)
+        above = _reach(members, lambda key: self.graph.get(key).parent_keys)
+        below = _reach(members, lambda key: self.graph.get(key).child_keys)
         for key in sorted(above & below):
             parents = (self.graph.get(key).parent_keys & below) - {key}
             of_key = made[key] if key in made else self.made([key])[key]
@@ -140,22 +142,29 @@ class Log:
                     f"{found.by}{snapshot}. Materialize it again"
                 )
 
-    def _reach(
-        self, keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]
-    ) -> set[dg.AssetKey]:
-        found, waiting = set(keys), [*keys]
-        while waiting:
-            new = {*step(waiting.pop())} - found
-            found |= new
-            waiting += new
-        return found
+
+def _not_in_the_log(table: PinnedTable, snapshot: Snapshot) -> str:
+    return (
+        f"{table.identifier} has rows of run {_run_of(snapshot)} (snapshot {snapshot.snapshot_id}) that Dagster's log "
+        "does not name: the run has not reported them yet, died before reporting them, or others have reported the "
+        "same partitions since. Wait for the run, re-execute it from failure, or materialize its partitions again"
+    )
+
+
+def _reach(keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]) -> set[dg.AssetKey]:
+    found, waiting = set(keys), [*keys]
+    while waiting:
+        new = {*step(waiting.pop())} - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _run_of(snapshot: Snapshot) -> str:
-    return str(snapshot.summary and snapshot.summary[RUN])
+    return str(snapshot.summary and snapshot.summary[RUN_ID])
 
 
-def _named(made: Made) -> dict[Partition, int]:
+def _logged(made: Made) -> dict[Partition, int]:
     values = {partition: one.metadata.get("snapshot_id") for partition, one in made.items()}
     return {partition: int(str(value.value)) for partition, value in values.items() if value is not None}
 
@@ -164,10 +173,10 @@ def _only_rewrites(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
-def _aside(metadata: TableMetadata, line: Sequence[Snapshot]) -> set[int]:
-    """Returns the snapshots that certainly did not lead to the line's head.
+def _rolled_back(metadata: TableMetadata, history: Sequence[Snapshot]) -> set[int]:
+    """Returns the snapshots that certainly did not lead to the history's head.
 
-    Older ones than the line's may have, as it ends at an expired parent.
+    Older ones than the history's may have, as it ends at an expired parent.
     """
-    ids, oldest = {one.snapshot_id for one in line}, line[-1].sequence_number or 0
+    ids, oldest = {one.snapshot_id for one in history}, history[-1].sequence_number or 0
     return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids
