@@ -81,8 +81,7 @@ class PinnedInputs(RunHook):
         self.pins: Pins = ()
         self.read_on: ReadOn | None = None
         self.needs_new_pins = False
-        """Whether a second staging needs new pins: the step read the table itself, or changes, and the commit would
-        refuse what it reads by the old pins again."""
+        """True if the step read the table itself or changes: on the old pins, the commit would be refused again."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Pins the inputs. Raises as pin_inputs()."""
@@ -149,7 +148,7 @@ class Positions(RunHook):
         return [PositionUpdate(self.to, self.since)]
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
-        """Keeps unread changes from expiry."""
+        """Keeps unread changes from expiry, unless the run is known to have read none."""
         if self.to is None or self.to:
             keep_unread(run.lakehouse, run.table.identifier)
 
