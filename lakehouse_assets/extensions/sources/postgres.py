@@ -60,7 +60,7 @@ FROM pg_current_snapshot() s
 """
 WRITER = """
 SELECT seconds, who, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN '' ELSE current_user END
-FROM (SELECT) AS one LEFT JOIN (
+FROM (SELECT) AS one LEFT JOIN ( -- one row, even if no transaction writes
     SELECT extract(epoch FROM now() - xact_start)::float AS seconds,
            format('process %s of %s in database %s', pid, usename, datname) AS who
     FROM pg_stat_activity WHERE backend_xid IS NOT NULL
@@ -122,24 +122,25 @@ class PostgresTable(RowSource):
         mark = position.mark if position else ""
         with self._cursor() as cursor:
             cursor.execute(STATE, (self.table, self.table))
-            ((database, table, oldest, newest, rows, keeps_marks),) = cursor.fetchall()
-            if table is None or not rows:
+            ((database, table, oldest, newest, purges, keeps_marks),) = cursor.fetchall()
+            if table is None or not purges:
                 raise SourceLost(
                     f"{self.name}: the database has no such source; `lakehouse source sql` prints what it needs"
                 )
             if mark and keeps_marks:
                 cursor.execute(f"SELECT FROM {MARKS} WHERE mark = %s", (mark,))
                 mark = mark if cursor.rowcount else ""
-        source, purged = f"{database}.{table}", max(row["upto"] for row in rows)
-        movers = [row["mover"] or "" for row in rows if "mover" in row]
+        source, purged = f"{database}.{table}", max(row["upto"] for row in purges)
+        # An older `source sql` did not create the columns mover and identity.
+        movers = [row["mover"] or "" for row in purges if "mover" in row]
         return SourceState(
             Offsets.marked(source, mark if keeps_marks else ""),
-            (purged,),
-            (oldest,),
-            (newest,),
+            first=(purged,),
+            safe=(oldest,),
+            newest=(newest,),
             purged=purged > 0,
             mover=max(movers) if keeps_marks and movers else None,
-            is_restored=any(row.get("identity") not in (None, source) for row in rows),
+            is_restored=any(row.get("identity") not in (None, source) for row in purges),
         )
 
     def faults(self, state: SourceState) -> list[Fault]:
@@ -382,6 +383,8 @@ class Writer(NamedTuple):
 
 
 class _CopiedRows:
+    """Receives one row a write: PostgreSQL sends each in one CopyData message."""
+
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.longest = file, 0
 

@@ -27,7 +27,7 @@ PINNED = {
 
 
 class Patience(NamedTuple):
-    """How long a session waits: not for a long lock, as of an open ALTER TABLE."""
+    """How long a session waits for a lock, which an open ALTER TABLE may hold for hours, and for a statement."""
 
     lock_seconds: int
     statement_seconds: int = 0
@@ -119,7 +119,7 @@ OWN = {
     POS: "bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint",
     POS_AT: "timestamptz NOT NULL DEFAULT now()",
 }
-"""All of them. An application's ``deleted`` may be used."""
+"""All of them, with their definitions. ``deleted`` may be the application's own."""
 
 
 def faults_of(cursor: Cursor, table: str) -> list[Fault]:
@@ -131,7 +131,7 @@ def faults_of(cursor: Cursor, table: str) -> list[Fault]:
 def faults_query(table: str) -> str:
     """Returns the query for Faults. table: only lower-case letters, digits, ``_`` and a dot.
 
-    Compares types, defaults and actions as PostgreSQL prints them.
+    Its first column is Fault.is_refused. Compares types, defaults and actions as PostgreSQL prints them.
     """
     return f"""\
 WITH source AS (SELECT * FROM pg_class WHERE oid = to_regclass('{table}'))
