@@ -46,7 +46,7 @@ class Listed:
 
 @dataclass
 class Spool:
-    """Rows that can be read repeatedly, once all are added."""
+    """Rows that can be read repeatedly, by one reader at a time, once all are added."""
 
     _file: tempfile.SpooledTemporaryFile[bytes] = field(
         default_factory=lambda: tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 (see close())

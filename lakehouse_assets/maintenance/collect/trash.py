@@ -150,9 +150,12 @@ class Trash:
                     entry = recorded.batch.entries[n]
                     if told == BACK:
                         count.update(restored=1, size=entry.size)
-                    elif n not in recorded.kept:  # a file that was never taken needs no report
-                        count.update(there=told == THERE)
-                        lost += [Kept(entry.place, told)] if told != THERE else []
+                    elif n in recorded.kept:
+                        continue  # a file that was never taken needs no report
+                    elif told == THERE:
+                        count.update(there=1)
+                    else:
+                        lost.append(Kept(entry.place, told))
         return RestoreReport(count["restored"], count["size"], count["there"], tuple(lost))
 
     def _give_back(self, recorded: Recorded, selection: TrashSelection) -> dict[int, str]:
@@ -214,6 +217,20 @@ class Trash:
     @cached_property
     def _bin(self) -> Bin:
         """The bin for files of the place."""
+        place, folder = self.place, self._files
+        self._refuse_place()
+        has_versions = place.kind is StorageKind.S3 and (
+            raw_client(self.properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
+        )
+        if place.kind is not folder.kind and not has_versions:
+            raise StorageRefused(
+                f"table {self.owner.identifier}: its files are at {place.location!r} and the trash would be "
+                f"{folder.location!r}, but files can't be moved between these storages: set LAKEHOUSE_STAGING to a "
+                "prefix on the table's kind of storage"
+            )
+        return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else self._s3_bin(has_versions)
+
+    def _refuse_place(self) -> None:
         table, place, folder = self.owner.identifier, self.place, self._files
         if folder.is_within(place):
             raise StorageRefused(
@@ -227,19 +244,9 @@ class Trash:
                 "allow listing, copying or deleting single files; it removes by itself what no snapshot needs "
                 "(unreferencedDays of its maintenance settings)"
             )
-        has_versions = place.kind is StorageKind.S3 and (
-            raw_client(self.properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
-        )
-        if place.kind is not folder.kind and not has_versions:
-            raise StorageRefused(
-                f"table {table}: its files are at {place.location!r} and the trash would be "
-                f"{folder.location!r}, but files can't be moved between these storages: set LAKEHOUSE_STAGING to a "
-                "prefix on the table's kind of storage"
-            )
-        return LocalBin.beside(folder.key, place) if place.kind is StorageKind.FILE else self._s3_bin(has_versions)
 
     def _bin_of(self, batch: Batch) -> Bin:
-        # A ledger may have files of two storages: receipts lie in LAKEHOUSE_STAGING.
+        # A ledger may have batches on two storages, as receipts lie in LAKEHOUSE_STAGING: the first file tells which.
         first = batch.entries[0]
         if first.place.kind is StorageKind.FILE:
             return LocalBin(self._files.key)

@@ -125,7 +125,7 @@ class SummaryCache:
         try:
             with self.io.new_input(self.location(uuid)).open() as stream:
                 header, *lines = decompress(stream.read()).decode().split("\n")
-            return {_manifest(line): line for line in lines} if header == _header(uuid, limits) else {}
+            return {_manifest(text): text for text in lines} if header == _header(uuid, limits) else {}
         except FileNotFoundError:
             return {}
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
@@ -156,6 +156,7 @@ def summaries_in(kept: str) -> list[Summary]:
 
 
 def _manifest(kept: str) -> tuple[str, int]:
+    # Decodes only the line's first two elements.
     path, end = _DECODER.raw_decode(kept, 1)
     length, _ = _DECODER.raw_decode(kept, end + 1)
     return path, length
@@ -175,13 +176,13 @@ def _tagged(value: Any) -> Mapping[str, str]:
     raise TypeError(f"a partition value of type {type(value).__name__}")
 
 
-_READ: Mapping[str, Callable[[str], Any]] = {"decimal": Decimal, "uuid": UUID, "bytes": bytes.fromhex}
+_BY_TAG: Mapping[str, Callable[[str], Any]] = {"decimal": Decimal, "uuid": UUID, "bytes": bytes.fromhex}
 
 
 def _untagged(tagged: Mapping[str, str]) -> Any:
     for tag, text in tagged.items():
-        if tag in _READ:
-            return _READ[tag](text)
+        if tag in _BY_TAG:
+            return _BY_TAG[tag](text)
     raise ValueError(f"no partition value: {tagged}")
 
 

@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 ROWS_AT_ONCE = 32_768
 WORD = 8
 # Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not add up.
-STEP, LENGTH, ROW, STRUCT, NULL = (
+STEP, LENGTH, ROW, SEED, NULL = (
     np.uint64(n)
     for n in (0x9E3779B97F4A7C15, 0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x452821E638D01377, 0xA4093822299F31D1)
 )
@@ -100,7 +100,7 @@ def _of_values(array: pa.Array) -> Hashes:
 
 
 def _of_structs(array: pa.StructArray) -> Hashes:
-    hashes = np.full(len(array), STRUCT)
+    hashes = np.full(len(array), SEED)
     for n in range(array.type.num_fields):
         hashes = _mixed(hashes + _hashes(array.field(n)))
     return hashes
@@ -113,7 +113,7 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """Needs no length, since each element's position counts."""
+    """Sums the hashes of (element, position), as differences of one running sum; so no length need be hashed."""
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)
@@ -123,7 +123,7 @@ def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
 
 
 def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
-    """Pads with zeros; the length tells padding from real zeros."""
+    """Reads all words of 8 bytes at once, with zeros behind a value's end; the length tells them from real zeros."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)
@@ -136,9 +136,10 @@ def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
     ends = np.cumsum(words_each)
     within = np.arange(ends[-1]) - np.repeat(ends - words_each, words_each)
     at = np.repeat(offsets[:-1] - offsets[0], words_each) + within * WORD
+    # A word begins at each byte.
     anywhere = np.ndarray(len(data) - WORD + 1, "<u8", data, strides=(1,))
-    rest = np.minimum(np.repeat(lengths, words_each) - within * WORD, WORD)
-    words = anywhere[at] & (np.uint64(0xFFFFFFFFFFFFFFFF) >> ((WORD - rest) * 8).view(np.uint64))
+    bytes_left = np.minimum(np.repeat(lengths, words_each) - within * WORD, WORD)
+    words = anywhere[at] & (np.uint64(0xFFFFFFFFFFFFFFFF) >> ((WORD - bytes_left) * 8).view(np.uint64))
     return _mixed(_in_order(words, words_each) + lengths.view(np.uint64) * LENGTH)
 
 
@@ -148,7 +149,7 @@ def _of_fixed(array: pa.Array) -> Hashes:
     if len(array):
         data = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
         padded[:, :width] = data.reshape(len(array), width)
-    hashes = np.full(len(array), STRUCT)
+    hashes = np.full(len(array), SEED)
     for words in padded.view(np.uint64).T:
         hashes = _mixed(hashes + words)
     return hashes
