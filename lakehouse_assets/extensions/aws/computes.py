@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.environment.computes import ComputeSettings, made
@@ -24,6 +24,8 @@ FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html
 MOST_WEIGHT = 1000
+# A transient cluster ends after this time without a step, unless its file says otherwise: its run may have died.
+IDLE_SECONDS = 300
 
 
 class _OnAws(ComputeSettings):
@@ -50,14 +52,12 @@ class Ecs(_OnAws):
     def sized(self, own: Size) -> tuple[Size, str | None]:
         """Completes a table's size, or says why no task can have it."""
         size = replace(self.size, **{name: value for name, value in vars(own).items() if value is not None})
-        fargate = all(provider in FARGATE_PROVIDERS for provider in self.capacity)
-        return size, fargate_problem(size) if fargate else None
+        return size, fargate_problem(size) if _is_fargate(self.capacity) else None
 
     @classmethod
     def read(cls, reader: EnvReader) -> Ecs:
         """Reads LAKEHOUSE_ECS_*."""
         capacity = _capacity(reader)
-        fargate = any(provider in FARGATE_PROVIDERS for provider in capacity)
         ecs = cls(
             cluster=reader.text("LAKEHOUSE_ECS_CLUSTER", example="a cluster's name or ARN"),
             task_definition=reader.text("LAKEHOUSE_ECS_TASK_DEFINITION", example="lakehouse-worker:7"),
@@ -67,10 +67,10 @@ class Ecs(_OnAws):
             public_ip=reader.text("LAKEHOUSE_ECS_PUBLIC_IP", "(?i)true|false", "true or false", "false").lower()
             == "true",
             capacity=capacity,
-            size=_size(reader, fargate),
+            size=_size(reader, _is_fargate(capacity)),
         )
         # RunTask's error: «Assign public IP is not supported for this launch type».
-        if ecs.public_ip and not fargate:
+        if ecs.public_ip and not _is_fargate(capacity):
             reader.problems.append("LAKEHOUSE_ECS_PUBLIC_IP=true works only with Fargate in LAKEHOUSE_ECS_CAPACITY")
         if (memory := ecs.size.memory_gib) is not None and memory < LEAST_MEMORY_GIB:
             reader.problems.append(
@@ -124,7 +124,7 @@ class Emr(_OnAws):
         from lakehouse_assets.environment.launchers.base import NotStarted
 
         try:
-            resolve_name(f"{__package__}.emr:transient_cluster")(Path(self.cluster), "")
+            transient_cluster(Path(self.cluster), "")
         except NotStarted as error:
             return [*super().problems(), str(error)]
         return super().problems()
@@ -132,6 +132,24 @@ class Emr(_OnAws):
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
         """Returns why drivers and executors can't have it."""
         return emr_problem(size)
+
+
+def transient_cluster(file: Path, token: str) -> dict[str, Any]:
+    """Returns a file's RunJobFlow parameters, with the token at the name's end.
+
+    Raises NotStarted if the file is unreadable.
+    """
+    from lakehouse_assets.environment.launchers.base import NotStarted
+
+    try:
+        given = json.loads(file.read_text())
+        instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
+        name = f"{given.get('Name', 'lakehouse')} {token}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"LAKEHOUSE_EMR_CLUSTER=transient:{file} does not contain parameters of RunJobFlow: {error!r}"
+        raise NotStarted(reason, transient=False) from error
+    policy = {"AutoTerminationPolicy": {"IdleTimeout": IDLE_SECONDS}}
+    return {**policy, **given, "Name": name, "Instances": instances}
 
 
 @dataclass(frozen=True)
@@ -193,6 +211,11 @@ class EmrEks(_OnAws):
         return emr_problem(size, "EMR on EKS")
 
 
+def _is_fargate(capacity: Collection[str]) -> bool:
+    """_capacity() refuses a mixture."""
+    return any(provider in FARGATE_PROVIDERS for provider in capacity)
+
+
 def _capacity(reader: EnvReader) -> dict[str, int]:
     variable = "LAKEHOUSE_ECS_CAPACITY"
     items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
@@ -200,15 +223,19 @@ def _capacity(reader: EnvReader) -> dict[str, int]:
     weights = {provider: int(weight or 1) for provider, _, weight in given}
     impossible = [p for p in weights if RESERVED.match(p) and p not in FARGATE_PROVIDERS]
     capacity = {provider: weight for provider, weight in weights.items() if provider not in impossible}
-    conditions = {
-        f"{', '.join(impossible)} is not a capacity provider; Fargate's are {' and '.join(FARGATE_PROVIDERS)}, in "
-        "capitals": impossible,
-        "a provider is listed twice": len(weights) < len(given),
-        f"a weight is more than {MOST_WEIGHT}": any(weight > MOST_WEIGHT for weight in weights.values()),
-        "all weights are 0, so no task would be placed": weights and not any(weights.values()),
-        "ECS takes either Fargate's providers or EC2's, not both": len({p in FARGATE_PROVIDERS for p in capacity}) > 1,
-    }
-    reader.problems += [f"{variable}: {problem}" for problem, holds in conditions.items() if holds]
+    problems = []
+    if impossible:
+        fargates = " and ".join(FARGATE_PROVIDERS)
+        problems.append(f"{', '.join(impossible)} is not a capacity provider; Fargate's are {fargates}, in capitals")
+    if len(weights) < len(given):
+        problems.append("a provider is listed twice")
+    if any(weight > MOST_WEIGHT for weight in weights.values()):
+        problems.append(f"a weight is more than {MOST_WEIGHT}")
+    if weights and not any(weights.values()):
+        problems.append("all weights are 0, so no task would be placed")
+    if len({provider in FARGATE_PROVIDERS for provider in capacity}) > 1:
+        problems.append("ECS takes either Fargate's providers or EC2's, not both")
+    reader.problems += [f"{variable}: {problem}" for problem in problems]
     return capacity or {"FARGATE": 1}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -19,7 +18,7 @@ from lakehouse_assets.environment.aws import batches, client, find_in_time, is_t
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, NotStarted, Usage
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.extensions.aws.aws_launcher import AwsLauncher, s3_tail
-from lakehouse_assets.extensions.aws.computes import Emr
+from lakehouse_assets.extensions.aws.computes import Emr, transient_cluster
 from lakehouse_assets.extensions.aws.job_runs import Shipped, arguments, options, ship
 from lakehouse_assets.extensions.aws.prices import AS_OF, REGION, emr_machine
 
@@ -29,8 +28,6 @@ ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
 # StateChangeReason's codes for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
-# A transient cluster ends after this time without a step, unless its file says otherwise: its run may have died.
-IDLE_SECONDS = 300
 # Seconds before each search for something whose creation gave no answer.
 CLUSTER_WAITS = (1.0, 2.0, 4.0)
 
@@ -89,7 +86,7 @@ class Clusters:
         found: Mapping[str, Any] = self._emr.describe_cluster(ClusterId=cluster)["Cluster"]
         return found
 
-    def ended(self, cluster: str) -> Ended | None:
+    def forget_if_ended(self, cluster: str) -> Ended | None:
         """Returns why the cluster runs no more steps, and forgets it."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
@@ -111,22 +108,6 @@ class Clusters:
     def _start(self, token: str) -> str:
         parameters = transient_cluster(Path(self._settings.cluster), token)
         return create_once(lambda: str(self._once.run_job_flow(**parameters)["JobFlowId"]), lambda: self.find(token))
-
-
-def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """Returns a file's RunJobFlow parameters, with the token at the name's end.
-
-    Raises NotStarted if the file is unreadable.
-    """
-    try:
-        given = json.loads(file.read_text())
-        instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
-        name = f"{given.get('Name', 'lakehouse')} {token}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"LAKEHOUSE_EMR_CLUSTER=transient:{file} does not contain parameters of RunJobFlow: {error!r}"
-        raise NotStarted(reason, transient=False) from error
-    policy = {"AutoTerminationPolicy": {"IdleTimeout": IDLE_SECONDS}}
-    return {**policy, **given, "Name": name, "Instances": instances}
 
 
 def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
@@ -233,7 +214,7 @@ class EmrLauncher(AwsLauncher):
             if FULL.search(str(error)):
                 reason = f"the cluster {cluster} has no room for more steps: {error}"
                 raise NotStarted(reason, transient=True) from error
-            if not is_transient(error) and (ended := self._clusters.ended(cluster)):
+            if not is_transient(error) and (ended := self._clusters.forget_if_ended(cluster)):
                 raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
             raise
 
@@ -266,7 +247,8 @@ class EmrLauncher(AwsLauncher):
         self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Ended]]:
         states = {step["Status"]["State"] for step in found.values()}
-        clusters_end = self._clusters.ended(cluster) if states - {"COMPLETED", *RUNNING_STATES} else None
+        has_failed = bool(states - {"COMPLETED", *RUNNING_STATES})
+        clusters_end = self._clusters.forget_if_ended(cluster) if has_failed else None
         for step in steps:
             handle = f"{cluster}/{step}"
             if step not in found:
@@ -300,14 +282,14 @@ class EmrLauncher(AwsLauncher):
         return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in parts]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        ((cluster, steps),) = _by_cluster(handles).items()
+        ((cluster, steps),) = _by_cluster(handles).items()  # one cluster's, as _stop_batches() cuts them
         try:
             option = "TERMINATE_PROCESS"
             answer = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption=option)
         except ClientError as error:
             if is_transient(error):
                 raise
-            if self._clusters.ended(cluster):
+            if self._clusters.forget_if_ended(cluster):
                 return {}
             if error.response["Error"]["Code"] not in REFUSED or len(handles) == 1:
                 raise

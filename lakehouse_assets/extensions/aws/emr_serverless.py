@@ -140,10 +140,11 @@ def verdict(job: Mapping[str, Any]) -> Ended:
         return Ended(end, stopped=True)
     if MEMORY.search(details):
         return Ended(f"ran out of memory: {details}; give the table a size with more memory_gib")
-    if LOST_NETWORK.search(details.partition("Last few exceptions")[0]):
+    # After "Last few exceptions" AWS quotes the step's error, which may mention networks and capacity too.
+    own = details.partition("Last few exceptions")[0]
+    if LOST_NETWORK.search(own):
         return Ended(f"lost its network connection, or S3 did not respond: {details}", transient=True)
-    # After "Last few exceptions" AWS quotes the step's error, which may mention capacity too.
-    if "ExitCode" not in details and TRANSIENT.search(details.partition("Last few exceptions")[0]):
+    if "ExitCode" not in details and TRANSIENT.search(own):
         end = f"failed for lack of capacity: {details}; see the application's maximumCapacity"
         return Ended(end, transient=True)
     return Ended(f"failed: {details}")
@@ -151,11 +152,14 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 def used(job: Mapping[str, Any]) -> Usage | None:
     """Returns a job run's usage: billed if known, else total."""
-    # Unlike total hours, billed hours of storage omit what the price includes.
-    for name, beyond in (("billedResourceUtilization", 1.0), ("totalResourceUtilization", _beyond_included(job))):
+    # Billed hours of storage already omit what the price includes.
+    for name, charged_share in (
+        ("billedResourceUtilization", 1.0),
+        ("totalResourceUtilization", _beyond_included(job)),
+    ):
         if hours := job.get(name):
             vcpus, gib = hours.get("vCPUHour", 0.0), hours.get("memoryGBHour", 0.0)
-            storage = beyond * hours.get("storageGBHour", 0.0)
+            storage = charged_share * hours.get("storageGBHour", 0.0)
             return Usage(vcpus, gib, EMR_SERVERLESS.usd(vcpus, gib, storage), f"{name}: {EMR_SERVERLESS.source}")
     return None
 
