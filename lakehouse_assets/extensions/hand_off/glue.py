@@ -210,24 +210,23 @@ class GlueRegistry:
         """
         self._create_table(plan, version)
         wanted = partition_inputs(plan, version, written)
-        for _ in range(ROUNDS if wanted else 0):
-            found = self._locations(version)
-            missing = [values for values in wanted if values not in found]
+        if not wanted:
+            return
+        for _ in range(ROUNDS):
+            missing = self._missing(version, wanted)
             if not missing:
-                break
+                return
             for some in batches(missing, AT_ONCE):
                 self.glue.batch_create_partition(
                     DatabaseName=version.database,
                     TableName=version.table,
                     PartitionInputList=[wanted[values] for values in some],
                 )
-        else:
-            if wanted and (missing := [values for values in wanted if values not in self._locations(version)]):
-                raise HandOffUnfinished(
-                    f"{version.database}.{version.table}: Glue did not store {len(missing)} of {len(wanted)} "
-                    f"partitions, such as {'/'.join(missing[0])}. Readers keep the previous version. Re-execute the "
-                    "run from failure"
-                )
+        if missing := self._missing(version, wanted):
+            raise HandOffUnfinished(
+                f"{version.database}.{version.table}: Glue did not store {len(missing)} of {len(wanted)} partitions, "
+                f"such as {'/'.join(missing[0])}. Readers keep the previous version. Re-execute the run from failure"
+            )
 
     def switch(
         self,
@@ -304,10 +303,9 @@ class GlueRegistry:
             return None
         return found
 
-    def _locations(self, version: Version) -> dict[tuple[str, ...], str]:
+    def _missing(self, version: Version, wanted: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
         found = self.glue.get_paginator("get_partitions").paginate(
             DatabaseName=version.database, TableName=version.table, ExcludeColumnSchema=True
         )
-        return {
-            tuple(one["Values"]): one["StorageDescriptor"]["Location"] for page in found for one in page["Partitions"]
-        }
+        there = {tuple(one["Values"]) for page in found for one in page["Partitions"]}
+        return [values for values in wanted if values not in there]

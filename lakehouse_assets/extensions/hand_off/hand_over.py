@@ -67,7 +67,7 @@ class VerifiedReplica:
     looks: int
 
 
-def verify_replicas(
+def wait_for_replicas(
     client: Any, replicas: Sequence[str], written: Written, within: timedelta, clock: Clock
 ) -> list[VerifiedReplica]:
     """Waits until each replica has each file with the same size and footer, and so the same rows.
@@ -310,7 +310,7 @@ class HandOver:
     def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[VerifiedReplica]:
         """Raises HandOffUnfinished or HandOffRefused; written files stay."""
         within, clock = self.order.replicated_within, self.services.clock
-        return verify_replicas(self.services.s3, plan.replicas, written, within, clock)
+        return wait_for_replicas(self.services.s3, plan.replicas, written, within, clock)
 
     # switch
 
