@@ -62,9 +62,9 @@ class Lane:
     keys: Sequence[str]
     """In order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
-    """Keys by the queue's unfinished runs; None for all."""
+    """Keys of each unfinished run of the queue; None for all."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
-    """Keys by other runs and backfills, which the queue's limits ignore."""
+    """Keys of other runs and backfills, which the queue's limits ignore."""
     row_of: Callable[[str], str] = lambda _: ""
     """A range stays in one row: its keys differ only in the last dimension."""
     last_ended: str = ""
@@ -188,6 +188,7 @@ class _View:
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
+        """Returns now for all ranges that are not overdue, so that they keep their order."""
         oldest = min(ready[key].since for key in keys)
         return oldest if self.now - oldest >= OVERDUE else self.now
 
@@ -244,8 +245,8 @@ def given_up(
     for name, item in items.items():
         is_declared = item.table in keys
         is_there = is_declared and item.key in keys[item.table]
-        in_full = timedelta() if is_declared else DEPLOYED
-        patience = (in_full if is_full else PATIENCE).total_seconds()
+        patience_if_full = timedelta() if is_declared else DEPLOYED
+        patience = (patience_if_full if is_full else PATIENCE).total_seconds()
         if not is_there and item.received_ms <= (now - patience) * 1000:
             problem = "does not exist" if is_declared else "belongs to a table that is not declared here"
             due.append((item.received_ms, name, problem))

@@ -105,10 +105,7 @@ class Inbox:
         unread = [name for name in wanted if name not in known]  # including objects removed meanwhile
         unsure = {_object_of(name) for name in unread if name.endswith(DONE)}
         contents = {name: known[name] for name in wanted if name in known and name not in unsure}
-        notes: dict[str, dict[str, frozenset[int]]] = defaultdict(dict)
-        for name, done in contents.items():
-            if isinstance(done, frozenset):
-                notes[_object_of(name)][name] = done
+        notes = _notes_of(contents)
         left = {name: _left(items, notes[name]) for name, items in contents.items() if not isinstance(items, frozenset)}
         # An object that can't be read is {}, and must stay.
         finished = [name for name, items in left.items() if contents[name] and not items]
@@ -212,6 +209,15 @@ def _is_sound(item: Item) -> bool:
     return all(type(n) is int and 0 <= n <= LATEST_MS for n in numbers) and all(type(t) is str for t in texts)
 
 
+def _notes_of(contents: Mapping[str, Content]) -> defaultdict[str, dict[str, frozenset[int]]]:
+    """Returns the notes of each object, by their names."""
+    notes: defaultdict[str, dict[str, frozenset[int]]] = defaultdict(dict)
+    for name, done in contents.items():
+        if isinstance(done, frozenset):
+            notes[_object_of(name)][name] = done
+    return notes
+
+
 def _object_of(note: str) -> str:
     return note.removesuffix(DONE).rpartition(".")[0]
 
@@ -223,7 +229,7 @@ def _left(items: Mapping[str, Item], notes: Mapping[str, frozenset[int]]) -> Map
 
 @lru_cache(maxsize=16)  # inboxes: a process has one, tests have many
 def _cache(objects: Objects) -> dict[str, Content]:
-    """Returns what this process has read, by object name."""
+    """Returns what this process has read, by object name: the same dict for the same inbox."""
     return {}
 
 
@@ -294,15 +300,16 @@ class RunInbox:
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
 
-    def ask_again(self, others: Collection[str]) -> None:
-        """Asks again for partitions that other runs (tokens) published since the covers were noted.
+    def ask_again(self, tokens: Collection[str]) -> None:
+        """Asks again for partitions that other runs published since the covers were noted.
 
         Call it before the commit, as they may have read newer input. If the storage raises, the run must not commit.
         """
-        new = set(others) - self._told - {self.covers.token}
-        theirs = {key for token in new for key in self.keys_of(token) or self.covers.keys}
+        new = set(tokens) - self._told - {self.covers.token}
+        their_keys = {key for token in new for key in self.keys_of(token) or self.covers.keys}  # unknown: all
         now_ms = round(self.clock() * 1000)
-        self.inbox.put(Item(self.covers.table, key, 0, now_ms, now_ms) for key in self.covers.keys if key in theirs)
+        asked = (key for key in self.covers.keys if key in their_keys)
+        self.inbox.put(Item(self.covers.table, key, 0, now_ms, now_ms) for key in asked)
         self._told |= new
 
     def remove(self, keys: Iterable[str]) -> None:

@@ -76,7 +76,7 @@ class Intake:
                 break
             seconds = self.monotonic() - began
             share = most - self.taken.received
-            if seconds > 0:
+            if seconds > 0:  # at this pace, half of the time left must do
                 share = min(share, int(len(messages) / seconds * (self.end - began - seconds) / 2))
 
     def reject(self, letters: Sequence[tuple[str, str]]) -> list[bool]:
@@ -125,8 +125,8 @@ class Intake:
 
     def _settle(self, messages: Sequence[Message]) -> None:
         """Deletes a message once the inbox has all that it asks for; rejects bad ones last."""
-        left = self._read(messages, (self.monotonic() + self.end) / 2)
-        objects = grouped(self._items(left))  # those that the first messages need come first
+        unsettled = self._read(messages, (self.monotonic() + self.end) / 2)
+        objects = grouped(self._items(unsettled))  # those that the first messages need come first
         kept: set[Wanted] = set()
         complete: set[str] = set()
         bad: list[tuple[Message, str]] = []
@@ -137,13 +137,14 @@ class Intake:
                 complete.add(message.body)
             return message.body in complete
 
-        for some in batches(objects, SLICE) or [[]]:
+        # Messages are deleted in order, up to the first whose partitions are not all in the inbox.
+        for some in batches(objects, SLICE) or [[]]:  # bad messages need no object
             if kept and not self._in_time():
                 break
             self.inbox.put(item for of_object in some for item in of_object)
             kept.update((item.table, item.key) for of_object in some for item in of_object)
-            ready = list(takewhile(has_all, left))
-            left = left[len(ready) :]
+            ready = list(takewhile(has_all, unsettled))
+            unsettled = unsettled[len(ready) :]
             self._delete([message for message, reading in ready if not reading.problem])
             bad += [(message, reading.problem) for message, reading in ready if reading.problem]
         for batch in batches(bad, THREADS * self.source.batch):  # so that a rejected message is soon deleted
