@@ -86,7 +86,8 @@ class MarkCheck:
         self._neighbours[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if self._escape else self._quote)]] = True
         self._inside, self._opened = False, 0
         self._before, self._lines = NEWLINE, 0
-        self._ends_by_newline, self._lone_return = False, 0
+        self._ends_by_newline = False
+        self._lone_return: int | None = None  # its line
 
     def checked(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yields the blocks. Raises MalformedFile, with the line."""
@@ -105,8 +106,9 @@ class MarkCheck:
         plain = self._without_escapes(block)
         letters = np.frombuffer(plain, np.uint8)
         quotes = np.flatnonzero(letters == self._quote[0]) if self._quote else np.array([], np.intp)
+        # around[n] is the letter before letter n, around[n + 2] the one behind it.
         around = np.concatenate(([self._before], letters, [NEWLINE]))
-        if b"\r" in plain or self._lone_return:
+        if b"\r" in plain or self._lone_return is not None:
             self._look_at_returns(plain, letters, quotes, around)
         elif b"\n" in plain:
             self._ends_by_newline = True
@@ -147,11 +149,11 @@ class MarkCheck:
         """Refuses a carriage return in an unquoted cell if lines end otherwise: PyArrow would begin a row there."""
         returns = np.flatnonzero(letters == RETURN)
         lone = self._outside(returns[around[returns + 2] != NEWLINE], quotes)
-        if len(lone) and not self._lone_return:
+        if len(lone) and self._lone_return is None:
             self._lone_return = self._line(plain, lone[0])
         if len(self._outside(np.flatnonzero(letters == NEWLINE), quotes)):
             self._ends_by_newline = True
-        if self._lone_return and self._ends_by_newline:
+        if self._lone_return is not None and self._ends_by_newline:
             raise MalformedFile("has a carriage return in a cell that is not quoted", self._lone_return)
 
     def _outside(self, places: Places, quotes: Places) -> Places:
@@ -303,7 +305,7 @@ def _blank_first(blocks: Iterator[bytes], count: int) -> Iterator[bytes]:
 
 def _lines(blocks: Iterator[bytes], form: CsvForm) -> Iterator[tuple[bytes, bool]]:
     """Yields lines, comments blanked, and whether each begins within a quoted cell."""
-    quote, comment, inside = form.quote.encode() or b"\n\n", form.comment.encode(), False
+    quote, comment, inside = form.quote.encode() or b"\n\n", form.comment.encode(), False  # no line has b"\n\n"
     escaped = _escaped(form)
     for line in _by_line(blocks):
         if comment and not inside and line.startswith(comment):
@@ -323,7 +325,7 @@ def _single_blanks(lines: Iterator[tuple[bytes, bool]], form: CsvForm) -> Iterat
     quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
     letters = b"[^%b%b]*" % (quote, escape)
     inner = b"%b(?:%b.%b)*" % (letters, escape, letters) if escape else letters
-    quoted = b"%b%b(?:%b|\\Z)" % (quote, inner, quote) if quote else b"(?!)"
+    quoted = b"%b%b(?:%b|\\Z)" % (quote, inner, quote) if quote else b"(?!)"  # never matches
     cells = re.compile(b"(%b)|[ \t]+(\r?\n|\\Z)?" % quoted, re.DOTALL)
 
     def single(found: re.Match[bytes]) -> bytes:

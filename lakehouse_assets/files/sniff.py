@@ -65,7 +65,7 @@ POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
 """The start of a code, such as a postal one, that a number would lose."""
 NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*([eE][+-]?[0-9]+)?|[+-]?[.][0-9]+")
-MARKS = ((".", ""), (",", ""), (",", "."), (".", ","))
+SEPARATORS = ((".", ""), (",", ""), (",", "."), (".", ","))
 """Before a fraction, and between groups of three digits; the usual ones first."""
 
 
@@ -73,8 +73,8 @@ class Candidate(NamedTuple):
     """A type that a column may have."""
 
     type: str
-    marks: int = 0
-    """An index in MARKS."""
+    separators: int = 0
+    """An index in SEPARATORS."""
     pattern: str = ""
 
     def may_take(self, text: str) -> bool:
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
 
 CANDIDATES = (
     Candidate("boolean"),
-    *(Candidate(type_, marks) for marks in range(len(MARKS)) for type_ in ("long", "double")),
+    *(Candidate(type_, separators) for separators in range(len(SEPARATORS)) for type_ in ("long", "double")),
     *map(Candidate, ("date", "timestamptz", "timestamp")),
     *(
         Candidate(type_, 0, pattern)
@@ -134,18 +134,18 @@ class _Column:
         self.candidates = tuple(one for one in self.candidates if one.may_take(values[0].as_py()))
         for sample in (values[:ROWS], values):
             self.candidates = tuple(one for one in self.candidates if _takes(sample, one))
-        if not self.unclear and self.marks:
+        if not self.unclear and self.separators:
             unclear = values.filter(pc.match_substring_regex(values, FRACTION_OR_GROUP))
             self.unclear = unclear[0].as_py() if len(unclear) else ""
 
     @property
-    def marks(self) -> set[int]:
-        """The marks by which its values are numbers, as indices in MARKS."""
-        return {one.marks for one in self.candidates if one.type in NUMERIC}
+    def separators(self) -> set[int]:
+        """The separators by which its values are numbers, as indices in SEPARATORS."""
+        return {one.separators for one in self.candidates if one.type in NUMERIC}
 
-    def best(self, marks: int) -> list[Candidate]:
-        """Returns what fits if the file's numbers have these marks, the best first."""
-        fits = [one for one in self.candidates if one.type not in NUMERIC or one.marks == marks]
+    def best(self, separators: int) -> list[Candidate]:
+        """Returns what fits if the file's numbers have these separators, the best first."""
+        fits = [one for one in self.candidates if one.type not in NUMERIC or one.separators == separators]
         return [] if self.sample is None else fits
 
     def others(self, best: Candidate) -> list[str]:
@@ -166,23 +166,24 @@ def sniff(path: Path) -> Sniffed:
     except _NotUtf8:  # behind the head
         form = replace(form, encoding=ENCODINGS[1])
         columns = _read_columns(path, form, len(names), trim)
-    marks = max(range(len(MARKS)), key=lambda one: (sum(_is_numeric(column, one) for column in columns), -one))
-    return _sniffed(form, names, columns, marks, trim)
+    numeric = [sum(_is_numeric(column, one) for column in columns) for one in range(len(SEPARATORS))]
+    separators = numeric.index(max(numeric))
+    return _sniffed(form, names, columns, separators, trim)
 
 
-def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], marks: int, trim: bool) -> Sniffed:
+def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], separators: int, trim: bool) -> Sniffed:
     clean = clean_names(names)
     types, formats, remarks = {}, {}, list[str]()
     nulls: set[str] = set()
     for name, column in zip(clean, columns, strict=True):
-        fits = column.best(marks)
+        fits = column.best(separators)
         types[name] = fits[0].type if fits else "string"
         if not fits:  # a string, in which a text such as "-" or "None" may be a value
             nulls |= column.nulls & {"", "NA"}
             continue
         nulls |= column.nulls
         if fits[0].type in NUMERIC:
-            remarks += _unclear_marks(name, column, columns, marks)
+            remarks += _unclear_separators(name, column, columns, separators)
         if fits[0].pattern:
             formats[name] = fits[0].pattern
             if others := column.others(fits[0]):
@@ -191,7 +192,7 @@ def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], ma
     spelt = sorted(nulls, key=POSSIBLE_NULLS.index)
     if spelt and spelt != [""]:
         options["null"] = spelt[0] if len(spelt) == 1 else spelt
-    decimal, thousands = MARKS[marks]
+    decimal, thousands = SEPARATORS[separators]
     options |= ({"decimal": decimal} if decimal != "." else {}) | ({"thousands": thousands} if thousands else {})
     options |= ({"formats": formats} if formats else {}) | ({"trim": True} if trim else {})
     if form.header and (rename := {old: new for old, new in zip(names, clean, strict=True) if old != new}):
@@ -201,30 +202,30 @@ def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], ma
     return Sniffed(types, options, remarks)
 
 
-def _unclear_marks(name: str, column: _Column, columns: Sequence[_Column], marks: int) -> Iterator[str]:
+def _unclear_separators(name: str, column: _Column, columns: Sequence[_Column], separators: int) -> Iterator[str]:
     """Yields how a number could be read otherwise, unless another column's numbers are clear."""
     if not (text := column.unclear):
         return
     mark = "." if "." in text else ","
-    is_decimal = MARKS[marks][0] == mark
-    alike = {n for n, known in enumerate(MARKS) if mark in known and (known[0] == mark) == is_decimal}
-    others = sorted(column.marks - alike)
-    if not others or any(one.marks and one.marks <= alike for one in columns):
+    is_decimal = SEPARATORS[separators][0] == mark
+    alike = {n for n, known in enumerate(SEPARATORS) if mark in known and (known[0] == mark) == is_decimal}
+    others = sorted(column.separators - alike)
+    if not others or any(one.separators and one.separators <= alike for one in columns):
         return
-    decimal, thousands = MARKS[others[0]]
+    decimal, thousands = SEPARATORS[others[0]]
     options = f"decimal={decimal!r}" + (f", thousands={thousands!r}" if thousands else "")
     readings = (text.replace(mark, "."), text.replace(mark, ""))
     read, other = readings if is_decimal else reversed(readings)
     yield f"{text} in {name} is read as {read}; with {options} it would be {other}"
 
 
-def _is_numeric(column: _Column, marks: int) -> bool:
-    return any(one.type in NUMERIC for one in column.best(marks))
+def _is_numeric(column: _Column, separators: int) -> bool:
+    return any(one.type in NUMERIC for one in column.best(separators))
 
 
 def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
     formats = {"": candidate.pattern} if candidate.pattern else {}
-    return takes(texts, "", candidate.type, Spelling(*MARKS[candidate.marks], formats=formats))
+    return takes(texts, "", candidate.type, Spelling(*SEPARATORS[candidate.separators], formats=formats))
 
 
 class _Head:
@@ -269,7 +270,10 @@ def _read_columns(path: Path, form: CsvForm, width: int, trim: bool) -> list[_Co
 def _batches(
     path: Path, form: CsvForm, width: int, trim: bool
 ) -> Iterator[tuple[list[pa.StringArray], list[pa.BooleanArray]]]:
-    """Yields the texts of all columns, and which are missing values; quoted texts never are."""
+    """Yields the texts of all columns, and which are missing values.
+
+    Reads the file twice at once, as it is and with nulls: only the reader knows which texts were quoted.
+    """
     header_rows = int(form.header)
     with unpacked(str(path)) as content, unpacked(str(path)) as again:
         both = zip(batches_of(content, form, width, []), batches_of(again, form, width, POSSIBLE_NULLS), strict=True)
@@ -328,9 +332,11 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     if begin > min(MOST_SKIPPED, len(rows) - 1):
         return None
     skipped, (names, line) = rows[:begin], rows[begin]
+    # comments above
     uncommented = [cells for cells, _ in rows if not cells[0].startswith(COMMENT)]
     if skipped and uncommented and all(len(cells) == width for cells in uncommented):
         form, skipped, names = replace(form, comment=COMMENT), [], uncommented[0]
+    # a header that ends with a delimiter
     if skipped and len(skipped[-1][0]) == width + 1 and not skipped[-1][0][-1]:
         raise MalformedFile(
             f"has a header of {width + 1} cells, the last one empty, and rows of {width}", skipped[-1][1]
@@ -339,6 +345,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
         if wide := next((number for cells, number in skipped if len(cells) == width), None):
             raise MalformedFile(f"has rows of unlike lengths above line {line}, and line {wide} may be a row", wide)
         form = replace(form, skip=line - 1)
+    # a header or the first row
     is_header = not all(NUMBER.fullmatch(name.strip()) for name in names) and len({*names}) == len(names)
     if form.skip and is_header and any(NUMBER.fullmatch(name.strip()) for name in names):
         raise MalformedFile(f"has rows of unlike lengths above line {line}, which holds numbers and may be a row", line)
@@ -415,16 +422,16 @@ def _type_of(values: Sequence[Any], path: str) -> str:
     kinds = {kind_of(value): type(value) for value in found}
     if len(kinds) > 1:
         raise ValueError(f"field {path} is {' and '.join(sorted(kinds))}, which no type takes together{_way_out(path)}")
-    match next(iter(kinds.values()), str).__name__:
-        case "bool":
-            return "boolean"
-        case "list":
-            return f"list<{_type_of([*chain.from_iterable(found)], path)}>"
-        case "dict":
-            return _of_objects(found, path)
-        case "Number":
-            whole = all(number.lstrip("-").isdecimal() for number in found)
-            return _smallest(found, OF_INTEGERS if whole else OF_REALS, path)
+    kind: type[Any] = next(iter(kinds.values()), str)
+    if kind is bool:
+        return "boolean"
+    if kind is list:
+        return f"list<{_type_of([*chain.from_iterable(found)], path)}>"
+    if kind is dict:
+        return _of_objects(found, path)
+    if kind is Number:
+        whole = all(number.lstrip("-").isdecimal() for number in found)
+        return _smallest(found, OF_INTEGERS if whole else OF_REALS, path)
     return _smallest(found, OF_STRINGS, path) if found else "string"
 
 
