@@ -19,16 +19,18 @@ ENDINGS = (
     "enabled|type|mechanism|providers?(?:[.](?:type|path|mapping))?|binding|file|bitlength|ratio|wait"
     "|expires-(?:at|in-ms)"
 )
-SENSITIVE = rf"(?i)(?:{WORDS})(?![\w.-]*(?:{ENDINGS})(?:$|=))"
+WORD = rf"(?:{WORDS})(?![\w.-]*(?:{ENDINGS})(?:$|=))"
+# Spark's setting too, so the flag is in it.
+SENSITIVE = f"(?i){WORD}"
 NAME = re.compile(SENSITIVE)
 # A secret's name with its value, inside another value: a URL's query, Java's -D options, libpq's connection strings.
-INSIDE = re.compile(rf"(?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=[^\s&;]", re.IGNORECASE)
+INSIDE = re.compile(rf"(?:{WORD})[^=\s&;?/]*=[^\s&;]", re.IGNORECASE)
 # As in SQLAlchemy's URLs, a password, between the user's colon and the @, may have any character.
 USER_INFO = re.compile(r"://[^:/@]*:(.+)@", re.DOTALL)
 # The same in a text, with what precedes it.
 URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^\s\"'<>]+@")
 # A secret's name, and the value that is assigned to it.
-ASSIGNED = re.compile(rf"((?:{SENSITIVE.removeprefix('(?i)')})[^=\s&;?/]*=)[\"']?([^\s&;\"']+)", re.IGNORECASE)
+ASSIGNED = re.compile(rf"((?:{WORD})[^=\s&;?/]*=)[\"']?([^\s&;\"']+)", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -91,7 +93,7 @@ class EnvReader:
         if text and not values:
             self.problems.append(f"{name}={text!r} is an empty list; an example is {example}")
         if wrong := [value for value in values if not re.fullmatch(pattern, value)]:
-            quoted = redacted(text) if redacted(text) != text else ", ".join(wrong)
+            quoted = "…" if is_secret("", text) else ", ".join(wrong)
             self.problems.append(f"{name}: {quoted} is not of the form {example}")
         return values
 
