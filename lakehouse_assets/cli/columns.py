@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lakehouse_assets.cli.home import in_use
+from lakehouse_assets.cli.home import used_by_command
 from lakehouse_assets.cli.project import enter_project
 from lakehouse_assets.environment.catalog import catalog_problems
 from lakehouse_assets.environment.settings import read_settings
@@ -28,4 +28,4 @@ def columns(source: str) -> None:
     if "/" in source or source.count(".") != 1:
         raise LakehouseError(f"there is no file {source}; name a table as namespace.table")
     enter_project()
-    print(lines_for_table(source, in_use(read_settings(check=catalog_problems))))
+    print(lines_for_table(source, used_by_command(read_settings(check=catalog_problems))))

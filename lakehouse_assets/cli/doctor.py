@@ -16,7 +16,7 @@ from uuid import uuid4
 import click
 from pyiceberg.exceptions import NoSuchTableError
 
-from lakehouse_assets.cli.home import in_use, make_writable
+from lakehouse_assets.cli.home import make_writable, used_by_command
 from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties, load_lake
@@ -65,7 +65,7 @@ def doctor(tables: tuple[str, ...]) -> int:
     """
     if project_of(Path.cwd()):  # in an image there may be none
         enter_project()
-    return diagnose(in_use(read_settings(check=catalog_problems)), tables)
+    return diagnose(used_by_command(read_settings(check=catalog_problems)), tables)
 
 
 def diagnose(settings: Settings, tables: Sequence[str]) -> int:

@@ -34,11 +34,11 @@ def setup() -> None:
     Both are kept in LAKEHOUSE_CACHE.
     """
     # An image is set up before its settings are known, so the catalog's are not checked here.
-    build(in_use(read_settings()), training="lakehouse_assets.worker.training")
+    build(used_by_command(read_settings()), training="lakehouse_assets.worker.training")
 
 
-def in_use(settings: Settings) -> Settings:
-    """Returns the running command's settings, which explain its errors."""
+def used_by_command(settings: Settings) -> Settings:
+    """Notes the settings for Commands, which explains errors by them, and returns them."""
     click.get_current_context().find_root().obj = settings
     return settings
 
@@ -49,7 +49,7 @@ def ready() -> Settings:
     Raises as enter_project(), read_settings() and prepare().
     """
     enter_project()
-    settings = in_use(read_settings(check=catalog_problems))
+    settings = used_by_command(read_settings(check=catalog_problems))
     prepare(settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return settings
