@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from http.client import HTTPException
 from importlib.machinery import ModuleSpec
@@ -31,6 +31,7 @@ METADATA_TIMEOUT_SECONDS = 1.0
 # Seconds between tries: the documents may not be there yet when a container starts.
 METADATA_WAITS = (0.2, 0.5)
 MIB = 2**20
+CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class SetupError(RuntimeError):
@@ -93,10 +94,23 @@ def command(arguments: str, folder: Path | None = None) -> str:
     return f"{script.relative_to(here) if script.is_relative_to(here) else script} {arguments}"
 
 
+def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Returns LAKEHOUSE_CACHE, absolute."""
+    folder = env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"
+    return Path(folder).expanduser().absolute()
+
+
 def memory_bytes() -> int:
     """Returns the least of the machine's, the control groups' and the ECS task's memory."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_cgroup_limits(), *_task_limits()[1]])
+
+
+def available_bytes() -> int:
+    """Returns the memory that new work could have: of the machine, and within the control groups' limits."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    machine = next(int(size) * 1024 for name, size, *_ in lines if name == "MemAvailable:")
+    return min([machine, *(limit - used for limit, used in _cgroup_memory())])
 
 
 def cores() -> int:
@@ -149,23 +163,28 @@ def _document(address: str) -> dict[str, Any]:
     return document
 
 
-def _cgroup_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """Includes the parent groups'; versions 1 and 2."""
+def _cgroup_limits(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> list[int]:
+    return [limit for limit, _ in _cgroup_memory(root, membership)]
+
+
+def _cgroup_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> list[tuple[int, int]]:
+    """Returns limits and use, also of the parent groups; versions 1 and 2."""
     if not membership.is_file():
         return []
-    limits = []
+    found = []
     for line in membership.read_text().splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
-            base, name = root, "memory.max"
+            base, limit, used = root, "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
-            base, name = root / "memory", "memory.limit_in_bytes"
+            base, limit, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         own = base / group.lstrip("/")
         groups = [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
-        limits += [int(text) for folder in groups if (text := _read(folder / name)).isdecimal()]
-    return limits
+        texts = [(_read(folder / limit), _read(folder / used)) for folder in groups]
+        found += [(int(most), int(now or 0)) for most, now in texts if most.isdecimal()]
+    return found
 
 
 def _read(path: Path) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from lakehouse_assets.environment.computes import ComputeSettings, compute_variables, find_compute
 from lakehouse_assets.environment.env_reader import BUCKET, ROLE, ROLE_EXAMPLE, EnvReader, SettingsError, redacted
 from lakehouse_assets.environment.local_paths import folder_of, location_of
-from lakehouse_assets.environment.machine import cores
+from lakehouse_assets.environment.machine import cache_folder, cores
 
 QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
 """A standard queue: others' names end with .fifo
@@ -147,7 +147,7 @@ def read_settings(
     queue, queue_problems = read_queue(env)
     settings = Settings(
         home=home,
-        cache=_absolute(env.get("LAKEHOUSE_CACHE") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/lakehouse-assets"),
+        cache=cache_folder(env),
         compute=compute,
         computes=computes,
         landing=place("LAKEHOUSE_LANDING", str(home / "landing")),

@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
+import os
 import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from lakehouse_assets.environment.machine import LIBRARY, installed_with, project_folders
+from lakehouse_assets.environment.machine import LIBRARY, cache_folder, installed_with, project_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,9 +177,37 @@ class _Statement:
     is_function: bool = False
     doc: str = ""
 
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> _Statement:
+        """Returns a statement that was written as JSON. Raises TypeError for another text."""
+        imports = [(module, name) for module, name in found.pop("imports")]
+        return cls(binds=frozenset(found.pop("binds")), imports=imports, uses={*found.pop("uses")}, **found)
+
 
 @lru_cache(maxsize=512)
 def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
+    """Returns _parsed(), from LAKEHOUSE_CACHE if any process has parsed the same there."""
+    identity = hashlib.sha256(repr((_own_source(), sys.version_info[:2], source, name, package)).encode()).hexdigest()
+    file = cache_folder() / "code" / identity
+    with suppress(OSError, AttributeError, LookupError, TypeError, ValueError):  # not there yet, or damaged
+        return tuple(_Statement.of(found) for found in json.loads(file.read_text()))
+    statements = _parsed(source, name, package)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        written = file.with_name(f"{identity}.{os.getpid()}")
+        written.write_text(json.dumps([asdict(statement) for statement in statements], default=sorted))
+        written.replace(file)
+    return statements
+
+
+@cache
+def _own_source() -> str:
+    """What other code has parsed is not used."""
+    assert __spec__
+    return _source(__spec__)
+
+
+def _parsed(source: str, name: str, package: str) -> tuple[_Statement, ...]:
     """Skips lone constants and code for type checkers. Raises SyntaxError.
 
     package: the base of relative imports.

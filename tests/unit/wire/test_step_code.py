@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.environment.machine import installed_with
+from lakehouse_assets.wire import code
 from lakehouse_assets.wire.code import function_doc, reached_code, reached_packages, worker_code
 
 STEP = "shop.steps:orders"
@@ -113,6 +114,7 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_CACHE", str(tmp_path / "cache"))
     return Project(tmp_path)
 
 
@@ -329,3 +331,16 @@ def test_the_docstring_of_a_step_is_read_without_importing_it(project: Path) -> 
     assert function_doc(STEP) == "Orders."
     assert function_doc("shop.steps:customers") == ""
     assert "shop.steps" not in sys.modules
+
+
+def test_what_was_parsed_once_is_not_parsed_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    code._statements.cache_clear()
+    before = reached_code(STEP)
+    code._statements.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(code, "_parsed", None)
+        assert reached_code(STEP) == before
+    for number, file in enumerate((project.root / "cache" / "code").iterdir()):
+        file.write_text(("", "[", "[{}]", '[{"text": 1}]', "[1]")[number % 5])
+    code._statements.cache_clear()
+    assert reached_code(STEP) == before
