@@ -21,7 +21,7 @@ FLOORS = (
     ("extensions.yaml",),
     ("build_location",),
     ("rollback", "extensions"),
-    ("extensions.queue", "extensions.sources", "extensions.hand_off", "extensions.aws"),
+    ("extensions.queue", "extensions.sources", "extensions.hand_off", "extensions.aws", "extensions.fork_server"),
     ("extensions.releases",),
     ("inputs",),
     ("maintenance",),

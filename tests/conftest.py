@@ -48,6 +48,8 @@ def pytest_configure() -> None:
     The tests' JVMs do too little for their second compiler to pay: without it tests take 0.65 to 0.7 of the CPU. Such a
     JVM has 48 MB for compiled code instead of 240, which the queries of some hundred tests in one JVM fill.
     """
+    # Hundreds of homes would each keep a JVM.
+    os.environ.setdefault("LAKEHOUSE_WORKER_IDLE", "PT0S")
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from typing import TypeVar
 
 # Spark's default (spark.redaction.regex), and other secrets of PyIceberg's properties, HTTP headers and Hadoop's
@@ -51,6 +52,7 @@ def public(settings: Mapping[str, str]) -> dict[str, str]:
 N = TypeVar("N", int, float)
 # What follows the scheme of a URL that names a bucket.
 BUCKET = r"://[^/\s]+(/.*)?"
+DURATION = re.compile(r"PT(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?")
 ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/.+"
 ROLE_EXAMPLE = "arn:aws:iam::123456789012:role/x"
 
@@ -108,6 +110,16 @@ class EnvReader:
         limits = "above 0" if most is None else f"from 1 to {most}"
         self.problems.append(f"{name}={redacted(value)!r} is not a {'whole ' if kind is int else ''}number {limits}")
         return None
+
+    def duration(self, name: str) -> timedelta | None:
+        """Reads an ISO 8601 duration in hours, minutes and seconds, such as PT5M; None if it isn't set."""
+        if not (value := self._value(name)):
+            return None
+        found = DURATION.fullmatch(value)
+        if found is None or not any(found.groups()):
+            self.problems.append(f"{name}={redacted(value)!r} is not a duration such as PT5M or PT90S")
+            return None
+        return timedelta(**{unit: int(number) for unit, number in found.groupdict(default="0").items()})
 
     def _value(self, name: str) -> str:
         self.asked.add(name)

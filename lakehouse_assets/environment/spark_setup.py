@@ -271,10 +271,13 @@ def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
     return f"{int(min(max(memory * share / workers, low), high, room)) // MIB}m"
 
 
-def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = "local") -> dict[str, str]:
+def spark_conf(
+    settings: Settings, overrides: Mapping[str, str], compute: str = "local", folder: Path | None = None
+) -> dict[str, str]:
     """Returns a session's settings on this machine, without catalogs.
 
-    overrides: win over the defaults; ``settings.spark_conf`` wins over both. ``spark.driver.extraJavaOptions`` and
+    overrides: win over the defaults; ``settings.spark_conf`` wins over both. folder: for temporary files; the home's if
+    None. ``spark.driver.extraJavaOptions`` and
     ``spark.jars`` stay free for users: Java options are in ``defaultJavaOptions`` and jars on the class path. Raises
     SetupError if jars or Java are missing.
     """
@@ -284,7 +287,7 @@ def spark_conf(settings: Settings, overrides: Mapping[str, str], compute: str = 
         return {**EVERYWHERE, **{name: value for name, value in own.items() if name not in SUBMITTED}}
     workers, share = (1, HEAP_SHARE_ALONE) if kind.remote else (settings.max_workers, HEAP_SHARE)
     heap = driver_memory(memory_bytes(), workers, share)
-    return {**machine_conf(settings, heap, class_data_archive(settings), scratch(settings.home)), **own}
+    return {**machine_conf(settings, heap, class_data_archive(settings), folder or scratch(settings.home)), **own}
 
 
 def machine_conf(settings: Settings, heap: str, archive: Path | None, folder: Path) -> dict[str, str]:

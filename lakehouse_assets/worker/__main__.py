@@ -14,7 +14,7 @@ from dagster_pipes import PipesContext
 
 from lakehouse_assets.environment.output import use_unfailing_streams
 from lakehouse_assets.wire.work import OUT_OF_REACH
-from lakehouse_assets.worker.perform import perform
+from lakehouse_assets.worker.perform import StartSession, perform
 from lakehouse_assets.worker.pipes import in_session
 
 if TYPE_CHECKING:
@@ -30,11 +30,21 @@ def main() -> int:
     started = time.monotonic()
     use_unfailing_streams()
     end_with_parent()
-    return in_session(lambda pipes: _perform_and_report(pipes, started))
+    status = do_work(_start_session, started)
+    if status == 0:
+        from lakehouse_assets.worker.session import stop_session
+
+        stop_session()  # after the report: nobody should wait for the JVM to end
+    return status
 
 
-def _perform_and_report(pipes: PipesContext, started: float) -> int:
-    message = perform(pipes.get_extra("work"), _start_session, _settings, started)
+def do_work(start_session: StartSession, started: float) -> int:
+    """Does the work of this process's Pipes session and reports it. Returns the exit status."""
+    return in_session(lambda pipes: _perform_and_report(pipes, start_session, started))
+
+
+def _perform_and_report(pipes: PipesContext, start_session: StartSession, started: float) -> int:
+    message = perform(pipes.get_extra("work"), start_session, _settings, started)
     pipes.report_custom_message(message)
     if error := message.get("error"):
         if not error[OUT_OF_REACH]:
@@ -42,9 +52,6 @@ def _perform_and_report(pipes: PipesContext, started: float) -> int:
         # The run retries without showing this message. If all retries fail, it shows the end of this log.
         print(f"{error['type']}: {error['message']}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
-    from lakehouse_assets.worker.session import stop_session
-
-    stop_session()  # after the report: nobody should wait for the JVM to end
     return 0
 
 

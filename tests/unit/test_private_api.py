@@ -43,6 +43,7 @@ GUARDS = {
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
     "_gateway_client": "test_objects_that_python_lets_go_of_while_the_jvm_ends_are_no_traceback",
     "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",
+    "_temp_dir": "test_a_jvm_does_not_grow_with_its_chunks",
     "_resolve_table_location": "test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had",
     "Transaction._snapshot_producers": "test_an_outsiders_append_to_our_partitions_is_replaced",
     "dagster._core.asset_graph_view.entity_subset.EntitySubset": "test_a_month_waits_for_its_last_week",

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.machine import java_home, project_folders, scratch
 from lakehouse_assets.environment.settings import read_home
 
+PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 # SIGTERM lets Spark remove its scratch folders. Together well below the 10 s after which a terminated run's worker must
 # be gone.
 GRACE_SECONDS = 3.0
@@ -80,14 +81,9 @@ class LocalLauncher(Launcher):
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         """Starts a worker. Raises SetupError if there is no suitable Java."""
         java_home()  # raises before anything starts
-        ours = {"LAKEHOUSE_PARENT_PIPE": "stdin", "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
-        # Dagster may have put the code location's folder on this process's path only.
-        path = project_folders(map(find_spec, attempt.packages))
-        if path:
-            ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = subprocess.Popen(
             self._command,
-            env={**os.environ, **environment, **ours},
+            env={**worker_environment(attempt.packages, environment), PARENT_PIPE: "stdin"},
             # The worker ends when this pipe closes, as it does if this process dies.
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -96,7 +92,7 @@ class LocalLauncher(Launcher):
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         """Returns the ended workers, and kills the rest of their process groups."""
-        return {handle.id: _end(handle.state.returncode) for handle in handles if _ended(handle)}
+        return {handle.id: end_of(handle.state.returncode) for handle in handles if _ended(handle)}
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Ends the process groups by SIGTERM, and by SIGKILL after GRACE_SECONDS.
@@ -133,7 +129,18 @@ def _ended(handle: Handle) -> bool:
     return handle.state.poll() is not None
 
 
-def _end(code: int) -> Ended:
+def worker_environment(packages: Iterable[str], of_chunk: Mapping[str, str]) -> dict[str, str]:
+    """Returns a worker's variables. packages: of its code. of_chunk: those of its Pipes session."""
+    ours = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
+    # Dagster may have put the code location's folder on this process's path only.
+    if path := project_folders(map(find_spec, packages)):
+        ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
+    inherited = {name: value for name, value in os.environ.items() if name != PARENT_PIPE}
+    return {**inherited, **of_chunk, **ours}
+
+
+def end_of(code: int) -> Ended:
+    """Explains a worker's exit status; below 0, the signal that ended it."""
     if code == -signal.SIGKILL:
         return Ended("was killed (SIGKILL) by a person, or by the system because memory ran out (see `dmesg`)")
     if code < 0:
