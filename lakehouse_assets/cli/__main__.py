@@ -28,11 +28,12 @@ COMMANDS: Mapping[str, str] = {
     "warm": "lakehouse_assets.cli.postgres",
     "doctor": "lakehouse_assets.cli.doctor",
     "ui": "lakehouse_assets.cli.ui",
+    "workers": "lakehouse_assets.cli.workers",
 }
 """Command → the module that has it under its name. As ``--help`` and shell completion import all, commands import slow
 modules, such as Dagster and PyArrow, inside, after all checks."""
 INTERRUPTED = 130
-REPORTS = ("columns", "doctor", "plan", "source", "trace")
+REPORTS = ("columns", "doctor", "plan", "source", "trace", "workers")
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 

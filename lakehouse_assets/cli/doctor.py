@@ -21,11 +21,12 @@ from lakehouse_assets.cli.project import enter_project, project_of
 from lakehouse_assets.environment.aws import bucket_and_key, client, error_code, s3_client
 from lakehouse_assets.environment.catalog import catalog_problems, catalog_properties, load_lake
 from lakehouse_assets.environment.computes import ComputeSettings
-from lakehouse_assets.environment.machine import JAVA_MINIMUM, java_home
+from lakehouse_assets.environment.machine import JAVA_MINIMUM, command, java_home
 from lakehouse_assets.environment.output import redacted
 from lakehouse_assets.environment.settings import QueueSettings, Settings, read_settings
 from lakehouse_assets.environment.spark_setup import jars
 from lakehouse_assets.extensions.aws.computes import Ecs, Emr, EmrEks, EmrServerless
+from lakehouse_assets.extensions.fork_server.folders import WORKERS, alive
 from lakehouse_assets.maintenance.health.findings import size_text
 from lakehouse_assets.storage.objects import objects_at
 from lakehouse_assets.storage.place import place_of
@@ -77,6 +78,9 @@ def diagnose(settings: Settings, tables: Sequence[str]) -> int:
 
     rows = [(redacted(probe.what), redacted(outcome(probe))) for probe in probes(settings, tables)]
     print(table(("needed", "found"), rows))
+    if running := alive(settings.home / WORKERS):
+        size = size_text(sum(one.resident_bytes() for one in running))
+        print(f"\n{len(running)} local workers stay, with {size} of memory; `{command('workers')}` lists them")
     missing = [what for what, found in rows if found != "ok"]
     if missing:
         print(f"\n{len(missing)} of {len(rows)} are missing", file=sys.stderr)

@@ -27,6 +27,17 @@ FOLDERS = ("dagster", "reports", "tmp")
 EVENT_BATCH = "1000"
 
 
+def _cold(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["LAKEHOUSE_WORKER_IDLE"] = "PT0S"
+
+
+cold = click.option(
+    "--cold", is_flag=True, expose_value=False, callback=_cold, help="Let no worker stay for the next chunk."
+)
+"""An option of commands that run workers."""
+
+
 @click.command()
 def setup() -> None:
     """Fetch Spark's jars and train the class-data archive.

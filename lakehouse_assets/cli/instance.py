@@ -13,6 +13,7 @@ from lakehouse_assets.drive.liveness import ACTIVE, reap
 from lakehouse_assets.drive.slots import POOL
 from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import Settings
+from lakehouse_assets.extensions.fork_server.folders import WORKERS, alive
 from lakehouse_assets.maintenance.job import bound_pool
 
 
@@ -44,6 +45,7 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
         for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    alive(settings.home / WORKERS)  # removes the folders of those that were killed
     return reaped
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakehouse_assets.cli.home import ready
+from lakehouse_assets.cli.home import cold, ready
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Also do work below the limits at which it is worth its cost.")
 @click.option("--level", "levels", multiple=True, help="Only this kind of work, such as expire; repeatable.")
 @click.option("--allow-large", is_flag=True, help="Allow moving more than 20 % of a table's bytes to the trash.")
+@cold
 def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, force: bool, allow_large: bool) -> None:
     """Show which maintenance the tables need.
 

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from lakehouse_assets.cli.home import ready
+from lakehouse_assets.cli.home import cold, ready
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
@@ -19,6 +19,7 @@ from lakehouse_assets.errors import LakehouseError
 @click.option(
     "--partitions", metavar="KEY[...KEY]", help="Only this partition or range, such as 2026-01-01...2026-01-31."
 )
+@cold
 def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> int:
     """Materialize the assets of a domain, in topological order.
 

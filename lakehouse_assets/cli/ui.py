@@ -18,7 +18,7 @@ from typing import IO
 
 import click
 
-from lakehouse_assets.cli.home import ready
+from lakehouse_assets.cli.home import cold, ready
 from lakehouse_assets.cli.keeper import kept
 from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.process_locks import daemon_locks
@@ -77,6 +77,7 @@ ANSWER_SECONDS = 5.0
 
 @click.command()
 @click.option("--port", type=int, default=3000, show_default=True, help=f"Of {HOST}.")
+@cold
 def ui(port: int) -> int:
     """Serve the Dagster UI and run the daemon.
 
