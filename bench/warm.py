@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.context import Bench, BenchError
@@ -88,14 +87,9 @@ def _pipeline(bench: Bench) -> Section:
     turns = bench.times(3)
     seconds: dict[str, list[float]] = {name: [] for name in (COLD, INLINE, FIRST, THERE)}
     for turn in range(turns):
-        whole: Mapping[str, Callable[[], float]] = {
-            COLD: lambda n=turn: _run_all(bench, f"cold-{n}", COLD),
-            INLINE: lambda n=turn: _run_all(bench, f"inline-{n}", INLINE),
-            FIRST: lambda n=turn: _run_all(bench, f"warm-{n}", WARM),
-            THERE: lambda n=turn: _run_all(bench, f"warm-{n}", WARM),
-        }
-        for name, run in whole.items():
-            seconds[name].append(run())
+        runs = {COLD: ("cold", COLD), INLINE: ("inline", INLINE), FIRST: ("warm", WARM), THERE: ("warm", WARM)}
+        for name, (home, mode) in runs.items():
+            seconds[name].append(_run_all(bench, f"{home}-{turn}", mode))
         _stop(bench, f"warm-{turn}")
     found = {name: Spread.of(values) for name, values in seconds.items()}
     limits = [

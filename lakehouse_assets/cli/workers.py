@@ -7,7 +7,7 @@ import time
 
 import click
 
-from lakehouse_assets.cli.home import in_use
+from lakehouse_assets.cli.home import used_by_command
 from lakehouse_assets.cli.project import enter_project
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.machine import java_home
@@ -59,7 +59,7 @@ def stop() -> int:
 
 def _settings() -> Settings:
     enter_project()
-    return in_use(read_settings())
+    return used_by_command(read_settings())
 
 
 def _key(settings: Settings) -> Key:
