@@ -4,6 +4,7 @@ The steps are in tests/support/leaving_steps.py."""
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -72,6 +73,10 @@ def test_what_a_step_changes_ends_with_its_chunk(warm: Lake) -> None:
     assert after["saw"] == before["saw"]
     assert after["jvm"] == left["jvm"] == before["jvm"], "a new JVM was not necessary"
     assert after["pid"] != left["pid"]
+
+
+def test_python_functions_run_in_the_python_of_the_worker(warm: Lake) -> None:
+    assert looked(warm, ["python"])["saw"] == {"python": sys.executable}
 
 
 MOST = pytest.mark.long("Each starts two JVMs; what is looked for is in test_leftovers.py.")

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from pyspark.sql.functions import udf
 
 from lakehouse_assets.declare.columns import column
 from lakehouse_assets.declare.table import Table
@@ -55,6 +57,7 @@ SEEN: dict[str, Callable[[Any], Any]] = {
     "jar": lambda spark: spark.sparkContext._jsc.sc().listJars().mkString(),
     "stream": lambda spark: [one.name for one in spark.streams.active],
     "catalog_table": lambda spark: [one.name for one in spark.catalog.listTables("spark_catalog.default")],
+    "python": lambda spark: spark.range(1).select(udf(lambda _: sys.executable)("id")).first()[0],
     "udf_state": lambda spark: spark.range(1).select(_counted()("id")).first()[0],
 }
 """What a step finds of others, by the act that leaves it."""
@@ -67,8 +70,6 @@ def _umask() -> int:
 
 
 def _counted() -> Any:
-    from pyspark.sql.functions import udf
-
     def count(_: int) -> int:
         import builtins
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOK_SECONDS = 0.02
+MOST_IDLE_BYTES = 900 * 2**20
+"""The memory in RAM with which a JVM may stay."""
 
 
 class Jvm:

@@ -30,7 +30,7 @@ from lakehouse_assets.environment.machine import available_bytes, memory_bytes
 from lakehouse_assets.environment.spark_setup import environment, quoted
 from lakehouse_assets.extensions.fork_server import channel
 from lakehouse_assets.extensions.fork_server.folders import About, Folder, resident_bytes
-from lakehouse_assets.extensions.fork_server.jvm import Jvm
+from lakehouse_assets.extensions.fork_server.jvm import MOST_IDLE_BYTES, Jvm
 from lakehouse_assets.wire.code import WORKER, reached_code
 
 LIBRARIES = (
@@ -44,10 +44,10 @@ LIBRARIES = (
 APP_NAME = "lakehouse worker"
 MOST_CHUNKS = 200
 """Of one JVM, so that nothing that grows slowly gets large."""
-MOST_IDLE_BYTES = 900 * 2**20
-"""The memory in RAM with which a JVM may stay."""
 LEAST_AVAILABLE = 1 / 8
 """The share of the memory below which an idle server ends."""
+FREE_HEAP = "-XX:MaxHeapFreeRatio=40"
+"""Of the heap that a full collection keeps, the percentage that may be free."""
 LOOK_SECONDS = 5.0
 REQUEST_SECONDS = 2.0
 JVM_ENDING_SECONDS = 2.5
@@ -136,7 +136,7 @@ class ForkServer:
         mark = shlex.quote(str(self._folder.path / OUT_OF_MEMORY))
         more = {
             "spark.app.name": APP_NAME,
-            options: f"{conf[options]} {quoted(f'-XX:OnOutOfMemoryError=touch {mark}')}",
+            options: f"{conf[options]} {FREE_HEAP} {quoted(f'-XX:OnOutOfMemoryError=touch {mark}')}",
         }
         own = environment()
         inherited = {name: value for name, value in os.environ.items() if name in self._about.key}
@@ -216,9 +216,13 @@ class ForkServer:
             if self._look(min(LOOK_SECONDS, self._idle), self._listener.fileno()):
                 if lease := self._accepted(self._listener):
                     return lease
-            elif time.monotonic() > until or _is_memory_short() or not self._folder.is_idle:
+            elif time.monotonic() > until or self._is_too_large() or not self._folder.is_idle:
                 return None
         return None
+
+    def _is_too_large(self) -> bool:
+        assert self._jvm
+        return resident_bytes(self._jvm.process.pid) > MOST_IDLE_BYTES or _is_memory_short()
 
     def _accepted(self, listener: Connection) -> Lease | None:
         """Returns the lease of a launcher; None if it wants none, gets none, or is gone."""
@@ -303,7 +307,6 @@ class ForkServer:
             or not self._jvm.is_alive
             or (self._folder.path / OUT_OF_MEMORY).exists()
             or self._about.chunks >= MOST_CHUNKS
-            or resident_bytes(self._jvm.process.pid) > MOST_IDLE_BYTES
             or _is_memory_short()
         )
 

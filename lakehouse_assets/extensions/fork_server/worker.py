@@ -21,7 +21,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.output import use_unfailing_streams
-from lakehouse_assets.extensions.fork_server.jvm import EndedBesides, Jvm
+from lakehouse_assets.environment.spark_setup import environment
+from lakehouse_assets.extensions.fork_server.folders import resident_bytes
+from lakehouse_assets.extensions.fork_server.jvm import MOST_IDLE_BYTES, EndedBesides, Jvm
 from lakehouse_assets.extensions.fork_server.leftovers import State, left
 from lakehouse_assets.worker.session import build_session, end_jvm, stop_session
 
@@ -37,6 +39,7 @@ def do(task: Task) -> None:
     started = time.monotonic()
     use_unfailing_streams()
     sys.argv = sys.argv[:1]
+    os.environ.update(environment())  # which PySpark reads as it attaches
     try:
         attached = Attached(task)
     except Exception:  # Java does not start, or not with these settings: a worker of its own reports why
@@ -59,6 +62,7 @@ def alone(work: str) -> int:
     """Does the work in a process without a server, in a JVM of its own."""
     started = time.monotonic()
     use_unfailing_streams()
+    os.environ.update(environment())
     status: int = resolve_name(work)(build_session, started)
     stop_session()
     end_jvm()
@@ -105,6 +109,8 @@ class Attached:
             self._sessions.setDefaultSession(self._base)
             # Hadoop keeps each file system with the credentials that it was first opened with.
             self._java.jvm.org.apache.hadoop.fs.FileSystem.closeAll()
+            if resident_bytes(self._java.proc.pid) > MOST_IDLE_BYTES:
+                self._java.jvm.java.lang.System.gc()  # which gives memory back within a second
             shutil.rmtree(self._context._temp_dir, ignore_errors=True)
             bindings = JavaObject("GATEWAY_SERVER", self._java._gateway_client).getGateway().getBindings()
             kept = self._java.jvm.java.util.ArrayList()
