@@ -72,14 +72,8 @@ def test_a_killed_run_takes_its_worker_along(warm: Lake, number: signal.Signals)
     assert looked(warm)["jvm"]
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        pytest.param(WORKER, marks=pytest.mark.long(OTHERS)),
-        SERVER,
-        pytest.param(JVM, marks=pytest.mark.long(OTHERS)),
-    ],
-)
+@pytest.mark.long(OTHERS)
+@pytest.mark.parametrize("which", [WORKER, SERVER, JVM])
 def test_a_run_whose_worker_is_killed_says_so_and_the_next_goes_on(warm: Lake, which: int) -> None:
     process, pids = run_apart(warm)
     os.kill(pids[which], signal.SIGKILL)
@@ -103,6 +97,7 @@ def test_an_idle_worker_that_is_killed_is_not_missed(warm: Lake, which: str) -> 
     wait_for(lambda: is_gone(folder.about.jvm) and is_gone(folder.about.pid), 20)
 
 
+@pytest.mark.long("Starts two JVMs.")
 def test_it_ends_when_its_time_is_over_and_when_its_home_is_gone(
     warm: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
