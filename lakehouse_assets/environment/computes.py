@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,7 +16,6 @@ from lakehouse_assets.environment.sizes import Size
 if TYPE_CHECKING:
     from lakehouse_assets.environment.launchers.base import Launcher
 
-IDLE = timedelta(minutes=5)
 GROUP = "lakehouse.launchers"
 """Entry points: LAKEHOUSE_COMPUTE's value → a ComputeSettings."""
 
@@ -75,35 +71,9 @@ class Inline(ComputeSettings):
         return made(name, lambda work, session: perform(work, session, settings=lambda: settings))
 
 
-@dataclass(frozen=True)
-class Local(ComputeSettings):
-    """Subprocesses on this machine."""
-
-    remote = False
-
-    idle: timedelta = IDLE
-    """LAKEHOUSE_WORKER_IDLE, how long a worker stays after a chunk; 0: it ends."""
-
-    @classmethod
-    def read(cls, reader: EnvReader) -> Local:
-        """Reads the settings; adds problems to the reader's."""
-        found = reader.duration("LAKEHOUSE_WORKER_IDLE")
-        return cls(IDLE if found is None else found)
-
-    def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher.
-
-        Without Linux's /proc, and under a debugger, which attaches to new processes, no worker stays.
-        """
-        command = (sys.executable, "-m", worker)
-        if self.idle and Path("/proc/self/ns").is_dir() and "pydevd" not in sys.modules:
-            return made("lakehouse_assets.extensions.fork_server.launcher:ForkServerLauncher", command, self.idle)
-        return made("lakehouse_assets.environment.launchers.local:LocalLauncher", command)
-
-
 BUILT_IN = {
     "inline": "lakehouse_assets.environment.computes:Inline",
-    "local": "lakehouse_assets.environment.computes:Local",
+    "local": "lakehouse_assets.extensions.fork_server.computes:Local",
     "ecs": "lakehouse_assets.extensions.aws.computes:Ecs",
     "emr": "lakehouse_assets.extensions.aws.computes:Emr",
     "emr_serverless": "lakehouse_assets.extensions.aws.computes:EmrServerless",

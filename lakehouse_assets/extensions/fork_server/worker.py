@@ -84,7 +84,7 @@ class Attached:
         # Workers of UDFs have the JVM's environment, and what is added here. As PySpark shares such workers only
         # between equal environments, no chunk gets another's.
         own = {name: value for name, value in os.environ.items() if name not in task.key}
-        self._context.environment.update(own, LAKEHOUSE_CHUNK=str(os.getpid()))
+        self._context.environment.update(own, FORK_SERVER_CHUNK=str(os.getpid()))
         self._before: State | None = None
 
     def session(self, _: Mapping[str, str]) -> SparkSession:
