@@ -144,5 +144,5 @@ def test_a_jvm_does_not_grow_with_its_chunks(warm: Lake) -> None:
     later = size()
     print(f"{memory >> 20} MiB, {opened} descriptors, {files} bytes", later)
     assert later[0] < memory * 1.1
-    assert later[1] < opened + 20
+    assert later[1] < opened + 3 * 20, "Spark keeps two for the Python workers of each chunk"
     assert later[2] < files + 2**20
