@@ -251,6 +251,7 @@ def test_a_module_is_parsed_once_for_all_tables_that_have_their_steps_in_it(
     names = [f"step_{n}" for n in range(4)]
     (tmp_path / "many_steps.py").write_text("\n".join(f"def {name}(spark, window): return {name!r}" for name in names))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_CACHE", str(tmp_path / "cache"))
     parsed, parse = list[str](), ast.parse
 
     def noted(source: str, *name: str) -> ast.AST:
