@@ -68,7 +68,7 @@ class TimeDimension:
     position: int
     transform: Transform[Any, Any]
 
-    @property
+    @cached_property
     def form(self) -> str:
         """A regular expression of its keys."""
         key = self.partitions.start.strftime(self.partitions.fmt)

@@ -144,18 +144,21 @@ class Arrivals:
         dimensions: regular expressions of their keys, by name, in the order of a multi-partition key. They decide where
         a field ends; if none of them fits, the longest text does, so that the caller can say what is wrong with it.
         """
-        forms = [dimensions[name] for name in self.fields]
-        found = self._regex(forms).fullmatch(key) or self._regex(["[^/]+"] * len(forms)).fullmatch(key)
+        forms = tuple(dimensions[name] for name in self.fields)
+        any_text = ("[^/]+",) * len(forms)
+        found = _arrived(self.pattern, forms).fullmatch(key) or _arrived(self.pattern, any_text).fullmatch(key)
         if found is None:
             return None
         of_field = dict(zip(self.fields, found.groups(), strict=True))
         return "|".join(of_field[name] for name in dimensions)
 
-    def _regex(self, forms: Sequence[str]) -> re.Pattern[str]:
-        literals = FIELD.split(self.pattern)[::2]  # every other one is a field's name
-        parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
-        groups = [*(f"({form})" for form in forms), ""]
-        return re.compile("".join(part + group for part, group in zip(parts, groups, strict=True)), re.DOTALL)
+
+@lru_cache
+def _arrived(pattern: str, forms: tuple[str, ...]) -> re.Pattern[str]:
+    literals = FIELD.split(pattern)[::2]  # every other one is a field's name
+    parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
+    groups = [*(f"({form})" for form in forms), ""]
+    return re.compile("".join(part + group for part, group in zip(parts, groups, strict=True)), re.DOTALL)
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
