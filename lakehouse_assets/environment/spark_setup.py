@@ -277,9 +277,8 @@ def spark_conf(
     """Returns a session's settings on this machine, without catalogs.
 
     overrides: win over the defaults; ``settings.spark_conf`` wins over both. folder: for temporary files; the home's if
-    None. ``spark.driver.extraJavaOptions`` and
-    ``spark.jars`` stay free for users: Java options are in ``defaultJavaOptions`` and jars on the class path. Raises
-    SetupError if jars or Java are missing.
+    None. ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users: Java options are in
+    ``defaultJavaOptions`` and jars on the class path. Raises SetupError if jars or Java are missing.
     """
     kind = find_compute(compute)
     own = {**overrides, **settings.spark_conf}

@@ -187,7 +187,7 @@ class _Statement:
 @lru_cache(maxsize=512)
 def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
     """Returns _parsed(), from LAKEHOUSE_CACHE if any process has parsed the same there."""
-    identity = hashlib.sha256(repr((_own_source(), sys.version_info[:2], source, name, package)).encode()).hexdigest()
+    identity = hashlib.sha256(repr((_own_hash(), sys.version_info[:2], source, name, package)).encode()).hexdigest()
     file = cache_folder() / "code" / identity
     with suppress(OSError, AttributeError, LookupError, TypeError, ValueError):  # not there yet, or damaged
         return tuple(_Statement.of(found) for found in json.loads(file.read_text()))
@@ -201,10 +201,10 @@ def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
 
 
 @cache
-def _own_source() -> str:
+def _own_hash() -> str:
     """What other code has parsed is not used."""
     assert __spec__
-    return _source(__spec__)
+    return _digest(_source(__spec__))
 
 
 def _parsed(source: str, name: str, package: str) -> tuple[_Statement, ...]:
