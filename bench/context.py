@@ -16,11 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lakehouse_assets.environment.machine import children_of, resident_bytes
 from lakehouse_assets.environment.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SAMPLE_SECONDS = 0.2
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchError(RuntimeError):
@@ -89,7 +89,7 @@ class _Memory:
 
     def watch(self, pid: int) -> None:
         while not self.ended.wait(SAMPLE_SECONDS):
-            self.peak = max(self.peak, sum(map(_resident, _tree(pid))))
+            self.peak = max(self.peak, sum(map(resident_bytes, _tree(pid))))
 
 
 @contextmanager
@@ -105,16 +105,4 @@ def _watched(pid: int) -> Iterator[_Memory]:
 
 
 def _tree(pid: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        children = [int(child) for task in tasks for child in task.joinpath("children").read_text().split()]
-    except OSError:  # it has just ended
-        return []
-    return [pid, *(p for child in children for p in _tree(child))]
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-    except (OSError, IndexError):
-        return 0
+    return [pid, *(found for child in children_of(pid) for found in _tree(child))]

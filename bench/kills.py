@@ -18,6 +18,7 @@ from bench.context import ROOT, Bench
 from bench.kills_steps import DAYS, NOTES, ROWS, TABLE
 from bench.report import Section, Verdict
 from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.machine import children_of
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.extensions.fork_server import folders
 
@@ -52,8 +53,10 @@ class Campaign:
             "run": lambda runs: [run.pid for run in runs if run.poll() is None],
             "server": lambda _: [one.about.pid for one in self._servers()],
             "JVM": lambda _: [one.about.jvm for one in self._servers() if one.about.jvm],
-            "worker": lambda _: [pid for one in self._servers() for pid in _children(one.about.pid, one.about.jvm)],
-            "process of the JVM": lambda _: [pid for one in self._servers() for pid in _children(one.about.jvm)],
+            "worker": lambda _: [
+                pid for one in self._servers() for pid in children_of(one.about.pid) if pid != one.about.jvm
+            ],
+            "process of the JVM": lambda _: [pid for one in self._servers() for pid in children_of(one.about.jvm)],
         }
         self.killed = dict.fromkeys(self.victims, 0)
         self.green = self.red = self.wrong = self.stuck = 0
@@ -134,14 +137,6 @@ def _granted_twice(notes: Sequence[str]) -> int:
         twice += what == "begin" and jvm in working
         (working.add if what == "begin" else working.discard)(jvm)
     return twice
-
-
-def _children(pid: int, besides: int = 0) -> list[int]:
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, children.read_text().split())
-    return [child for child in found if child != besides]
 
 
 def _processes() -> Iterator[int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.context import Bench, BenchError
 from bench.report import Section, Spread, Verdict, at_most
 from lakehouse_assets.domains.nyc.tables import flights
+from lakehouse_assets.environment.machine import resident_bytes
 from lakehouse_assets.extensions.fork_server import folders
 
 COLD, WARM, INLINE = "cold", "warm", "inline"
@@ -114,7 +115,7 @@ def _idle(bench: Bench) -> Section:
     pids = (worker.about.pid, worker.about.jvm)
     before = sum(map(_cpu, pids))
     time.sleep(IDLE_SECONDS if not bench.quick else 1)
-    used, size = sum(map(_cpu, pids)) - before, sum(map(folders.resident_bytes, pids)) / 2**20
+    used, size = sum(map(_cpu, pids)) - before, sum(map(resident_bytes, pids)) / 2**20
     _stop(bench, "shell-warm")
     limits = [
         at_most("an idle worker takes at most 900 MiB", size, 900, " MiB"),

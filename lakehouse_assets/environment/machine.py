@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from http.client import HTTPException
 from importlib.machinery import ModuleSpec
@@ -111,6 +112,22 @@ def available_bytes() -> int:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     machine = next(int(size) * 1024 for name, size, *_ in lines if name == "MemAvailable:")
     return min([machine, *(limit - used for limit, used in _cgroup_memory())])
+
+
+def resident_bytes(pid: int) -> int:
+    """Returns a process's memory in RAM; 0 if it has ended."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def children_of(pid: int) -> list[int]:
+    """Returns the processes that a process has started; none if it has ended."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, children.read_text().split())
+    return found
 
 
 def cores() -> int:

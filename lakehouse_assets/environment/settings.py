@@ -124,6 +124,11 @@ def read_home(env: Mapping[str, str] = os.environ) -> Path:
     return _absolute(env.get("LAKEHOUSE_HOME", "").strip() or ".lakehouse")
 
 
+def worker_settings() -> Settings:
+    """Reads a worker's settings: the code location has decided where workers run. Raises as read_settings()."""
+    return read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
+
+
 def read_settings(
     env: Mapping[str, str] = os.environ,
     also: Chosen = NOBODY,

@@ -62,10 +62,9 @@ def _start_session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def _settings() -> Settings:
-    from lakehouse_assets.environment.settings import read_settings
+    from lakehouse_assets.environment.settings import worker_settings
 
-    # The code location has decided where workers run.
-    return read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
+    return worker_settings()
 
 
 def end_with_parent() -> None:

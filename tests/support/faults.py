@@ -61,7 +61,7 @@ class FaultyLakehouse(Lakehouse):
         self._killed_behind_commit = killed_behind_commit
 
     def launcher(self, compute: str | None = None) -> Launcher:
-        if self.settings.compute == "local" and os.environ["LAKEHOUSE_WORKER_IDLE"] == "PT0S":
+        if self.settings.compute == "local":
             return TinyOrReal((sys.executable, "-m", WORKER))
         launcher = super().launcher(compute)
         launcher.poll_seconds = POLL_SECONDS

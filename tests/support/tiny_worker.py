@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO, load_file_io
 
 from lakehouse_assets.environment import aws
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.environment.settings import read_settings
+from lakehouse_assets.environment.settings import worker_settings
 from lakehouse_assets.step.window import OpenedFile
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import OUT_OF_REACH, Assignment
@@ -206,7 +206,7 @@ def _io(assignment: Assignment) -> FileIO:
 
 def _properties(assignment: Assignment) -> dict[str, str]:
     """The catalog's, found as the real worker does it."""
-    settings = read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
+    settings = worker_settings()
     return catalog_properties(settings, assignment.catalog)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM
 from socket import socket as Connection
 
+from lakehouse_assets.environment.machine import resident_bytes
 from lakehouse_assets.extensions.fork_server import channel
 from lakehouse_assets.extensions.fork_server.key import Key
 
@@ -121,13 +122,6 @@ class Folder:
         except OSError:
             return False
         return True
-
-
-def resident_bytes(pid: int) -> int:
-    """Returns a process's memory in RAM; 0 if it has ended."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def made(workers: Path) -> tuple[Folder, int]:

@@ -83,14 +83,6 @@ class Jvm:
         self._info.unlink()
         return True
 
-    def children(self) -> list[int]:
-        """Returns the processes that it has started."""
-        found: list[int] = []
-        for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
-            with suppress(OSError):
-                found += map(int, children.read_text().split())
-        return found
-
     def leave(self) -> None:
         """Closes a child's copies of all descriptors: the JVM is the server's."""
         if self.process.stdin:

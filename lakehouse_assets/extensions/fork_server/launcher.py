@@ -29,7 +29,7 @@ from lakehouse_assets.environment.launchers.local import (
     worker_environment,
 )
 from lakehouse_assets.environment.machine import java_home
-from lakehouse_assets.environment.settings import Settings, read_settings
+from lakehouse_assets.environment.settings import Settings, worker_settings
 from lakehouse_assets.environment.spark_setup import spark_conf
 from lakehouse_assets.extensions.fork_server import channel, folders
 from lakehouse_assets.extensions.fork_server.folders import Folder
@@ -87,9 +87,8 @@ class ForkServerLauncher(LocalLauncher):
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
         """Hands the attempt to an idle server, or starts one. Raises SetupError if there is no suitable Java."""
-        settings = read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
         try:
-            leased = lease(settings, attempt.spark_conf, attempt.packages, environment, idle=self._idle)
+            leased = lease(worker_settings(), attempt.spark_conf, attempt.packages, environment, idle=self._idle)
         except OSError as error:  # a full disk, or one without locks or sockets
             logger.warning("no worker can stay for the next chunk: %s", error)
             return super().submit(attempt, environment)
@@ -112,15 +111,15 @@ class ForkServerLauncher(LocalLauncher):
         super().cancel(_cold(handles))
         leases: list[Lease] = [handle.state for handle in handles if isinstance(handle.state, Lease)]
         for end, seconds in ((Lease.let_go, GRACE_SECONDS), (Lease.kill, REAP_SECONDS)):
-            for lease in leases:
-                if lease.poll() is None:
-                    end(lease)
+            for one in leases:
+                if one.poll() is None:
+                    end(one)
             until = time.monotonic() + seconds
-            while time.monotonic() < until and any(lease.poll() is None for lease in leases):
+            while time.monotonic() < until and any(one.poll() is None for one in leases):
                 time.sleep(LOOK_SECONDS)
-        for lease in leases:
-            if not lease.folder.is_alive:
-                lease.folder.remove()
+        for one in leases:
+            if not one.folder.is_alive:
+                one.folder.remove()
 
     def link(self, handle: Handle) -> str:
         """Returns a phrase instead of a URL."""

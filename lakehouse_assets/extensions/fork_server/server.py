@@ -26,10 +26,10 @@ from pathlib import Path
 from socket import socket as Connection
 from typing import Any
 
-from lakehouse_assets.environment.machine import available_bytes, memory_bytes
+from lakehouse_assets.environment.machine import available_bytes, children_of, memory_bytes, resident_bytes
 from lakehouse_assets.environment.spark_setup import environment, quoted
 from lakehouse_assets.extensions.fork_server import channel
-from lakehouse_assets.extensions.fork_server.folders import About, Folder, resident_bytes
+from lakehouse_assets.extensions.fork_server.folders import About, Folder
 from lakehouse_assets.extensions.fork_server.jvm import MOST_IDLE_BYTES, Jvm
 from lakehouse_assets.wire.code import WORKER, reached_code
 
@@ -314,7 +314,7 @@ class ForkServer:
         """Kills what the step and the JVM have started, such as the Python workers of UDFs."""
         own = {os.getpid(), self._jvm.process.pid if self._jvm else 0}
         _signal(set(_group()) - own, signal.SIGKILL)
-        for child in self._jvm.children() if self._jvm else ():
+        for child in children_of(self._jvm.process.pid) if self._jvm else ():
             with suppress(OSError):  # PySpark's daemon leads a group, in which its workers are
                 os.killpg(child, signal.SIGKILL)
 
@@ -324,7 +324,6 @@ class ForkServer:
         if self._jvm:
             _signal(others, signal.SIGTERM)
             self._jvm.end(JVM_ENDING_SECONDS, self._pump)
-        self._end_steps_processes()
         _signal(set(_group()) - {os.getpid()}, signal.SIGKILL)
 
     def _end(self) -> None:

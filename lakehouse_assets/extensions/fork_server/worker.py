@@ -20,9 +20,9 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.environment.machine import resident_bytes
 from lakehouse_assets.environment.output import use_unfailing_streams
 from lakehouse_assets.environment.spark_setup import environment
-from lakehouse_assets.extensions.fork_server.folders import resident_bytes
 from lakehouse_assets.extensions.fork_server.jvm import MOST_IDLE_BYTES, EndedBesides, Jvm
 from lakehouse_assets.extensions.fork_server.leftovers import State, left
 from lakehouse_assets.worker.session import build_session, end_jvm, stop_session
