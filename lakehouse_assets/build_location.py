@@ -52,7 +52,7 @@ def shared_definitions(
     resources: Mapping[str, Any] | None = None,
     extensions: Sequence[Extension] = EXTENSIONS,
 ) -> dg.Definitions:
-    """Returns what a code location has once."""
+    """Returns what a code location has once for all domains."""
     tables = [table for domain in domains for table in domain.tables]
     return dg.Definitions.merge(
         maintenance(tables, settings, extensions, [domain.name for domain in domains]),

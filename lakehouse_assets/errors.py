@@ -33,7 +33,7 @@ class StageAgain(PublishRefused):
 
 
 class RolledBack(PublishRefused):
-    """The run's snapshot is no ancestor of main: it was rolled back. A person must decide."""
+    """The run's snapshot is no ancestor of main any more: it was rolled back. A person must decide."""
 
 
 class RollbackRefused(LakehouseError):
@@ -41,7 +41,7 @@ class RollbackRefused(LakehouseError):
 
 
 class PublishContended(LakehouseError):
-    """Each attempt to commit failed temporarily."""
+    """Each attempt to commit failed for a reason that may pass, such as other commits or an unreachable catalog."""
 
 
 class ReleaseRefused(LakehouseError):
@@ -73,7 +73,7 @@ class UnknownStorage(LakehouseError, ValueError):
 
 
 class StorageRefused(LakehouseError):
-    """The storage refused a request of the collector. The ledger has what was done before."""
+    """The storage refused a request of the collector, whose ledger lists what was done before."""
 
 
 class UnknownPartitions(LakehouseError, ValueError):
@@ -105,4 +105,4 @@ class BadValue(LakehouseError, ValueError):
 
 
 class TooMuchHot(LakehouseError):
-    """A source has more unmoved rows than a reader accepts."""
+    """A source has more rows that are not moved yet (hot) than a reader accepts."""

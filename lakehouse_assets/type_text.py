@@ -8,7 +8,7 @@ from itertools import count
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
-# The final ids are assigned with the schema; until then, each field needs a unique one.
+# The final field ids are assigned with the schema; until then, each field needs some unique id.
 SOME_IDS = count(1_000_000)
 OF_SPARK = {
     "bigint": "long",
@@ -32,14 +32,14 @@ OF_SPARK = {
 """Type names of Spark and other databases, with Iceberg's spelling."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
-"""Names that Iceberg reserves for metadata columns (org.apache.iceberg.MetadataColumns). It misses them in capitals,
-but Spark ignores case: a merge doubles rows."""
+"""Names that Iceberg reserves for metadata columns (org.apache.iceberg.MetadataColumns). In capitals, Iceberg doesn't
+recognize them, but Spark ignores case, and a merge would double rows."""
 
 
 def parse_type(text: str) -> IcebergType:
     """Parses a type: ``long``, ``list<string>``, ``map<string, double>``, ``struct<lat: double, lon: double>``.
 
-    What is in a nested type is optional. Raises ValueError for a text that is no type.
+    Elements, values and members of a nested type may be null. Raises ValueError for a text that is no type.
     """
     outer, _, inner = text.strip().partition("<")
     if not inner:

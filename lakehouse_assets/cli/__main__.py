@@ -32,7 +32,9 @@ COMMANDS: Mapping[str, str] = {
 }
 """Command → the module that has it under its name. As ``--help`` and shell completion import all, commands import slow
 modules, such as Dagster and PyArrow, inside, after all checks."""
+# The exit status of a shell's command that SIGINT ended.
 INTERRUPTED = 130
+# Commands whose output is their result: if it can't be written, they fail.
 REPORTS = ("columns", "doctor", "plan", "source", "trace", "workers")
 EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
@@ -41,11 +43,11 @@ class Commands(click.Group):
     """Imports a command on demand, and turns its errors into a message and an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As COMMANDS orders them."""
+        """Returns the commands in the order of COMMANDS."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns a command, if known."""
+        """Imports a command; None if it is unknown."""
         module = COMMANDS.get(cmd_name)
         return getattr(import_module(module), cmd_name) if module else None
 
@@ -64,7 +66,7 @@ class Commands(click.Group):
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
         except Exception as error:
-            settings = ctx.obj  # once a command uses them
+            settings = ctx.obj  # None until the command has read them (used_by_command)
             if settings and (full := full_disk(error, settings)):
                 message = f"{full}, then start again. Nothing half-written is visible, and staged work is kept"
             elif settings and (refused := refused_database(error, settings.home)):
@@ -86,7 +88,7 @@ def lakehouse() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns its exit status, 2 for wrong arguments.
 
-    Unwritable output is an error only of a command in REPORTS.
+    Unwritable output is an error only for a command in REPORTS.
     """
     use_unfailing_streams()
     given = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]

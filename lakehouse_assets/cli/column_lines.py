@@ -24,7 +24,8 @@ from lakehouse_assets.type_text import type_text
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
 KEY_IN_NAME = re.compile(r"\d{4}-\d{2}(-\d{2}([-T]\d{2}:?\d{2})?)?")
-"""The partition key in a path: a month, a day or an hour."""
+"""Finds the partition key in a path: a month, a day or an hour."""
+# A longer call is broken into lines.
 LINE_LENGTH = 100
 
 
@@ -41,12 +42,13 @@ class Found:
     remarks: Sequence[str] = ()
     """Sentences on what the file does not tell."""
     folder: str = ""
+    """The folder in the domain's part of the drop zone."""
     files: str = ""
-    """The file names' pattern, unless the default."""
+    """The pattern of the file names; empty for the reader's default."""
     required: Sequence[str] = ()
     """The columns that the file declares non-null."""
     name: str = ""
-    """The file's name for the call if its path has no partition key."""
+    """If the path has no partition key: the file's name, which the call then reads in place of the window's keys."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""`lakehouse doctor`: probes what a run needs, harmlessly."""
+"""`lakehouse doctor`: probes what a run needs, harmlessly: some calls must fail after permissions were checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lakehouse_assets.storage.place import place_of
 DENIED = ("AccessDenied", "Unauthorized", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 # A name that nothing has: the answer tells whether the request was allowed.
 NOBODY = "lakehouse-doctor"
-# S3 checks permissions before the checksum, and keeps nothing with a wrong one.
+# S3 checks permissions before the checksum, and keeps no object with a wrong one.
 WRONG_CHECKSUM = "1B2M2Y8AsgTpgAmY7PhCfg=="
 # SQS checks permissions before it refuses this character.
 UNSENDABLE = "\x01"
@@ -54,7 +54,7 @@ class Probe:
     """The missing permission or connection, if it fails."""
     attempt: Callable[[], Any]
     expected: tuple[str, ...] = ()
-    """Codes of errors that only an allowed call gets."""
+    """Codes of errors that only an allowed call gets: they count as success."""
 
 
 @click.command()
@@ -223,6 +223,7 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 
 
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
+    # What the job lakehouse_redrive needs. To take from the queue itself is the sensor's business.
     sqs = client("sqs", attempts=2)
     receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
     name = queue.dead_letters.rpartition("/")[2]

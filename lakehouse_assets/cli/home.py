@@ -22,6 +22,7 @@ from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.spark_setup import build, jars
 
 INSTANCE = Path(__file__).with_name("dagster.yaml")
+# Of a home, besides those for tables' and staged files.
 FOLDERS = ("dagster", "reports", "tmp")
 # How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
 EVENT_BATCH = "1000"
@@ -49,13 +50,13 @@ def setup() -> None:
 
 
 def used_by_command(settings: Settings) -> Settings:
-    """Notes the settings for Commands, which explains errors by them, and returns them."""
+    """Notes the settings in click's context, where Commands finds them to explain errors; returns them."""
     click.get_current_context().find_root().obj = settings
     return settings
 
 
 def ready() -> Settings:
-    """Enters the project and prepares its home; then SIGTERM ends the command as Ctrl-C does.
+    """Enters the project and prepares its home. From then on, SIGTERM ends the command as Ctrl-C does.
 
     Raises as enter_project(), read_settings() and prepare().
     """
@@ -79,7 +80,7 @@ def prepare(settings: Settings) -> None:
         make_writable(folder, settings)
     java_home()
     jars(settings)
-    spark_catalogs(properties)  # refuses a catalog that PyIceberg knows and Spark does not
+    spark_catalogs(properties)  # raises SettingsError for a catalog that PyIceberg knows and Spark does not
     _link(INSTANCE, settings.home / "dagster" / "dagster.yaml")
     os.environ["LAKEHOUSE_HOME"] = str(settings.home)
     os.environ["DAGSTER_HOME"] = str(settings.home / "dagster")

@@ -1,4 +1,7 @@
-"""Opens the Dagster instance, limits its pools and reaps dead runs."""
+"""Opens the Dagster instance, limits its pools and reaps dead runs.
+
+To *reap* a run means to mark it as failed and free its slots, because its process is dead.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def opened(settings: Settings) -> Iterator[tuple[dg.DagsterInstance, list[str]]]
 
 
 def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
-    """Reaps dead runs, limits pools without a limit, empties the scratch folder if no run is active.
+    """Reaps dead runs, sets limits of pools that have none, empties the scratch folder if no run is active.
 
     Returns the ids of reaped runs.
     """
@@ -45,10 +48,10 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
         for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    alive(settings.home / WORKERS)  # removes the folders of those that were killed
+    alive(settings.home / WORKERS)  # removes the folders of workers that were killed
     return reaped
 
 
 def set_worker_limit(instance: dg.DagsterInstance, settings: Settings) -> None:
-    """Limits the workers' pool to LAKEHOUSE_MAX_WORKERS, before workers can run."""
+    """Limits the workers' pool to LAKEHOUSE_MAX_WORKERS, whatever its limit was. Call it before workers can run."""
     instance.event_log_storage.set_concurrency_slots(POOL, settings.max_workers)

@@ -13,6 +13,7 @@ from lakehouse_assets.cli.terminal import output_to, table
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
 
+# Tables with more columns are shown record by record, a line for each column.
 WIDEST = 10
 Reported = Mapping[str, dg.MetadataValue[Any]]
 
@@ -20,8 +21,8 @@ Reported = Mapping[str, dg.MetadataValue[Any]]
 def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -> Reported:
     """Runs a job; returns its op's metadata by name.
 
-    log: for this process's output, below the home. Raises LakehouseError if the job failed, after it has printed the
-    tables in the failure, and KeyboardInterrupt if a signal ended the run.
+    log: the file below the home that gets this process's output meanwhile. If the job failed, prints the tables in its
+    failure and raises LakehouseError. Raises KeyboardInterrupt if a signal ended the run.
     """
     with opened(settings) as (instance, _), output_to(settings.home / log):
         result = Pipeline().execute_job(instance, job, config)
@@ -39,7 +40,7 @@ def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -
 
 
 def tables_in(reported: Reported) -> list[str]:
-    """Returns non-empty tables as text."""
+    """Returns the tables with rows, as text."""
     return [_text(one) for one in reported.values() if isinstance(one, dg.TableMetadataValue) and one.records]
 
 

@@ -1,4 +1,4 @@
-"""Runs a command until its parent ends, even if killed, then ends all that the command started.
+"""The keeper: runs a command until the keeper's parent ends, even if killed, then ends all that the command started.
 
 It is a separate process that imports nothing else.
 """
@@ -22,8 +22,8 @@ LOOK_SECONDS = 0.2
 def kept(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     """Starts a keeper with the command in a new session.
 
-    Once its standard input closes, as when the caller dies, it ends the command and exits with its status. Both inherit
-    lock, a locked file's descriptor, which stays locked while one of them runs.
+    Once the keeper's standard input closes, as it does when the caller dies, the keeper ends the command and exits with
+    the command's status. Both inherit lock, a locked file's descriptor: the file stays locked while one of them runs.
     """
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(lock), *command],
@@ -60,11 +60,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGINT)
         process.wait(GRACE_SECONDS)
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # active runs cancel their workers
+        os.killpg(process.pid, signal.SIGTERM)  # active runs then cancel their workers
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline:
             process.poll()  # collects the leader: a zombie would keep the group alive
-            os.killpg(process.pid, 0)
+            os.killpg(process.pid, 0)  # raises once the group is empty
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

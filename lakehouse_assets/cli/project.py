@@ -1,4 +1,4 @@
-"""Finds and makes projects."""
+"""Finds and makes projects: folders whose pyproject.toml names a code location."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def new(name: str) -> None:
 def enter_project() -> None:
     """Makes the project's folder the working directory, and importable.
 
-    Dagster finds the code location there, and LAKEHOUSE_HOME by default. Raises LakehouseError outside of projects.
+    Dagster finds the code location there, and LAKEHOUSE_HOME is there by default. Raises LakehouseError outside of
+    projects.
     """
     here = Path.cwd()
     folder = project_of(here)
@@ -48,7 +49,7 @@ def enter_project() -> None:
 
 
 def project_of(place: Path) -> Path | None:
-    """Returns the project at or above a folder. Raises as enter_project()."""
+    """Returns the nearest project at or above a folder, if any. Raises LakehouseError for an unreadable file."""
     return next((folder for folder in (place, *place.parents) if _is_project(folder)), None)
 
 
@@ -62,6 +63,7 @@ def _is_project(folder: Path) -> bool:
     return not {"module_name", "modules"}.isdisjoint(tool.get("dagster", {})) or "project" in tool.get("dg", {})
 
 
+# Of a project, and also of its Python package, domain and Iceberg namespace.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 FILES: Mapping[str, str] = {
     "pyproject.toml": """\

@@ -38,7 +38,8 @@ def rollback(table: str, to: str, *, yes: bool) -> int:
     if not (yes or _is_wanted()):
         print("nothing was changed", file=sys.stderr)
         return 1
-    # The snapshot itself: by now, a time could mean another one.
+    # The snapshot that was shown, not the time, which could now mean another one; and the head that was shown, so that
+    # the job refuses if others have committed since.
     done = run_job(settings, ROLLBACK, {**config, "to": target, "head": head, "dry_run": False}, "rollback.log")
     print(f"rolled back; `lakehouse rollback {table} --to {done[HEAD].value}` undoes it until that snapshot expires")
     return 0

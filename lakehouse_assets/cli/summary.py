@@ -1,4 +1,4 @@
-"""The final summary of `lakehouse run`."""
+"""What `lakehouse run` prints at its end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ HEADER = ("table", "partitions", "rows", "data files", "bytes", "snapshots added
 
 
 def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]], began: float, to: TextIO) -> str:
-    """Returns a text table of assets: (name, number of partitions or None, seconds), for a stream.
+    """Returns a text table of assets: (name, number of partitions or None, seconds).
 
-    An asset that is no Iceberg table has no rows, files or snapshots. began: epoch seconds.
+    An asset that is no Iceberg table has no rows, files or snapshots. began: epoch seconds. to: the table fits this
+    stream.
     """
     catalog, lines = with_retries(lambda: load_lake(settings)), []
     for name, partitions, seconds in assets:
@@ -38,7 +39,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
 
 
 def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
-    """Returns the tables' health in one line; reports errors, as the tables are filled."""
+    """Returns the tables' health in one line. An error is told there, not raised: the tables are filled already."""
     try:
         lakehouse = Lakehouse(settings)
         catalog, cache, found = lakehouse.catalog(), summary_cache(lakehouse), list[TableHealth]()

@@ -66,7 +66,7 @@ def _metadata(settings: Settings, problems: list[str]) -> Metadata:
     def found(key: dg.AssetKey) -> TableMetadata | None:
         try:
             return None if problems else lake()(key)
-        except Exception as error:  # each catalog has its own
+        except Exception as error:  # each catalog has its own; after the first one, the catalog is not asked again
             problems.append(f"The catalog can't be read, so this shows only Dagster's log and no rollbacks: {error}")
             return None
 

@@ -25,6 +25,7 @@ from lakehouse_assets.environment.process_locks import daemon_locks
 from lakehouse_assets.environment.settings import Settings
 
 HOST = "127.0.0.1"
+# TCP_LISTEN, as /proc/net/tcp writes a socket's state.
 LISTENING = "0A"
 
 
@@ -45,7 +46,8 @@ def check_port(port: int) -> None:
 
 
 def listener(port: int) -> int | None:
-    """Returns the process that listens on the port; None for another user's, or none."""
+    """Returns the process that listens on the port; None if there is none, or if it is another user's."""
+    # Linux lists each socket's inode by its port, and each process's sockets by their inodes.
     sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
     for folder in Path("/proc").iterdir() if sockets else ():
         if folder.name.isdecimal():
@@ -107,9 +109,9 @@ def ui(port: int) -> int:
 
 
 def _lock(settings: Settings) -> IO[str]:
-    """A second UI would run a second daemon. Raises SetupError if locked.
+    """Locks this home's UI: a second one would run a second daemon. Raises SetupError if it is locked.
 
-    All processes of the UI keep the lock; the daemon also has another.
+    All processes of the UI inherit the lock. Daemons that were started otherwise have their own.
     """
     lock = (settings.home / "dagster" / ".serving").open("a+")
     try:
@@ -126,7 +128,7 @@ def _lock(settings: Settings) -> IO[str]:
 
 
 def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[str]]) -> int:
-    """Reaps dead runs until the UI ends. Returns its exit status, never 0."""
+    """Reaps dead runs until the UI ends by itself. Returns its exit status, never 0, so that systemd restarts it."""
     answered, next_reap = False, 0.0
     while keeper.poll() is None:
         if not answered and (answered := _answers(port, keeper.pid)):
@@ -141,7 +143,7 @@ def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
 
 
 def _answers(port: int, session: int) -> bool:
-    """Whether this session's webserver answers; another may have taken the port.
+    """Whether the keeper's webserver answers; another may have taken the port.
 
     HTTPConnection ignores proxies in the environment.
     """

@@ -63,5 +63,8 @@ def _settings() -> Settings:
 
 
 def _key(settings: Settings) -> Key:
-    """The key of a run of a table without Spark settings of its own; PYTHONPATH depends on the table."""
+    """The key by which the next run chooses workers, if its table has no Spark settings.
+
+    PYTHONPATH depends on the table.
+    """
     return key_of(os.environ, (), public(spark_conf(settings, {})), java_home())

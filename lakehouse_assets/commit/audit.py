@@ -1,6 +1,7 @@
 """Audits staged rows before a commit, by file statistics and receipts.
 
-Reads data only of columns without statistics, and of text columns with U+FFFD in a bound.
+A worker stages its chunk of the partitions in a fork, a private copy of the table's metadata; its receipt says what it
+did. Reads data only of columns without statistics, and of text columns with U+FFFD in a bound.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EXAMPLES = 5
 
 
 class Rule(StrEnum):
-    """A rule of the audit that a write mode may lack."""
+    """A rule of the audit; each write mode says which ones it needs."""
 
     PARTITIONS = "partitions"
     """A chunk's rows lie in the chunk's partitions."""
@@ -61,7 +62,7 @@ class AuditFinding:
     evidence: Mapping[str, Any]
     """JSON values."""
     bad: tuple[str, ...] = ()
-    """The partition keys known to be bad; "" for a table without partitions."""
+    """The partition keys known to be bad; empty if unknown, "" for a table without partitions."""
 
 
 def audit(
@@ -71,7 +72,7 @@ def audit(
     rules: Collection[Rule],
     at_most_changed: float | None = None,
 ) -> list[AuditFinding]:
-    """Returns a finding for each broken rule; none if the run may be published."""
+    """Returns a finding for each broken rule; none if the run may be published. region: that of all chunks."""
     # In the order of the report. Generators: a rule that is not wanted costs nothing.
     by_rule = {
         Rule.PARTITIONS: chain(_rows_outside(table, region, chunks), _deletes_outside(table, chunks)),
@@ -91,9 +92,11 @@ def own_commits(
 ) -> list[AuditFinding]:
     """Finds commits to the table by the run's own workers, which some catalogs (REST, Glue) can't prevent.
 
+    Spark writes its application's id into each snapshot, in forks too. Misses commits to other tables, snapshots
+    outside main's history, changes without a snapshot, and workers without a receipt.
+
     metadata: after all staging. known: snapshots from before the staging; only needed in process, where earlier runs
-    share the JVM and so its application id. Misses commits to other tables, snapshots outside main's history, changes
-    without a snapshot, and workers without a receipt.
+    share the JVM and so its application's id.
     """
     own_applications = {  # a fork has only its base and what its worker added
         app
@@ -145,8 +148,8 @@ def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -
 def _deletes_outside(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:
     """Finds rows that a merge deleted outside its partitions.
 
-    A delete file that no row needs any more may be removed from anywhere. A file of an older spec may lie partly
-    outside.
+    Removed delete files don't count: those that no row needs any more may go from anywhere. Nor do files of an older
+    partition spec that lie only partly outside.
     """
     for chunk in chunks:
         if not (touched := (*chunk.deletes, *_removed_data(chunk))):
@@ -237,7 +240,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
         return
     updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
     rows = max(_rows_before(chunk) for chunk in chunks)
-    if updated + deleted > round(bound * rows, 6):  # 0.29 of 100 is 28.999999999999996
+    if updated + deleted > round(bound * rows, 6):  # unrounded, 0.29 * 100 is 28.999999999999996
         yield AuditFinding(
             Rule.CHANGED,
             f"table {table.identifier}: the merge updates {updated} and deletes {deleted} of {rows} rows; the "
@@ -266,7 +269,7 @@ def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[Audi
 
 
 def _alone(chunk: StagedChunk) -> tuple[str, ...]:
-    """Of several partitions, the bad one is unknown."""
+    """Returns the chunk's partition if it is the only one: of several, the bad one is unknown."""
     parts = tuple(parts_of(chunk.receipt.keys))
     return parts if len(parts) == 1 else ()
 

@@ -1,4 +1,4 @@
-"""Changes to publish, and the conflicts that they refuse."""
+"""Changes: what a publish commits to a table, and the conflicts for which it is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from lakehouse_assets.wire.work import Bound
 def predicate(bounds: Iterable[Bound], schema: Schema) -> BooleanExpression:
     """Builds the predicate for rows within all bounds.
 
-    Skips bounds that PyIceberg can't read, such as days after the year 9999.
+    Skips bounds that PyIceberg can't read, such as days after the year 9999; more rows then count as within.
     """
     found: BooleanExpression = AlwaysTrue()
     for bound in bounds:
@@ -70,7 +70,7 @@ def _bound_predicate(bound: Bound, kind: IcebergType) -> BooleanExpression:
 
 def _value(text: str, kind: IcebergType) -> Literal[Any]:
     if isinstance(kind, (TimestampType, TimestamptzType)):
-        return literal(int(text)).to(kind)
+        return literal(int(text)).to(kind)  # bounds have times in microseconds
     return literal(text).to(kind)
 
 
@@ -112,6 +112,7 @@ class Within(ManifestsWithin):
             self._partitions[spec_id] = expression_evaluator(fields, projected, case_sensitive=True)
         if not self._partitions[spec_id](file.partition):
             return False
+        # A position delete file's metrics are of paths and positions, not of the rows that it deletes.
         return file.content is not DataFileContent.DATA or bool(self._metrics.eval(file))
 
 
@@ -151,7 +152,7 @@ def changed_since(now: TableMetadata, staged: Sequence[StagedChunk]) -> Iterator
 
 
 def _new_nulls(schema: Schema, chunk: StagedChunk) -> Iterator[str]:
-    """The audit used the schema with which the run began."""
+    """Yields nulls in columns that have become required: the audit used the schema with which the run began."""
     nulls = {f.name: sum(nulls_in(chunk, file, f) for file in chunk.files) for f in schema.fields if f.required}
     if held := ", ".join(f"{name}: {count} rows" for name, count in nulls.items() if count):
         yield (
@@ -172,7 +173,7 @@ class Publishable(ABC):
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
         """Returns the files that must be in storage at the commit.
 
-        Empty if metadata alone forbids the change: the files of a table created again may not be readable.
+        Empty if metadata alone forbids the change: if the table was created again, its old files may not be readable.
         """
         return ()
 
@@ -189,7 +190,7 @@ class Publishable(ABC):
 
 
 class RunChange(Publishable):
-    """The change of a run."""
+    """The change of a run: adds what its workers have staged."""
 
     staged: Sequence[StagedChunk]
     consequence = "Nothing was published; materialize the partitions again in a new run"
@@ -238,6 +239,7 @@ class Change(RunChange):
             return ManifestPlan(added=[*map(added_entry, self.files)], untouched=live_manifests(table))
         # The staged schema has the region's names: a column may have been renamed since.
         removed = FilesInRegion(self.region, table, self.staged[0].schema if self.staged else table.schema())
+        # Files that are in the table already leave ``arriving``; the rest is added.
         plan, arriving = ManifestPlan(), {file.file_path for file in self.files}
 
         def goes(entry: ManifestEntry) -> bool:
@@ -266,6 +268,7 @@ class FilesInRegion:
     region: Region
     table: IcebergTable
     schema: Schema
+    """Has the column names that the region uses."""
     overlapping: list[DataFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -274,7 +277,7 @@ class FilesInRegion:
         self._manifests = ManifestsWithin(self.table.metadata, self.schema, rows)
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether the manifest may list such files."""
+        """Whether the manifest may list files with rows of the region."""
         return self._manifests.may_be_in(manifest)
 
     def touches(self, file: DataFile) -> bool:
@@ -313,19 +316,22 @@ Identity = tuple[str, int]
 
 @dataclass
 class RowChanges(RunChange):
-    """The change of a run that merges."""
+    """The change of a run that merges.
+
+    Each worker merged into a fork, a private copy of the table that began with one of its snapshots, the base.
+    """
 
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
     """Whether it only adds rows with new keys. Then files added since the base conflict: they may have the same keys.
-    So do removed files: a row was perhaps left out because they had its key."""
+    So do removed files: a row may have been left out because they had its key."""
     entries: Entries = field(default_factory=Entries)
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
 
-        Raises StageAgain if others changed files that these could meet, PublishRefused if the changes don't fit the
+        Raises StageAgain if others changed files that these changes could meet, PublishRefused if they don't fit the
         table.
         """
         self.refuse_unfit(table, missing)
@@ -348,6 +354,7 @@ class RowChanges(RunChange):
         merged = chunk.receipt.merged
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
+        # A rollback may bring back files older than the base, which the comparison of sequence numbers below ignores.
         if self.only_inserts and base_id and is_rolled_back(table.metadata, base_id):
             yield f"its rows were compared with those of snapshot {base_id}, which was rolled back meanwhile"
         base = chunk.metadata.snapshot_by_id(base_id) if base_id else None

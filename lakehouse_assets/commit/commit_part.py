@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 class CommitPart:
     """One thing that a commit carries besides its rows.
 
-    Each attempt of publish() asks the parts in order, with the current table.
+    Each attempt of publish() asks the parts in order. now: the table as it is before the commit.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Delete files, and the count of live rows."""
+"""Which delete files apply to which data files, by metadata alone; and the count of live rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATH_ID = 2147483546
 
 
 def is_position(delete: ManifestEntry) -> bool:
-    """Whether it holds position deletes, not equality deletes."""
+    """Whether the delete file holds position deletes, not equality deletes."""
     return delete.data_file.content is DataFileContent.POSITION_DELETES
 
 
@@ -51,7 +51,7 @@ def is_global(delete: ManifestEntry, specs: Mapping[int, PartitionSpec]) -> bool
 
 
 def names_one_file(delete: DataFile) -> str | None:
-    """Returns the only data file that position deletes name, if their bounds say so."""
+    """Returns the only data file that position deletes name; None if their bounds leave it open."""
     lower, upper = path_bounds(delete)
     return lower.decode() if lower is not None and lower == upper else None
 
@@ -87,7 +87,7 @@ class DeleteFiles:
         self._of_path: dict[str, list[ManifestEntry]] = defaultdict(list)
         self._of_partition: dict[Partition, list[ManifestEntry]] = defaultdict(list)
         self._anywhere: list[ManifestEntry] = []
-        # Newest first: an old data file needs them all, a new one none.
+        # Newest first, so that applying_to() can stop at the first one that is older than the data file.
         for entry in sorted(entries, key=sequence, reverse=True):
             self._place(entry).append(entry)
 
@@ -120,7 +120,7 @@ class DataFiles:
         self._specs = specs
         self._of_partition: dict[Partition, list[ManifestEntry]] = defaultdict(list)
         self._of_path: dict[str, ManifestEntry] = {}
-        for entry in sorted(entries, key=_path):
+        for entry in sorted(entries, key=_path):  # _named() bisects the paths of a partition
             self._of_path[_path(entry)] = entry
             self._of_partition[partition_of(entry)].append(entry)
         self._oldest = {at: min(map(sequence, found)) for at, found in self._of_partition.items()}
@@ -151,7 +151,7 @@ def _path(entry: ManifestEntry) -> str:
 
 
 def _path_bytes(entry: ManifestEntry) -> bytes:
-    """Unicode strings sort as their UTF-8 does."""
+    """Paths sorted as strings are sorted by these bytes too."""
     return _path(entry).encode()
 
 
@@ -198,6 +198,7 @@ def _count_live(metadata: TableMetadata, snapshot: Snapshot, io: FileIO) -> Live
         return LiveRows(rows)
     if _files(data) > MOST_FILES or _files(deleting) > MOST_DELETE_FILES:
         return LiveRows(rows, is_exact=False)
+    # Not total-position-deletes of the summary: it also counts deletes of rows in files that are gone.
     deleted = _count_deleted(metadata, data, deleting, io)
     return LiveRows(rows, is_exact=False) if deleted is None else LiveRows(rows - deleted)
 
@@ -209,7 +210,7 @@ def _files(manifests: Sequence[ManifestFile]) -> int:
 def _count_deleted(
     metadata: TableMetadata, data: Sequence[ManifestFile], deleting: Sequence[ManifestFile], io: FileIO
 ) -> int | None:
-    """Returns None for equality deletes or too many positions."""
+    """Counts each deleted row once; returns None for equality deletes or too many positions."""
     found = [*chain.from_iterable(Entries().read(io, deleting))]
     if not all(map(is_position, found)) or sum(one.data_file.record_count for one in found) > MOST_POSITIONS:
         return None

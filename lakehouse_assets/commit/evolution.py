@@ -1,4 +1,7 @@
-"""Evolution of a table to its declaration: columns, partition spec, sort order, properties."""
+"""Evolution of a table to its declaration: columns, partition spec, sort order, properties.
+
+schema_policy.py decides what a run may change; the commit of the run's rows changes it.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Values:
 def decided(table: Table, found: IcebergTable) -> list[PolicyVerdict]:
     """Decides as verdicts() does, but refuses to drop values unless ``allow_drop`` names them.
 
-    Exempt are tables whose runs replace all rows. Raises storage errors.
+    Tables whose runs replace all rows are exempt. Raises storage errors.
     """
     said = verdicts(table, found.metadata)
     drops = [v.change.name for v in said if v.action is PolicyAction.APPLY and v.change.kind is ChangeKind.UNDECLARED]
@@ -105,7 +108,7 @@ def _values(metadata: TableMetadata, entries: Iterable[ManifestEntry], column: N
     snapshots_without = {s.snapshot_id for s in metadata.snapshots if s.schema_id in schemas_without}
     count = 0
     for entry in entries:
-        if entry.snapshot_id in snapshots_without:
+        if entry.snapshot_id in snapshots_without:  # written before the column existed
             continue
         file = entry.data_file
         counts, nulls = file.value_counts or {}, file.null_value_counts or {}
@@ -134,7 +137,7 @@ class Evolution(CommitPart):
 
     @classmethod
     def of(cls, table: Table, target: IcebergTable) -> Evolution:
-        """Raises as allowed()."""
+        """Decides about each difference. Raises as allowed()."""
         found = allowed(table, target)
         applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
@@ -169,6 +172,8 @@ class Evolution(CommitPart):
         there = IcebergTable(here.name(), transaction.table_metadata, here.metadata_location, here.io, here.catalog)
         found = allowed(table, there)
         now = of_action(found, PolicyAction.APPLY)
+        # Another run may have made some of these changes. The result must be the very table for which workers wrote
+        # files, with the same field ids.
         if set(now) <= set(self.applied):
             _apply(transaction, table, now)
             if shape_text(transaction.table_metadata) == shape_text(self.target.metadata):
@@ -185,7 +190,7 @@ class Evolution(CommitPart):
     def refuse_to_drop_others(self, columns: Collection[str]) -> None:
         """Raises PublishRefused if the run would drop a column that was not there when it began.
 
-        A run of a newer declaration may have added it. columns: nested ones with dots.
+        A run of a newer declaration may have added it. columns: those that were there, nested ones with dots.
         """
         dropped = {
             ".".join(path): change.name
@@ -219,7 +224,8 @@ class _Unsorting(UpdateTableMetadata["_Unsorting"]):
 class _SameIds(UpdateTableMetadata["_SameIds"]):
     """Requires that nobody has used up a field id.
 
-    PyIceberg's update_schema() requires only the schema id, which stays after others add and drop a column.
+    PyIceberg's update_schema() requires only the schema id, which is as before if others have added a column and
+    dropped it again.
     """
 
     def _commit(self) -> UpdatesAndRequirements:
@@ -259,7 +265,7 @@ def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChang
 
 
 def _of_columns(changes: Sequence[SchemaChange]) -> Iterator[tuple[SchemaChange, tuple[str, ...]]]:
-    """Yields the changes of columns, with their paths before any is renamed."""
+    """Yields the changes of columns, with the paths before renames, by which PyIceberg's update finds columns."""
     before = {change.declared: change.found for change in changes if change.kind is ChangeKind.RENAMED}
     for change in changes:
         if change.kind in OF_COLUMNS:
@@ -268,7 +274,7 @@ def _of_columns(changes: Sequence[SchemaChange]) -> Iterator[tuple[SchemaChange,
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
-    """Else Iceberg's Java refuses to change properties (MetricsConfig.validateReferencedColumns)."""
+    """If they stay, Iceberg's Java refuses to change any property (MetricsConfig.validateReferencedColumns)."""
     of_columns = [f".column.{name}" for name in columns]
     there = transaction.table_metadata.properties
     if old := [name for name in there if any(name.endswith(part) or f"{part}." in name for part in of_columns)]:
@@ -276,7 +282,7 @@ def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None
 
 
 def _rename_properties(transaction: Transaction, renames: Mapping[str, str]) -> None:
-    """As Iceberg's Java does; declared properties are already set."""
+    """Renames as Iceberg's Java does; if the new name is there, it was declared, and keeps its value."""
     there = transaction.table_metadata.properties
     if moved := renamed_properties(there, renames):
         if new := {name: there[old] for old, name in moved.items() if name not in there}:
@@ -302,7 +308,10 @@ def _change_column(update: UpdateSchema, declared: Schema, change: SchemaChange,
 
 
 def _change_spec(transaction: Transaction, table: Table) -> None:
-    """Field order decides where files go; a field that stays keeps its id."""
+    """Removes all fields and adds the declared ones, because their order decides where files go.
+
+    A field that is added again keeps its id.
+    """
     with transaction.update_spec() as update:
         for field in transaction.table_metadata.spec().fields:
             update.remove_field(field.name)

@@ -44,7 +44,7 @@ class ExpireSnapshotsUpdate(RemoveSnapshotsUpdate):
     """Iceberg's ``remove-snapshots``, applied as in Iceberg's Java.
 
     PyIceberg 0.12 also removes a ref that was set to the snapshot meanwhile, leaves partition statistics, and leaves
-    holes in the snapshot log, where time travel finds too old a snapshot.
+    holes in the snapshot log, in which time travel finds too old a snapshot.
     """
 
 
@@ -67,7 +67,8 @@ class Expiry:
     """Oldest first."""
     refs: tuple[str, ...] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Token properties that preserve whether their runs were rolled back."""
+    """Properties of runs' tokens that note which runs were rolled back: without the expired snapshots, the history
+    can't tell."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, snapshot_ids: Collection[int], refs: Iterable[str] = ()) -> Expiry:
@@ -107,7 +108,7 @@ class Expiry:
 def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
     """Returns the requirements of an expiry: the same table, and each ref where it was.
 
-    Otherwise a table rolled back meanwhile to an expired snapshot reads 0 rows.
+    Otherwise a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can exclude new refs.
     """
     heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return (
@@ -122,7 +123,8 @@ def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
 def without_snapshots(metadata: TableMetadata, gone: Collection[int]) -> TableMetadata:
     """Returns the metadata after an expiry.
 
-    Children still name expired parents, as in Iceberg's Java, so a reader there can continue from its child.
+    As in Iceberg's Java, children go on naming expired parents: a reader that has read up to an expired snapshot can
+    read on from its child.
     """
     snapshots = [s for s in metadata.snapshots if s.snapshot_id not in gone]
     return metadata.model_copy(
@@ -141,15 +143,16 @@ def oldest_first(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _without_holes(log: list[SnapshotLogEntry], kept: Collection[int]) -> list[SnapshotLogEntry]:
-    """At a hole, time travel would find the snapshot before it."""
+    """Returns the log after its last expired entry: at a hole, time travel would find the snapshot before the hole."""
     missing = [n for n, entry in enumerate(log) if entry.snapshot_id not in kept]
     return log[missing[-1] + 1 :] if missing else log
 
 
 def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, TableMetadata]:
-    """Returns the location and content of the newest metadata without the expiry.
+    """Returns the location and content of the metadata file to which the catalog applied the expiry.
 
-    planned: the result if nobody has committed since, or a file can't be read.
+    It is the newest in the log that still has what expired. planned: the table when the expiry was planned; it is the
+    result if nobody committed in between, or if a file can't be read.
     """
     for entry in reversed(now.metadata_log):
         location = entry.metadata_file
@@ -166,7 +169,7 @@ def made_on(expiry: Expiry, planned: Table, now: TableMetadata) -> tuple[str, Ta
 
 
 def lost_refs(table: str, expiry: Expiry, base: str, before: TableMetadata, after: TableMetadata) -> Iterator[str]:
-    """Yields a message if the catalog removed refs with their snapshots."""
+    """Yields a message if the catalog removed refs with their snapshots. base, before: from made_on()."""
     gone = set(expiry.snapshot_ids)
     at_expired = {name for name, ref in before.refs.items() if ref.snapshot_id in gone}
     if lost := sorted(at_expired - set(expiry.refs) - after.refs.keys()):
@@ -185,7 +188,7 @@ class Expired:
     after: TableMetadata
     """Maybe after later commits, if an answer was lost."""
     faults: tuple[str, ...] = ()
-    """Refs that the catalog lost."""
+    """Messages of lost_refs()."""
 
 
 def expire(catalog: Catalog, identifier: str, plan: Callable[[TableMetadata], Expiry]) -> Expired:
@@ -205,6 +208,7 @@ class _Expiration:
     plan: Callable[[TableMetadata], Expiry]
     started: float = field(default_factory=time.monotonic)
     tried: tuple[Table, Expiry] | None = None
+    """May have landed although it failed."""
 
     def run(self) -> Expired:
         return commit_persistently(
@@ -212,7 +216,7 @@ class _Expiration:
         )
 
     def _attempt(self) -> Expired:
-        # Loaded right before the commit: some REST catalogs lose a tag that is set in between.
+        # Loaded right before the commit: some REST catalogs lose a tag that is set between load and commit.
         table = self._load()
         if landed := self._landed(table):
             return landed
@@ -277,14 +281,14 @@ class ExpiryPolicy:
     """The retention rule for branches and tags that set none."""
 
     minimum: int = 10
-    """Snapshots of each branch."""
+    """Snapshots of each branch that stay at any age, so that a seldom-written table can be rolled back."""
     maximum: int = 1000
     """Snapshots of the table; beyond it, those kept only for age expire. A commit takes 0.27 s with 100, 0.66 s with
     2,000, 2.9 s with 10,000 (measured)."""
     age: timedelta = timedelta(days=5)
     """Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
     reader_age: timedelta = timedelta(days=14)
-    """How far a reader may be behind."""
+    """The age of a reader's first unread snapshot beyond which its tag keeps nothing."""
     ref_age: timedelta | None = None
     """The age of a branch or tag; None: forever."""
 
@@ -319,7 +323,7 @@ class Retention:
     policy: ExpiryPolicy
     now_ms: int
     changes_ms: int | None = None
-    """When the first of the snapshots that were young so far no longer is."""
+    """The earliest time at which a snapshot found young so far grows old; set by _is_young()."""
 
     @cached_property
     def _snapshots(self) -> dict[int, Snapshot]:
@@ -327,6 +331,7 @@ class Retention:
 
     @cached_property
     def _lines(self) -> dict[str, list[Snapshot]]:
+        """Newest first."""
         branches = {n: r for n, r in self.metadata.refs.items() if r.snapshot_ref_type is SnapshotRefType.BRANCH}
         return {name: list(self._line(ref.snapshot_id)) for name, ref in branches.items()}
 
@@ -347,6 +352,7 @@ class Retention:
         return name != MAIN_BRANCH and age is not None and since is not None and not self._is_young(since, age)
 
     def _first_unread(self, ref: SnapshotRef) -> Snapshot | None:
+        """Returns None if the reader has read all."""
         unread = self._unread(MAIN_BRANCH, ref)
         if unread is None:  # main was rolled back behind the reader
             return self._snapshots.get(ref.snapshot_id)
@@ -389,7 +395,7 @@ class Retention:
             yield snapshot.snapshot_id, Why.HEAD if n == 0 else Why.NEWEST if n < minimum else Why.YOUNG
 
     def _of_reader(self, ref: SnapshotRef, refs: Collection[str]) -> Iterator[tuple[int, Why]]:
-        """Changes are read snapshot by snapshot."""
+        """Yields all snapshots after the reader's, because changes are read snapshot by snapshot."""
         for branch in self._lines.keys() & set(refs):
             for snapshot in self._unread(branch, ref) or ():
                 yield snapshot.snapshot_id, Why.UNREAD
@@ -444,6 +450,7 @@ def plan_expiry(
 
 
 def _surplus(metadata: TableMetadata, kept: Kept, maximum: int) -> set[int]:
+    """Returns the oldest snapshots kept only for their age, as many as exceed the maximum."""
     only_young = [
         s.snapshot_id
         for s in oldest_first(metadata)

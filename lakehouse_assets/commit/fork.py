@@ -1,4 +1,8 @@
-"""Fork bases: metadata files that workers register privately, so that no two writers contend."""
+"""Fork bases: metadata files that workers register privately, so that no two writers contend.
+
+A fork is a private copy of the metadata of a table, its target. Nobody sees what a worker adds to it before the run
+publishes it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ class ForkBase:
 
     location: str
     snapshot_id: int | None
-    """None without history."""
+    """None if forks begin without rows."""
 
 
 def write_fork_base(
@@ -49,9 +53,9 @@ def write_fork_base(
 ) -> ForkBase:
     """Writes the metadata file that a run's workers fork from, with the snapshot's rows if any.
 
-    Idempotent: a token has one file until anything that staged files depend on changes in the target; then earlier
-    receipts don't match. Raises PublishRefused if the format version is not 2, ValueError if the token can't be in a
-    file name.
+    Idempotent: a run's token has one file while all that staged files depend on in the target is the same; after a
+    change it has another, so earlier receipts don't match. properties: set in the fork. Raises PublishRefused if the
+    format version is not 2, ValueError if the token can't be in a file name.
     """
     metadata = all_optional(table.metadata)
     base = with_only(metadata.model_copy(update={"properties": {**metadata.properties, **properties}}), snapshot)
@@ -69,7 +73,7 @@ def write_fork_base(
 def identity_of(metadata: TableMetadata) -> tuple[str | int, ...]:
     """Returns all that a staged file depends on in the target.
 
-    Includes the fields: while a run evolves a schema, others may take its ids.
+    Includes the fields: while a run evolves a schema, others may take its schema id and field ids.
     """
     ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id, shape_text(metadata))
     head = (metadata.current_snapshot_id,) if metadata.current_snapshot_id else ()
@@ -78,7 +82,10 @@ def identity_of(metadata: TableMetadata) -> tuple[str | int, ...]:
 
 
 def is_fork(log: Iterable[str]) -> bool:
-    """Whether a metadata log begins with a fork base, as only a fork's does."""
+    """Whether a metadata log, as locations, begins with a fork base, as only a fork's does.
+
+    FORK_PROPERTIES would not tell: earlier versions had others.
+    """
     return any(FORK_NAME in location.rpartition("/")[2] for location in log)
 
 
@@ -122,6 +129,7 @@ def all_optional(metadata: TableMetadata) -> TableMetadata:
         fields = [field.model_copy(update={"required": False}) for field in schema.fields]
         return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
+    # identifier_field_ids is empty because identifier fields must be required.
     return metadata.model_copy(update={"schemas": [optional(schema) for schema in metadata.schemas]})
 
 

@@ -1,7 +1,7 @@
-"""Forks that begin with the table's head, and the rewrites made in them.
+"""Forks that begin with files of the table's head, and the rewrites made in them.
 
-A fork has only the files to rewrite, so Spark needs no filter, and a worker can't touch other files. The base keeps its
-id and sequence numbers, so that deletes apply as in the table.
+A fork has only the files to rewrite, or to compare new rows with, so Spark needs no filter, and a worker can't touch
+other files. Its snapshot, the base, keeps its id and sequence numbers, so that deletes apply as in the table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Seque
     # for the version in "00000-", and log a stack trace if there is none.
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
-    if written_base(table.io, location) is None:  # it is written last
+    if written_base(table.io, location) is None:  # written last: if it is there, the rest is
         manifests = [
             write_manifest(
                 table.io.new_output(place(f"m{n}{name}.avro")),
@@ -84,7 +84,7 @@ def _write_list(output: OutputFile, base: ReadSnapshot, manifests: list[Manifest
 
 
 def _summary(entries: Iterable[ManifestEntry]) -> Summary:
-    """Spark's register_table fails without totals."""
+    """Returns totals, without which Spark's register_table fails."""
     data = [entry.data_file for entry in entries if entry.data_file.content is DataFileContent.DATA]
     totals = {"total-data-files": str(len(data)), "total-records": str(sum(file.record_count for file in data))}
     return Summary(Operation.APPEND, **totals)
@@ -95,10 +95,10 @@ NAMED = 3
 
 
 def rewritten_units(io: FileIO, receipt: Receipt) -> list[RewriteUnit]:
-    """Returns a unit for each replaced partition, or a single one if files moved to another spec.
+    """Returns a worker's rewrite in units that can land separately: one for each replaced partition.
 
-    Then rows of an old partition may be in any new one. Raises PublishRefused if a fork contradicts its receipt,
-    FileNotFoundError if a part of it is gone.
+    If files moved to another spec, there is only one, because rows of an old partition may be in any new one. Raises
+    PublishRefused if a fork contradicts its receipt, FileNotFoundError if a part of it is gone.
     """
     fork = _Fork.read(io, receipt)
     removed: dict[Partition, list[ManifestEntry]] = defaultdict(list)
@@ -172,7 +172,7 @@ def _unit(fork: _Fork, receipt: Receipt, removed: Sequence[ManifestEntry], added
 
 
 def _digest(sums: Mapping[str, Digest], files: Iterable[DataFile]) -> Digest:
-    """A file without rows has no sums."""
+    """Adds up the files' digests; a file without rows has none."""
     return reduce(add, (sums[file.file_path] for file in files if file.file_path in sums), Digest())
 
 

@@ -1,4 +1,8 @@
-"""Landing of rewrites, in units that land whole or not at all."""
+"""Landing of rewrites, in units that land whole or not at all.
+
+To land is to reach the table in a commit. A rewrite reads a snapshot, its base, and replaces files by others with the
+same rows.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ from lakehouse_assets.wire.work import Digest
 
 @dataclass(frozen=True)
 class Proof:
-    """The rows that a rewrite read, and those read back."""
+    """Digests of the rows that a rewrite read, and of those read back from what it wrote."""
 
     before: Digest
     after: Digest
@@ -71,7 +75,7 @@ class ReadSnapshot:
 
 @dataclass(frozen=True)
 class RewriteUnit:
-    """One partition with files of one spec; several if files move to another spec."""
+    """The files of one partition of a spec, and their replacements; of several if files move to another spec."""
 
     name: str
     """For people; empty for a whole table."""
@@ -111,7 +115,7 @@ class LandingRule(StrEnum):
     CHANGED = "changed"
     """A removed file is gone from the table, or came back as new."""
     DELETED = "deleted"
-    """Rows of removed files were deleted since, or would be where they move."""
+    """Rows of removed files were deleted since the base, or rows that it moves would be in their new partition."""
     RESTORED = "restored"
     """Deletes that it applied are no longer on the table."""
 
@@ -174,7 +178,7 @@ def _unproved(unit: RewriteUnit) -> Iterator[str]:
             f"but {unit.proof.after.rows} were read back"
         )
     replaced = sum(entry.data_file.record_count for entry in unit.removed)
-    if replaced != unit.proof.before.rows and not unit.deletes:
+    if replaced != unit.proof.before.rows and not unit.deletes:  # with deletes, fewer rows are read
         yield (
             f"the files it replaces have {replaced} rows according to their metadata, but "
             f"{unit.proof.before.rows} were read"
@@ -201,7 +205,7 @@ def _evolved(unit: RewriteUnit, now: TableMetadata) -> Iterator[str]:
 
 
 def _is_live(then: ManifestEntry, head: CurrentFiles) -> bool:
-    """A file that came back with a new sequence number restores deleted rows."""
+    """Whether the table has the file as at the base: one that came back as newer has its deleted rows back."""
     now = head.data.get(_path(then))
     return now is not None and deletes.sequence(now) == deletes.sequence(then)
 
@@ -252,7 +256,7 @@ class Compaction(Publishable):
     units: Sequence[RewriteUnit]
     entries: Entries = field(default_factory=Entries)
     dropped: dict[int, Dropped] = field(default_factory=dict)
-    """By the unit's index."""
+    """At the latest attempt, by the unit's index."""
     operation = Operation.REPLACE
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
@@ -263,7 +267,7 @@ class Compaction(Publishable):
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
         """Plans the units that can land. Raises NothingLeft if none can, PublishRefused if two claim the same file."""
         paths = Counter(file.file_path for unit in self.units for file in unit.files)
-        if twice := sorted(path for path, count in paths.items() if count > 1):  # both would land
+        if twice := sorted(path for path, count in paths.items() if count > 1):  # each fits, so both would land
             problem = f"{len(twice)} files are removed or added more than once, such as {twice[0]}"
             raise self.refused(".".join(table.name()), problem)
         reasons = [by_metadata(unit, table.metadata) for unit in self.units]
@@ -294,7 +298,7 @@ class _Listed:
         chosen: list[ManifestFile] = []
         others: list[ManifestFile] = []
         for manifest in live_manifests(table):
-            # By the format, a delete file lies where its data files do; new ones are checked wherever they lie.
+            # By the format, a delete file lies in its data files' partition; new ones are checked wherever they lie.
             new = manifest.content is ManifestContent.DELETES and manifest.sequence_number > oldest
             relevant = bool(units) and (new or partitions.may_be_in(manifest) or _is_global(manifest, table.specs()))
             (chosen if relevant else others).append(manifest)
@@ -339,6 +343,7 @@ def _superfluous(
         path
         for path, delete in candidates.items()
         if partition_of(delete) in looked_at
+        # A global delete file also applies to files of other specs, which were not all looked at.
         and not (deletes.is_global(delete, head.specs) and len(head.specs) > 1)
         and not (staying_files if deletes.is_position(delete) else all_files).any_needs(delete)
     }
@@ -376,6 +381,7 @@ def land(
         return Landing(None, ())
     compaction = Compaction(units, entries or Entries())
     try:
+        # PositionUpdate() copies how far the table has read its inputs.
         published = publish(catalog, identifier, compaction, token, [SummaryEntries(summary), PositionUpdate()])
     except NothingLeft:
         published = None

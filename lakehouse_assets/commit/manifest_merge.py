@@ -38,9 +38,9 @@ class MergedManifests:
 
 @dataclass
 class ManifestMerge:
-    """The merge of manifests in one commit.
+    """The merge of manifests in one commit, of a run or of maintenance.
 
-    The first attempt decides and writes. Later attempts use what still fits the table and read nothing again.
+    The first attempt to commit decides and writes. Later attempts use what still fits the table and read nothing again.
     """
 
     least: int | None = None
@@ -89,6 +89,7 @@ class ManifestMerge:
         for kind, small in _small(table, manifests, weight_of).items():
             if len(small) < (least or 0):
                 continue
+            # Packs in the order of partitions; the best group has the most manifests.
             neighbours = ListPacker[ManifestFile](TOGETHER, 1, largest_bin_first=False).pack(small, weight_of)
             bins = sorted((found for found in neighbours if len(found) > 1), key=len, reverse=True)
             for sources in bins if self.least else bins[:1]:
@@ -96,6 +97,7 @@ class ManifestMerge:
 
 
 def _weight(manifest: ManifestFile, target_size: int) -> int:
+    """Returns its entries; if more, those that its bytes stand for, of which MOST_ENTRIES have the target size."""
     entries = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     return max(entries, manifest.manifest_length * MOST_ENTRIES // target_size)
 
@@ -103,7 +105,10 @@ def _weight(manifest: ManifestFile, target_size: int) -> int:
 def _small(
     table: Table, manifests: Sequence[ManifestFile], weight_of: Callable[[ManifestFile], int]
 ) -> Mapping[Kind, list[ManifestFile]]:
-    """Skips format version 1 (sequence number 0), whose entries have no sequence numbers."""
+    """Returns manifests at most half full, ordered by their lowest partition.
+
+    Skips those of format version 1 (sequence number 0), whose entries have no sequence numbers.
+    """
     types = {n: _exact_types(spec.partition_type(table.schema())) for n, spec in table.specs().items()}
     small: dict[Kind, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:

@@ -79,13 +79,13 @@ def current_manifests(table: Table) -> list[ManifestFile]:
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
-    """Whether it lists more than deletions of an earlier snapshot."""
+    """Whether the manifest lists more than deletions of an earlier snapshot."""
     return manifest.has_added_files() or manifest.has_existing_files()
 
 
 @contextmanager
 def without_cycle_collector() -> Iterator[None]:
-    """Turns off Python's cycle collector: manifest entries are in no cycle.
+    """Turns off Python's cycle collector, which looks at all manifest entries although they are in no cycle.
 
     With 10,000 replaced files it took a third of a publish.
     """
@@ -120,7 +120,7 @@ class _InMemory:
 
 
 def _read(io: FileIO, paths: Sequence[str]) -> Iterator[bytes]:
-    """Reads READERS files at once, but decodes one by one.
+    """Reads READERS files at once, as storage answers slowly, but yields them one by one to be decoded.
 
     Threads that contend for the GIL take three times the CPU.
     """
@@ -153,7 +153,7 @@ def _entries(data: bytes, manifest: ManifestFile) -> list[ManifestEntry]:
 
 
 def _unify_nans(partition: Record) -> None:
-    """Another NaN would be unequal, and a separate partition."""
+    """Makes every NaN the object math.nan. Python compares by identity first, so only the same NaN is one partition."""
     for at in range(len(partition)):
         if partition[at] != partition[at]:
             partition[at] = math.nan
@@ -171,7 +171,7 @@ def _refuse_torn(data: bytes) -> None:
 
 
 ENTRIES_A_BLOCK = 1000
-"""100,000 entries take 2.7 MiB in such blocks, 18.7 MiB in blocks of one."""
+"""100,000 entries take 2.7 MiB in such blocks, 18.7 MiB in blocks of one: each is compressed alone."""
 EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
 )
@@ -223,7 +223,7 @@ def existing(entries: Iterable[ManifestEntry]) -> Iterable[ManifestEntry]:
 
 
 class _Blocks(AvroOutputFile[ManifestEntry]):
-    """Collects the blocks of one entry each that PyIceberg writes."""
+    """Joins the blocks of one entry each that PyIceberg writes."""
 
     def __enter__(self) -> _Blocks:
         super().__enter__()
@@ -298,7 +298,7 @@ class Entries:
     """A cache of live entries, by manifest path."""
 
     without_metrics: bool = False
-    """Metrics take most of the memory."""
+    """Whether to keep only what _slim() copies: the rest, metrics above all, takes most of the memory."""
     _known: dict[str, list[ManifestEntry]] = field(default_factory=dict)
 
     def read(self, io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
@@ -338,7 +338,7 @@ def partition_paths(metadata: TableMetadata) -> Callable[[Partition], str]:
 
 
 def _schema_with_sources(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """A column of an old spec may have been dropped since."""
+    """Returns the newest schema with the spec's columns, of which some may have been dropped since."""
     schemas = [metadata.schema(), *reversed(metadata.schemas)]
     sources = [field.source_id for field in spec.fields]
     complete = (schema for schema in schemas if all(map(schema.find_column_name, sources)))
@@ -352,7 +352,7 @@ class Partitions:
         self._tuples: dict[int, list[Record]] = defaultdict(list)
         specs = metadata.specs()
         for spec_id, values in set(partitions):
-            if spec_id in specs:
+            if spec_id in specs:  # no manifest is of a spec that the metadata lacks
                 self._tuples[spec_id].append(values)
         self._types = {
             spec_id: [field.field_type for field in specs[spec_id].partition_type(metadata.schema()).fields]
@@ -401,7 +401,7 @@ class ManifestPlan:
     removed: list[ManifestEntry] = field(default_factory=list)
     untouched: list[ManifestFile] = field(default_factory=list)
     kept: list[tuple[ManifestFile, list[ManifestEntry]]] = field(default_factory=list)
-    """Manifests that the snapshot drops, each with the live entries to write to a new one."""
+    """Manifests with removed entries, each with its other live entries: a new manifest lists these instead."""
     rewritten: list[ManifestFile] = field(default_factory=list)
     """New manifests that are already written; the ones they replace are in no field."""
     summary: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""The owner mark: a file in a table's folder that names its catalog."""
+"""The owner mark: a file in a table's folder that names its catalog.
+
+Two catalogs with one table don't see each other's commits, and may remove each other's files.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ class OwnerMark(Durable):
     """As catalog_text() describes it."""
     uuid: str
     metadata_location: str
-    """The catalog's, when the mark was written."""
+    """The table's metadata file when the mark was written."""
     settled_ms: int = 0
-    """When a person settled the ownership, by the storage's clock; 0 if never."""
+    """When a person decided that no other catalog has the table, by the storage's clock; 0 if never."""
 
     @classmethod
     def of(cls, table: Table, settled_ms: int = 0) -> OwnerMark:
@@ -46,10 +49,10 @@ class OwnerMark(Durable):
 
 def catalog_text(catalog: Catalog) -> str:
     """Identifies a catalog, without users and passwords."""
-    if "pyiceberg.catalog.glue" in sys.modules:  # a Glue catalog has imported it; it needs boto3, an extra
+    if "pyiceberg.catalog.glue" in sys.modules:  # else no catalog is Glue; importing it needs boto3, an extra
         from pyiceberg.catalog.glue import GlueCatalog
 
-        if isinstance(catalog, GlueCatalog):  # its region may come from the environment or a profile
+        if isinstance(catalog, GlueCatalog):  # by its URL: the region may be in no property
             account = f"{catalog.properties['glue.id']} " if "glue.id" in catalog.properties else ""
             return f"glue {account}in {catalog.glue.meta.endpoint_url}"
     kind, _ = catalog_type(catalog.properties)
@@ -82,7 +85,7 @@ def write_mark(table: Table, mark: OwnerMark) -> None:
 
 
 def other_owner(table: Table, mark: OwnerMark | None) -> str | None:
-    """Returns the error text if another catalog has the table."""
+    """Returns the error text if the mark names another catalog."""
     if mark is None or mark.catalog == catalog_text(table.catalog):
         return None
     return (

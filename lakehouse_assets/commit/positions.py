@@ -20,7 +20,7 @@ history counts, so a rollback also goes back in the inputs."""
 TRACKED_INPUTS = "lakehouse.reads-changes-of"
 """The table property that names these inputs. It proves only that there were positions: properties don't roll back."""
 READER = "lakehouse.reader."
-"""Prefix of a reader's tag: its input keeps later snapshots."""
+"""Prefix of a reader's tag on its input, at the snapshot up to which it has read: expiry keeps later ones."""
 CHERRY_PICKED = "source-snapshot-id"
 """Iceberg's summary entry of a cherry-picked snapshot."""
 
@@ -44,8 +44,8 @@ def positions_of(metadata: TableMetadata) -> ReadOn:
 def carriers(metadata: TableMetadata) -> list[int]:
     """Returns the snapshots without which positions would be unknown.
 
-    Each snapshot after the one with the positions is known only by its child; the source of a cherry-pick shows that it
-    was no run's.
+    History leads from child to parent, so all from the head to the one with the positions are needed. The source of a
+    cherry-pick shows that what was picked was no run's.
     """
     if TRACKED_INPUTS not in metadata.properties:
         return []
@@ -60,9 +60,9 @@ def carriers(metadata: TableMetadata) -> list[int]:
 
 
 def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
-    """Returns main's position in an input at a time, if known.
+    """Returns main's position in an input at ``before_ms`` (by the committers' clocks), if any.
 
-    before_ms: by the committers' clocks.
+    None also if today's position is unknown.
     """
     if name not in positions_of(metadata).positions:
         return None
@@ -74,9 +74,10 @@ def settled(metadata: TableMetadata, name: str, before_ms: int) -> str | None:
 
 @dataclass(frozen=True)
 class PositionUpdate(CommitPart):
-    """Updates the positions that a run has read past; copies all others."""
+    """Updates the positions that a run has read past; copies all others, so that older snapshots may expire."""
 
     to: Mapping[str, str] = field(default_factory=dict)
+    """How far the run has read, by input; empty for a rewrite."""
     since: ReadOn = field(default_factory=ReadOn)
     """The positions when the run was staged."""
 
@@ -86,7 +87,7 @@ class PositionUpdate(CommitPart):
         return bool(self.to)
 
     def refuse(self, now: Table) -> None:
-        """Raises StageAgain if another run has read on, or the position is unknown."""
+        """Raises StageAgain if a position differs from that at staging: another run has read on, or it is unknown."""
         if not self.to:
             return
         positions = positions_of(now.metadata)

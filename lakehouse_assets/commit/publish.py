@@ -43,7 +43,7 @@ ATTEMPTS = 20
 # Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) to 5 s: 20 attempts wait over 40 s on average, which
 # outlasts a lock of 10 s on the catalog.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-# requests' errors and timeouts are OSErrors.
+# After these errors, another attempt may succeed. requests' errors and timeouts are OSErrors.
 TRANSIENT = (
     CommitFailedException,
     CommitStateUnknownException,
@@ -52,6 +52,7 @@ TRANSIENT = (
     TooManyRequestsError,
     OSError,
 )
+# Except these: a full or forbidden storage stays so.
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -77,7 +78,7 @@ def commit_persistently(
             raise
         except Exception as error:
             failure = error
-            # The outage has been waited for; next, check whether the commit landed.
+            # CatalogUnavailable: with_retries() has waited for the outage. Next, check whether the commit landed.
             if isinstance(error, CatalogUnavailable) or not _transient(error):
                 break
             _log(f"{number} of {ATTEMPTS} to {verb}", identifier, error)
@@ -121,6 +122,7 @@ class Published:
     repeated: bool
     """Whether an earlier publish with the same token committed it."""
     attempts: int = 0
+    """Commits that this call tried."""
     files_removed: int = 0
     """By the snapshot's summary; 0 if the snapshot has expired."""
     seconds: float = 0.0
@@ -157,7 +159,9 @@ class _Publication:
     started: float = field(default_factory=time.monotonic)
     merge: ManifestMerge = field(default_factory=ManifestMerge)
     tried: list[ChangeSnapshot] = field(default_factory=list)
+    """One may have landed although its commit raised an error."""
     refused: list[ChangeSnapshot] = field(default_factory=list)
+    """To be deleted once the table is seen to lack the token."""
 
     def run(self) -> Published:
         return commit_persistently(
@@ -221,8 +225,9 @@ class _Publication:
             self.refused.append(snapshot)
             raise
         except (ValueError, BadRequestError) as error:
-            # No requirement names the table's sequence number, which a commit to another branch moves on: a catalog
-            # finds that only when it adds the snapshot, and calls it a bad request. PyIceberg has no type for it.
+            # No requirement names the table's sequence number, which a commit to another branch moves on. A catalog
+            # notices this conflict only when it adds the snapshot, and calls it a bad request; PyIceberg has no type
+            # for it.
             if self._load().metadata.next_sequence_number() == now.next_sequence_number():
                 raise
             self.refused.append(snapshot)

@@ -40,7 +40,8 @@ class ChangeKind(StrEnum):
     """A column of the table is not declared."""
     TYPE = "type"
     REQUIRED = "required"
-    """The table requires a column that is declared optional: nulls would enter it. The reverse is no difference."""
+    """The table requires a column that is declared optional: nulls would enter it, as forks accept them and the audit
+    goes by the declaration. The reverse is no difference, as the audit lets no null pass."""
     RENAMED = "renamed"
     """The table has the column under its declared former name."""
     DOC = "doc"
@@ -109,13 +110,17 @@ def schema_changes(table: Table, found: TableMetadata) -> list[SchemaChange]:
         if wanted != actual:
             changes.append(SchemaChange(kind, wanted, actual))
     for name, value in sorted(table.all_properties.items()):
+        # format-version becomes a field of the metadata, and no property.
         if name != "format-version" and (there := found.properties.get(name)) != value:
             changes.append(SchemaChange(ChangeKind.PROPERTY, value, NOT_SET if there is None else there, (name,)))
     return changes
 
 
 def renames_of(table: Table, found: TableMetadata) -> dict[str, str]:
-    """Returns the new names of columns that are declared under another name now, by old names."""
+    """Returns the new names of columns that are declared under another name now, by old names.
+
+    Leaves out a column whose new name the table has, in whatever case.
+    """
     there = [field.name for field in found.schema().fields]
     taken = {name.lower() for name in there}
     return {c.was: c.name for c in table.columns if c.was in there and c.name.lower() not in taken}
@@ -205,6 +210,7 @@ class PolicyVerdict:
     change: SchemaChange
     action: PolicyAction
     reason: str = ""
+    """Why it is refused, and what to do."""
     lost: str = ""
     """The values that a dropped column loses, in words."""
 
@@ -248,6 +254,7 @@ def _twin(found: TableMetadata, change: SchemaChange) -> str:
 
 
 def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> str:
+    """Returns what to declare, or why no declaration helps."""
     cant = next(_not_applied(table, found, change), None)
     if change.kind is ChangeKind.UNDECLARED:
         to_keep = "" if next(_not_left(table, found, change), None) else f"to keep it, {APPEND} or {IGNORE}"
@@ -262,7 +269,7 @@ def _how_to_allow(table: Table, found: TableMetadata, change: SchemaChange) -> s
 
 
 def _not_applied(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
-    """Yields why no policy may change the table so."""
+    """Yields why no policy may change the table in this way."""
     match change.kind:
         case _ if change.of_map_key:
             yield "the keys of a map can't change"
@@ -324,6 +331,7 @@ def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> I
     theirs = {
         found.schema().find_column_name(field.source_id) for spec in found.partition_specs for field in spec.fields
     }
+    # int and long have the same partition values.
     if name in ours | theirs and {change.declared, change.found} != {"int", "long"}:
         yield f"partitions are computed from it, and files are found by them: declare {change.found}"
     elif name in table.write_mode.match_on and change.found == "uuid":
@@ -356,7 +364,7 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
 
 
 def _is_wider(change: SchemaChange) -> bool:
-    """Not PyIceberg's promote(), which says what a reader accepts: format 2 lets a table change less."""
+    """Whether format 2 lets a table widen the type. PyIceberg's promote() allows more: all that readers accept."""
     if "<" in change.found + change.declared:
         return False
     match parse_type(change.found), parse_type(change.declared):

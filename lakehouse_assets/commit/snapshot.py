@@ -37,7 +37,7 @@ MANIFEST_LIST_FIELDS = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
 class LeanTransaction(Transaction):
     """A transaction that computes its metadata once for each change, and commits once.
 
-    PyIceberg deep-copies it at each of 15 accesses in a commit: with 2,000 snapshots, 1.5 s instead of 0.4 s.
+    PyIceberg copies the metadata deeply at each of 15 accesses: with 2,000 snapshots, 1.5 s instead of 0.4 s.
     """
 
     def __init__(self, table: Table) -> None:
@@ -49,7 +49,7 @@ class LeanTransaction(Transaction):
     def table_metadata(self) -> TableMetadata:
         """The metadata with the changes so far."""
         updates, metadata = self._computed
-        if updates is not self._updates:
+        if updates is not self._updates:  # each change makes a new tuple
             metadata = super().table_metadata
             self._computed = (self._updates, metadata)
         return metadata
@@ -104,7 +104,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         return write_manifest(self.new_manifest_output(), metadata, kind, self._snapshot_id, entries)
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """PyIceberg takes the default spec for every added file, and refuses the operation REPLACE."""
+        """PyIceberg's own takes the default spec for every added file, and refuses the operation REPLACE."""
         metadata = self._transaction.table_metadata
         schema, specs = metadata.schema(), metadata.specs()
         limit = metadata.properties.get(TableProperties.WRITE_PARTITION_SUMMARY_LIMIT)
@@ -113,6 +113,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
             for file in (entry.data_file for entry in entries):
                 count(file, schema, specs[file.spec_id])
         parent = metadata.snapshot_by_id(self._parent_snapshot_id) if self._parent_snapshot_id else None
+        # OVERWRITE only to add up totals; the summary gets the change's operation.
         totals = update_snapshot_summaries(
             Summary(Operation.OVERWRITE, **collector.build(), **snapshot_properties), parent.summary if parent else None
         )

@@ -1,4 +1,7 @@
-"""Reads the forks that workers staged, each checked against its receipt."""
+"""Reads the forks that workers staged, each checked against its receipt.
+
+A fork is a private copy of the metadata of a table, its target, in which one worker has staged its chunk.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,8 @@ def distinct_files(chunks: Iterable[StagedChunk]) -> list[DataFile]:
 def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
     """Returns the paths of files that are not in storage.
 
-    Opens each: PyArrow lists a missing one to see if it is a folder, which S3 Tables forbids.
+    Opens each: asked whether a file exists, PyArrow lists a missing one to see if it is a folder, which S3 Tables
+    forbids.
     """
 
     def is_there(file: DataFile) -> bool:
@@ -105,6 +109,7 @@ def missing_files(io: FileIO, files: Collection[DataFile]) -> list[str]:
 def _read_column(chunk: StagedChunk, file: DataFile, column: NestedField) -> ChunkedArray:
     from pyiceberg.io.pyarrow import ArrowScan  # pyarrow: not needed to load definitions
 
+    # As optional, because a required column may have nulls here.
     nullable = Schema(column.model_copy(update={"required": False}))
     scan = ArrowScan(chunk.metadata, chunk.io, nullable, AlwaysTrue())
     return scan.to_table([FileScanTask(file)]).column(0)
@@ -119,7 +124,7 @@ def nulls_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> int:
 def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> list[bytes]:
     """Finds a text column's values that are not UTF-8, if they may have reached the file's bounds.
 
-    Iceberg's Java writes U+FFFD into bounds instead, so a filter may skip the file.
+    Iceberg's Java writes U+FFFD into bounds instead of their bytes, so a filter may skip the file.
     """
     bounds = [(side or {}).get(column.field_id, b"") for side in (file.lower_bounds, file.upper_bounds)]
     if not any(REPLACEMENT in bound for bound in bounds):
@@ -155,7 +160,7 @@ def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[M
     if snapshot is None or snapshot.snapshot_id == base_id:
         return []
     manifests = snapshot.manifests(io)
-    if base_id is not None:
+    if base_id is not None:  # the base's own manifests are in the fork, too
         manifests = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id]
     entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=False)]
     return [entry for entry in entries if entry.status is not ManifestEntryStatus.EXISTING]
@@ -163,6 +168,7 @@ def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[M
 
 def _check_origin(receipt: Receipt, metadata: TableMetadata) -> None:
     bases = [entry.metadata_file for entry in metadata.metadata_log]
+    # A merge that changes no row names the fork base itself.
     if bases != [receipt.fork_base] and receipt.metadata_location != receipt.fork_base:
         raise _refused(receipt, f"began from {bases}, expected one append to {receipt.fork_base}")
     base_id = receipt.base_snapshot_id

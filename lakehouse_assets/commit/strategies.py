@@ -1,4 +1,4 @@
-"""Write strategies: what each write mode does in a run."""
+"""Write strategies: for each write mode, the forks that workers start from, the audit's rules, and the change."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class WriteStrategy:
     rules: Collection[Rule] = EVERY_MODE
     """Checked besides those of every run."""
     at_most_changed: float | None = None
-    """A share of the table's rows."""
+    """The share of the table's rows that a run may change; None: any."""
     merge: MergeWork | None = None
-    """None appends the rows."""
+    """How workers merge rows into their forks; None: they append them."""
 
     def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
         """Writes the fork base of a run's workers. Raises as write_fork_base().
 
-        planned_ms: epoch ms. staged_on: the snapshot of an earlier attempt.
+        planned_ms: the run's plan, epoch ms. staged_on: the snapshot on which the run has staged chunks before.
         """
         return write_fork_base(table, token)
 
@@ -84,7 +84,8 @@ class MergeRows(WriteStrategy):
     def fork(self, table: IcebergTable, token: str, planned_ms: int, staged_on: int | None = None) -> ForkBase:
         """Writes a fork base with the head's rows, or recent ones.
 
-        A resumed run takes its earlier snapshot while that is in main's history; landing checks for conflicts.
+        A resumed run takes ``staged_on`` if main's history still has it, so that chunks staged on it still count;
+        publishing them checks for conflicts.
         """
         history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
         found = (snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id))
@@ -125,9 +126,9 @@ def _(mode: Merge) -> WriteStrategy:
 
 
 def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> int:
-    """Returns the sequence number of the base's first ancestor committed since then, or the next number.
+    """Returns the sequence number of the first snapshot since ``since_ms`` in the base's history; else the next number.
 
-    Returns 0 if snapshots before that ancestor have expired.
+    Returns 0 if snapshots before that one have expired.
     """
     # A rewritten file has the sequence number of the snapshot that was read, which is at least that of each of its
     # rows: no file with recent rows is missed.
@@ -190,7 +191,7 @@ def _only_rewritten_since(table: IcebergTable, read: int | None) -> bool:
             return True
         if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
             return False
-        if snapshot.parent_snapshot_id == read:
+        if snapshot.parent_snapshot_id == read:  # it may have expired
             return True
     return False
 

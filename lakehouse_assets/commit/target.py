@@ -71,7 +71,8 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     """Returns why the table can't be created at its location, if another table is there.
 
     Only metadata with a snapshot counts: it has rows. A failed creation leaves metadata without one, failed runs leave
-    forks. Works for SQL and Glue catalogs, whose clients choose a location. Raises OSError if it can't be read.
+    forks. Works for SQL and Glue catalogs, whose clients choose a location; None for others. Raises OSError if the
+    location can't be read.
     """
     location = _location(catalog, table)
     if location is None:
@@ -113,6 +114,7 @@ def _newest(io: ClosingFileIO, folder: str) -> str | None:
     for file in sorted(filter(_is_metadata, listed), key=_recency, reverse=True):
         location = f"{folder}/{file.base_name}"
         metadata = _read(io, location)
+        # Workers' commits to a fork have usual names; only their log names the fork base.
         if metadata and metadata.snapshots and not is_fork(entry.metadata_file for entry in metadata.metadata_log):
             return location
     return None
@@ -123,7 +125,7 @@ def _is_metadata(file: FileInfo) -> bool:
 
 
 def _recency(file: FileInfo) -> tuple[int, int]:
-    """The version comes first: copied files have new times."""
+    """The version comes first, because copied files have new times."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 

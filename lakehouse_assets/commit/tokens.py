@@ -1,4 +1,8 @@
-"""Tokens of runs in a table's history."""
+"""Tokens of runs in a table's history.
+
+A token is the id of the head of a resume chain, the first run in a chain of re-executions from failure. Commits name it
+in a table property, by which a repeated publish finds the first one.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class History:
 
     @classmethod
     def at(cls, metadata: TableMetadata, time: datetime) -> History | None:
-        """Returns the history of main's head at a time, if known."""
+        """Returns the history of main's head at a time; None if the snapshot log doesn't reach back to it."""
         heads = [one.snapshot_id for one in metadata.snapshot_log if one.timestamp_ms <= time.timestamp() * 1000]
         return cls.behind(metadata, heads[-1]) if heads else None
 
@@ -54,7 +58,8 @@ class History:
     def lacks(self, snapshot_id: int) -> bool:
         """Whether a snapshot is proven not to be in this history.
 
-        Sequence numbers fall towards the root, so one not older than the last known ancestor would be known.
+        Sequence numbers fall towards the root, so a snapshot not older than the oldest known ancestor would be known.
+        False if expired snapshots leave it open.
         """
         wanted = self.snapshots.get(snapshot_id)
         if wanted is None or snapshot_id in self.line:
@@ -75,15 +80,16 @@ RUN_ID = "lakehouse.run-id"
 # Separates a token's name from its chunks, which go into the property's value: Glue takes 255 characters for a name,
 # 512,000 for a value (https://docs.aws.amazon.com/glue/latest/webapi/API_TableInput.html).
 SPANS = ":"
-# Follows the time of a run whose snapshot was rolled back and may have expired since.
+# The mark of a run whose snapshot was rolled back and may have expired since; it follows the run's time.
 ROLLED_BACK = "/rolled-back"
 RESUMABLE = timedelta(days=14)
 """How long after its creation a run may be resumed."""
-# Longer by what a resumed run may wait and work. An hourly table has fewer than a thousand such properties.
+# How long token properties stay: longer by what a resumed run may wait and work. An hourly table has fewer than a
+# thousand such properties.
 KEEP = RESUMABLE + timedelta(days=16)
 KEEP_MS = KEEP // timedelta(milliseconds=1)
-# Kept whatever their age, so that a run created under a clock far ahead prunes no others. An hourly table gets as many
-# in a month.
+# So many properties stay whatever their age, so that a run created under a clock far ahead prunes no others. An hourly
+# table gets as many in a month.
 NEWEST = 750
 
 
@@ -92,7 +98,7 @@ class RunToken:
     """Identifies a run's commit."""
 
     text: str
-    """The head of the resume chain, and the published part, if not all."""
+    """The head of the resume chain; if only some chunks are published, ``<head>.<part>:<chunks>``."""
     created: datetime
     """By Dagster's storage (aware): one clock orders a table's tokens."""
 
@@ -140,7 +146,7 @@ def known_as_rolled_back(metadata: TableMetadata) -> set[int]:
 def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
     """Returns the token properties that a commit with ``token`` prunes.
 
-    They are unreadable, or older by KEEP than ``token`` and the newest one; the NEWEST newest stay.
+    They are unreadable, or older by KEEP than both ``token`` and the newest property; the NEWEST newest stay.
     """
     times = _times(metadata)
     oldest = min(token.created_ms, max(times.values(), default=0)) - KEEP_MS
@@ -151,7 +157,7 @@ def prunable(metadata: TableMetadata, token: RunToken) -> list[str]:
 def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
     """Whether prunable() may have pruned the token's property.
 
-    It leaves NEWEST newer ones, two of them newer by more than KEEP.
+    If it has, NEWEST newer ones are there, two of them newer by more than KEEP.
     """
     times = sorted(_times(metadata).values())
     newer = sum(time > token.created_ms for time in times)
@@ -162,8 +168,8 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
 def find_published(table: str, metadata: TableMetadata, token: str) -> int | None:
     """Returns the snapshot that a run has published to main, if any, even if it has expired.
 
-    Raises RolledBack if it is not, or was not when it expired, in main's history, PublishRefused if the property can't
-    be read.
+    Raises RolledBack if that snapshot is not in main's history, or was not when it expired, PublishRefused if the
+    property can't be read.
     """
     token = token.partition(SPANS)[0]
     value = metadata.properties.get(PREFIX + token)
@@ -226,7 +232,7 @@ def keeps_rows_since(metadata: TableMetadata, snapshot_id: int | None) -> bool:
 def changed_marks(before: TableMetadata, after: TableMetadata) -> dict[str, str]:
     """Returns the token properties that keep find_published()'s answers the same after an expiry.
 
-    With a snapshot goes the proof that it was rolled back, or forward again.
+    Without an expired snapshot, the history can't prove that it was rolled back, or forward again; a mark can.
     """
     then, now = History.of(before), History.of(after)
     changed = {}

@@ -1,6 +1,7 @@
 """Aligns Dagster partition keys with Iceberg partitions, and finds the region that keys own.
 
-Each dimension of the Dagster partitions covers one partition field.
+Each dimension of the Dagster partitions covers one partition field, so that a run replaces whole files, never single
+rows. A *region* is the part of a table that keys own.
 """
 
 from __future__ import annotations
@@ -66,19 +67,21 @@ class TimeDimension:
     column: str
     type: IcebergType
     position: int
+    """Of the partition field in the declared spec."""
     transform: Transform[Any, Any]
 
     @cached_property
     def form(self) -> str:
-        """A regular expression of its keys."""
+        """A regular expression of the dimension's keys."""
         key = self.partitions.start.strftime(self.partitions.fmt)
         return re.sub("[a-zA-Z]+", "[a-zA-Z]+", re.sub("[0-9]", "[0-9]", re.escape(key)))
 
     def windows(self, keys: Collection[str]) -> dict[str, tuple[datetime, datetime]]:
-        """Returns [start, end) by key, ascending. Raises ValueError for keys that the definition lacks."""
+        """Returns [start, end) by key, in ascending order. Raises ValueError for keys that the definition lacks."""
         try:
             found = region.windows(self.partitions, keys)
-        except (ValueError, OverflowError) as error:  # Dagster's, if it names a zone that the keys lack; the calendar's
+        # ValueError: Dagster's, if its format names a zone that the keys lack. OverflowError: the calendar's.
+        except (ValueError, OverflowError) as error:
             raise ValueError(
                 f"no such partition among {quoted(keys)}: a key is a time of the form {self.partitions.fmt}, and its "
                 "window ends before the year 10000"
@@ -87,7 +90,7 @@ class TimeDimension:
         return found
 
     def axis(self, keys: Collection[str]) -> Times:
-        """Raises as windows()."""
+        """Returns the keys' axis of a Region. Raises as windows()."""
         spans = {
             key: (region.bound(start, self.type), region.bound(end, self.type))
             for key, (start, end) in self.windows(keys).items()
@@ -101,18 +104,22 @@ class ValueDimension:
 
     name: str
     known: frozenset[str] | None
-    """Of a static dimension; None for a dynamic one."""
+    """The keys of a static dimension; None for a dynamic one."""
     column: str
     type: IcebergType
     position: int
+    """Of the partition field in the declared spec."""
 
     @cached_property
     def form(self) -> str:
-        """A regular expression of its keys; the longest fits first."""
+        """A regular expression of the dimension's keys; a key comes before its own prefixes."""
         return "[^/]+" if self.known is None else "|".join(map(re.escape, sorted(self.known, reverse=True)))
 
     def axis(self, keys: Collection[str]) -> Values:
-        """Raises ValueError for keys that are undeclared, of another type, or equal in value."""
+        """Returns the keys' axis of a Region.
+
+        Raises ValueError for keys that are undeclared, of another type, or equal in value, as ``1`` and ``01``.
+        """
         if self.known is not None and not self.known.issuperset(keys):
             _refuse_unknown(keys, self.known, quoted(sorted(self.known)))
         by_value: dict[Any, str] = {}
@@ -131,7 +138,7 @@ def dimensions_of(
 ) -> tuple[Dimension, ...]:
     """Returns one dimension for each Dagster dimension, in the order of a multi-partition key.
 
-    Raises ValueError if one has no partition field to itself, or its keys aren't whole Iceberg partitions.
+    Raises ValueError if a dimension has no partition field to itself, or its keys aren't whole Iceberg partitions.
     """
     if partitions is None:
         return ()
@@ -141,7 +148,7 @@ def dimensions_of(
     if sum(isinstance(of, dg.TimeWindowPartitionsDefinition) for of in named.values()) > 1:
         raise ValueError("a table can have only one dimension of time windows; make the other one static")
     found: dict[str | None, Dimension] = {}
-    # Time windows last: they get a column that no other dimension has taken.
+    # Time windows last: they take the only time column that is left, even if another dimension is over dates.
     for name, of in sorted(named.items(), key=lambda item: isinstance(item[1], dg.TimeWindowPartitionsDefinition)):
         if isinstance(of, dg.TimeWindowPartitionsDefinition):
             found[name] = _time_dimension(name, schema, spec, of, {other.column for other in found.values()})
@@ -151,7 +158,10 @@ def dimensions_of(
 
 
 def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimension, ...]:
-    """Returns the dimensions of partitions that only select a step's input, as dimensions_of()."""
+    """Returns the dimensions of partitions that only select a step's input, in the order of dimensions_of().
+
+    Each dimension gets a made-up column, as the table may lack one. Raises as dimensions_of().
+    """
     named: Mapping[str, dg.PartitionsDefinition | None] = {"partition": partitions}
     if isinstance(partitions, dg.MultiPartitionsDefinition):
         named = {dimension.name: dimension.partitions_def for dimension in partitions.partitions_defs}
@@ -164,7 +174,7 @@ def input_dimensions(partitions: dg.PartitionsDefinition | None) -> tuple[Dimens
 
 
 def _parse_value(key: str, type: IcebergType) -> Any:
-    """Returns a key's value in partition tuples (dates as days since 1970). Raises ValueError."""
+    """Returns a key's value as partition tuples hold it (dates as days since 1970). Raises ValueError."""
     with suppress(ValueError, ArithmeticError):
         match type:
             case StringType() | BooleanType() | DateType():
@@ -224,6 +234,7 @@ def _time_dimension(
     partitions: dg.TimeWindowPartitionsDefinition,
     taken: Collection[str],
 ) -> TimeDimension:
+    """taken: the columns of the other dimensions."""
     fields: dict[str, list[tuple[int, Transform[Any, Any]]]] = defaultdict(list)
     for position, field in enumerate(spec.fields):
         column = schema.find_field(field.source_id).name
@@ -236,7 +247,7 @@ def _time_dimension(
             f"among them, found {', '.join(fields) or 'none'}"
         )
     column = name if name in fields else next(iter(fields))
-    # The finest of several terms on a column decides: the others follow from it.
+    # Of several terms on a column, the finest decides: whole days are also within one month and one year.
     position, transform = max(fields[column], key=lambda field: COARSE_TO_FINE.index(str(field[1])))
     column_type = schema.find_type(column)
     if reason := region.misaligned(partitions, transform, column_type):
@@ -245,6 +256,7 @@ def _time_dimension(
 
 
 def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: IcebergType) -> str:
+    # The coarsest first: it makes the fewest Iceberg partitions.
     transforms: tuple[TimeTransform[Any], ...] = (MonthTransform(), DayTransform(), HourTransform())
     possible = (t for t in transforms if t.can_transform(type) and not region.misaligned(partitions, t, type))
     return next((f"{transform}({column}) would fit" for transform in possible), "No transform of it fits")
@@ -252,7 +264,7 @@ def _fitting(partitions: dg.TimeWindowPartitionsDefinition, column: str, type: I
 
 @dataclass(frozen=True)
 class Alignment:
-    """Each Dagster partition is a whole number of Iceberg partitions."""
+    """How a table's partitions correspond: each Dagster partition is a whole number of Iceberg partitions."""
 
     identifier: str
     parts: tuple[Dimension, ...]
@@ -266,7 +278,8 @@ class Alignment:
     ) -> Alignment:
         """Aligns a table whose Dagster partitions own its rows.
 
-        Raises DeclarationError if replacing one would need row-level rewrites, or its partition field is ambiguous.
+        Raises DeclarationError if replacing a Dagster partition would need row-level rewrites, or if its partition
+        field is ambiguous.
         """
         try:
             return cls(identifier, dimensions_of(schema, spec, partitions))
@@ -286,7 +299,7 @@ class Alignment:
             raise DeclarationError(f"table {identifier!r}: its Dagster partitions can't be used: {error}") from error
 
     def region(self, keys: Sequence[str]) -> Region:
-        """Returns the part of the table that these keys own: all of it if they only select input.
+        """Returns the part of the table that these keys own: the whole table if the keys only select input.
 
         Raises UnknownPartitions for keys that the table lacks, and for no keys if it has partitions.
         """
@@ -300,9 +313,10 @@ class Alignment:
         return Region(tuple(dict.fromkeys(keys)), axes, _cells(axes, rows)) if self.of_table else everything
 
     def dimensions(self, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the distinct keys of each dimension, in order, by name; empty for time windows alone.
+        """Returns the distinct keys of each dimension, in order, by the dimension's name.
 
-        A single static or dynamic dimension has its column's name.
+        Empty for time windows alone, which window() describes. A single static or dynamic dimension has its column's
+        name.
         """
         rows = self._split(keys)
         if len(self.parts) == 1 and isinstance(self.parts[0], TimeDimension):
@@ -310,7 +324,7 @@ class Alignment:
         return {part.name: tuple(dict.fromkeys(row[at] for row in rows)) for at, part in enumerate(self.parts)}
 
     def window(self, keys: Sequence[str]) -> tuple[datetime, datetime] | None:
-        """Returns [start, end) from the first window to the last; None without time."""
+        """Returns [start, end) from the first window to the last; None without a time dimension."""
         rows = self._split(keys)
         for at, part in enumerate(self.parts):
             if isinstance(part, TimeDimension):
@@ -348,6 +362,7 @@ class Alignment:
 
 
 def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> dict[tuple[Any, ...], Ranges]:
+    """Returns Region.cells. rows: keys, split by axis."""
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
     time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
     spans: dict[tuple[Any, ...], list[region.Span]] = defaultdict(list)

@@ -37,7 +37,7 @@ class Column:
     """An Iceberg type in Iceberg's spelling (``int``, ``timestamptz``, ``decimal(9,2)``, ``list<string>``,
     ``map<string, long>``, ``struct<lat: double, lon: double>``)."""
     doc: str = ""
-    """The documentation in the catalog and the UI."""
+    """The column's documentation, in the catalog and the UI."""
     required: bool = False
     """Whether nulls are forbidden; the audit checks it."""
     was: str = ""
@@ -60,7 +60,7 @@ def schema_of(columns: Sequence[Column]) -> Schema:
     """Returns the Iceberg schema, with field ids from 1. Raises ValueError for columns that can't form one."""
     if not columns:
         raise ValueError("it has no columns")
-    # Spark ignores case in column names.
+    # Compared in lower case, as Spark ignores case in column names.
     names = [c.name.lower() for c in columns]
     if twice := sorted({n for n in names if names.count(n) > 1}):
         raise ValueError(f"columns declared twice: {', '.join(twice)}")
@@ -86,7 +86,7 @@ def _rename_problems(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def find_column(schema: Schema, name: str, option: str) -> NestedField:
-    """Raises ValueError if the schema lacks the column that an option names."""
+    """Returns the column that an option of the declaration names. Raises ValueError if the schema lacks it."""
     names = [column.name for column in schema.columns]
     if name not in names:
         raise ValueError(f"{option} names the column {name!r}, but the columns are {', '.join(names)}")
@@ -106,7 +106,7 @@ def _field(field_id: int, c: Column) -> NestedField:
 
 
 def types_of(schema: Schema) -> dict[str, str]:
-    """Returns columns' types by name, as in declarations."""
+    """Returns each column's type, in the spelling of declarations."""
     return {column.name: type_text(column.field_type) for column in schema.columns}
 
 
@@ -128,19 +128,20 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 TRANSFORMS = "the transforms are year, month, day, hour, bucket, truncate"
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
 NAMED = (DecimalType, FixedType, UUIDType)
-"""Named types in Avro: a file defines each name once, and PyIceberg can't resolve its second use."""
+"""Types that have a name in Avro, manifests' format: a file defines each name once, and PyIceberg can't resolve its
+second use."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A column and its transform in a partition spec or sort order."""
+    """A term of a partition spec or sort order, such as ``day(at)``: a column and its transform."""
 
     column: NestedField
     transform: Transform[Any, Any]
 
     @property
     def field_name(self) -> str:
-        """The partition field's name by Iceberg's spec builder: ``at_day``, ``id_bucket``."""
+        """The name that Iceberg's own spec builder gives the partition field: ``at_day``, ``id_bucket``."""
         if isinstance(self.transform, IdentityTransform):
             return self.column.name
         return f"{self.column.name}_{str(self.transform).partition('[')[0].replace('truncate', 'trunc')}"
@@ -172,12 +173,12 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def sort_terms(terms: Sequence[str], schema: Schema) -> list[Term]:
-    """Raises ValueError for unreadable terms."""
+    """Parses ``sorted_by``. Raises ValueError for unreadable terms."""
     return [_parse(term, schema, "sorted_by") for term in terms]
 
 
 def sort_order(terms: Sequence[Term]) -> SortOrder:
-    """Returns an Iceberg sort order."""
+    """Returns an Iceberg sort order; 0 is the id of the unsorted one."""
     from pyiceberg.table.sorting import SortField, SortOrder
 
     fields = [SortField(source_id=term.column.field_id, transform=term.transform) for term in terms]
@@ -225,7 +226,7 @@ def _direction(field: SortField) -> str:
 
 
 def _text(field: PartitionField | SortField, schema: Schema) -> str:
-    # Only the id of a dropped column is left.
+    # Old specs and orders may name a dropped column: only its id is left.
     column = schema.find_column_name(field.source_id) or f"column {field.source_id}"
     if isinstance(field.transform, IdentityTransform):
         return column

@@ -36,10 +36,10 @@ def computes_of(tables: Sequence[Table]) -> dict[str, list[str]]:
 
 
 def declaration_problems(tables: Sequence[Table], known: Collection[dg.AssetKey] | None) -> list[str]:
-    """Returns a sentence for each repeated identifier, and each dep that is no asset.
+    """Returns a sentence for each repeated identifier, and for each dep that is no asset.
 
-    known: the keys of all assets; None skips deps. Dagster takes unknown keys for assets of other locations: order and
-    automation would be silently wrong.
+    known: the keys of all assets; None leaves deps unchecked. Dagster takes an unknown key for an asset of another code
+    location, so order and automation would be silently wrong.
     """
     problems = [
         f"table {identifier!r}: declared {count} times; each table needs its own identifier"
@@ -87,7 +87,7 @@ def dependency_problems(defs: dg.Definitions) -> list[str]:
 def _validate(
     mapping: dg.PartitionMapping, upstream: dg.PartitionsDefinition, downstream: dg.PartitionsDefinition | None
 ) -> None:
-    """Raises what Dagster raises; of several dimensions, Dagster itself checks only the names at first."""
+    """Raises what Dagster raises. Checks each dimension too: Dagster at first checks only the dimensions' names."""
     mapping.validate_partition_mapping(upstream, downstream)
     if downstream and isinstance(mapping, (dg.MultiToSingleDimensionPartitionMapping, dg.MultiPartitionMapping)):
         for of_one in mapping.get_dimension_dependencies(upstream, downstream):
@@ -121,12 +121,12 @@ def _kind(partitions: dg.PartitionsDefinition | None) -> str:
 
 
 def _key_text(key: dg.AssetKey) -> str:
-    """Dagster refuses strings with slashes in ``deps``."""
+    """Returns a key as ``deps`` accepts it: Dagster refuses strings with slashes there."""
     return f"AssetKey({json.dumps(key.path)})"
 
 
 def size_problems(tables: Sequence[Table], settings: Settings) -> list[str]:
-    """Returns a sentence for each table whose size its compute can't provide."""
+    """Returns a sentence for each table whose compute (where its workers run) can't provide its size."""
     found = [(table.identifier, _size_problem(table, settings)) for table in tables if table.size != Size()]
     return [f"table {identifier!r}: its size: {problem}" for identifier, problem in found if problem]
 

@@ -1,4 +1,4 @@
-"""Write modes, and how rows are written."""
+"""Write modes, and how files are written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakehouse_assets.declare.sql_conditions import condition_problem
 
 MERGE_MODE = "write.merge.mode"
 NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
-"""Signs of an SQL expression or order, which a column's name lacks."""
+"""Signs that a text is an SQL expression or order, and not a column's name."""
 
 
 class Declared(Protocol):
-    """What modes and tuning check of a table."""
+    """What modes and tuning check of a Table, whose module imports this one."""
 
     @property
     def schema(self) -> Schema: ...
@@ -50,8 +50,8 @@ class Declared(Protocol):
 class WriteMode(Protocol):
     """How a run changes its table.
 
-    Modes are frozen dataclasses: their repr, in Table.code_version, keeps receipts from being published in another
-    mode.
+    Modes are frozen dataclasses, because Table.code_version contains their repr: what is staged for one mode is not
+    published in another.
     """
 
     @property
@@ -72,10 +72,10 @@ class WriteMode(Protocol):
 
     @property
     def match_on(self) -> Sequence[str]:
-        """The columns that match a run's rows with the table's; empty without a merge."""
+        """The columns by which a run's rows are compared with the table's; empty if the mode compares none."""
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields why the table can't be written in this mode, with a remedy."""
+        """Yields the reasons why the table can't be written in this mode, each with a remedy."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Overwrite:
     match_on = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields nothing."""
+        """Yields nothing: alignment.py checks the partitions."""
         return iter(())
 
 
@@ -145,12 +145,12 @@ class Append:
 
     @property
     def splits(self) -> bool:
-        """Only without ``dedup_on``."""
+        """Only without ``dedup_on``: one worker must see all rows to find repeated ones."""
         return not self.dedup_on
 
     @property
     def adds_again(self) -> bool:
-        """Only without ``dedup_on``."""
+        """Only without ``dedup_on``: with it, the repeated rows are left out."""
         return not self.dedup_on
 
     def problems(self, table: Declared) -> Iterator[str]:
@@ -214,12 +214,12 @@ class Merge:
 
     @property
     def owns_partitions(self) -> bool:
-        """Only with ``by_partition``."""
+        """Only with ``by_partition``: else any row of the table may change."""
         return self.by_partition
 
     @property
     def splits(self) -> bool:
-        """Only with ``by_partition``."""
+        """Only with ``by_partition``: two workers then never change the same row."""
         return self.by_partition
 
     def problems(self, table: Declared) -> Iterator[str]:
@@ -270,6 +270,7 @@ def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str
 
 
 METRICS = ("none", "counts", "full")
+"""Iceberg's metrics modes, besides TRUNCATE."""
 TRUNCATE = re.compile(r"truncate\([1-9]\d*\)")
 MIB = 2**20
 ZSTD_LEVELS = range(1, 23)
@@ -364,7 +365,7 @@ class Tuning:
     """Where Spark plans scans."""
 
     def properties(self) -> dict[str, str]:
-        """Returns Iceberg's properties."""
+        """Returns Iceberg's table properties for the fields that are set."""
         values: dict[str, object] = {
             "write.distribution-mode": self.distribution,
             "write.merge.distribution-mode": self.merge_distribution,
@@ -380,7 +381,7 @@ class Tuning:
         return {name: str(value) for name, value in values.items() if value is not None} | metrics
 
     def problems(self, table: Declared) -> Iterator[str]:
-        """Yields why the table can't have this tuning."""
+        """Yields the reasons why the table can't have this tuning."""
         if self.merge_distribution is not None and not table.write_mode.match_on:
             mode = type(table.write_mode).__name__
             yield f"tuning has merge_distribution, which has no effect with this {mode}: declare distribution"

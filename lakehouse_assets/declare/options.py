@@ -49,7 +49,7 @@ class RowProof(StrEnum):
 
 
 MANAGED_LEVELS = frozenset(Level) - {Level.MANIFESTS}
-"""What S3 Tables runs on every table, and Glue where enabled:
+"""The levels that S3 Tables runs on every table, and Glue if enabled:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-tables-maintenance.html,
 https://docs.aws.amazon.com/glue/latest/dg/table-optimizers.html"""
 
@@ -80,7 +80,7 @@ class Maintenance:
 
 
 def care_problem(care: Maintenance) -> str | None:
-    """Returns why a table can't be maintained so, or None."""
+    """Returns why a table can't be maintained with these options, or None."""
     if not (math.isfinite(care.weight) and care.weight > 0):
         return f"maintenance has weight={care.weight!r}, it must be a number above 0"
     if care.quiet_period < timedelta(0):
@@ -141,8 +141,9 @@ class Arrivals:
     def partition_key(self, key: str, dimensions: Mapping[str, str]) -> str | None:
         """Returns the partition key of an object's key, "" without partitions; None if the pattern does not match.
 
-        dimensions: regular expressions of their keys, by name, in the order of a multi-partition key. They decide where
-        a field ends; if none of them fits, the longest text does, so that the caller can say what is wrong with it.
+        dimensions: by name, in the order of a multi-partition key, the regular expressions of their keys. They decide
+        where a field ends. If they don't match, a field matches any text up to a slash, so that the caller can say
+        which key is wrong.
         """
         forms = tuple(dimensions[name] for name in self.fields)
         any_text = ("[^/]+",) * len(forms)
@@ -162,7 +163,7 @@ def _arrived(pattern: str, forms: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def arrivals_problem(arrivals: Arrivals, dimensions: Sequence[str]) -> str | None:
-    """Returns why the pattern yields no partition keys, or the pace no runs; None if all is well."""
+    """Returns why the pattern yields no partition keys, or why the pace allows no runs; None if all is well."""
     pattern, fields = arrivals.pattern, arrivals.fields
     if not pattern or pattern.startswith("/") or "{" in FIELD.sub("", pattern) or "}" in FIELD.sub("", pattern):
         return f"arrivals has the pattern {pattern!r}, it must be a key without a leading slash, with fields in braces"
@@ -200,20 +201,22 @@ WORDS = {
     "write.orc.compression-codec": ("zstd", "lz4", "lzo", "zlib", "snappy", "none"),
     "write.metadata.compression-codec": ("none", "gzip"),
 }
-"""The allowed values of properties, in any case."""
+"""The allowed values of properties; upper and lower case count as equal."""
 NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
+"""How messages name simple types."""
 NUMBER = re.compile(
     r"write\.(delete\.)?target-file-size-bytes|write\.spark\.advisory-partition-size-bytes"
     r"|write\.(delete\.)?parquet\.(row-group-size-bytes|page-size-bytes|page-row-limit|dict-size-bytes)"
     r"|write\.orc\.(stripe|block)-size-bytes|read\.split\.(target-size|planning-lookback|open-file-cost)"
     r"|write\.metadata\.previous-versions-max|commit\.retry\.num-retries|commit\.manifest\.target-size-bytes"
 )
+"""The names of properties whose value is a whole number."""
 
 
 def mistyped(declared: Any, path: str = "") -> Iterator[str]:
     """Yields a sentence for each option with a value of the wrong type.
 
-    declared: a dataclass, checked with nested ones. path: its place, such as ``arrivals.``
+    declared: a dataclass; dataclasses within it are checked too. path: where it is, such as ``arrivals.``
     """
     # Not pydantic: it converts values, and makes Dagster's named tuples of any tuple.
     hints = _hints(declared.__class__)
@@ -226,7 +229,8 @@ def mistyped(declared: Any, path: str = "") -> Iterator[str]:
             for found in mistyped(held, f"{path}{option.name}.")
         ]
         yield from within
-        # The check of a write mode reads its properties, which fail if it contains a value of another type.
+        # Not if ``within`` has problems: isinstance() with the protocol WriteMode reads a mode's properties, which
+        # raise if the mode holds a value of another type.
         if not within and not _fits(value, hints[option.name]):
             yield f"{path}{option.name} is {reprlib.repr(value)}, {_wanted(hints[option.name], str(option.type))}"
 
@@ -255,7 +259,8 @@ def _wanted(hint: Any, annotation: str) -> str:
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the annotated type.
 
-    Strings and named tuples (Dagster's keys) are no lists, True is no number; an enum's value counts as its member.
+    Strings and named tuples (such as Dagster's keys) are not lists, True is not a number; an enum's value counts as its
+    member.
     """
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):

@@ -1,4 +1,7 @@
-"""The part of a table that partition keys own, and time windows."""
+"""Regions (the part of a table that partition keys own), and time windows.
+
+A region has an *axis* for each Dagster dimension. A *cell* is a combination of values on all axes but time.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +43,17 @@ Span = tuple[float, float]
 EVERYTHING: Span = (-math.inf, math.inf)
 DAY_MICROS = 86_400_000_000
 TICKS = 400
-"""More than a year of daily ticks: enough to know a cron schedule."""
+"""How many ticks stand for a cron schedule: more than a year of daily ones."""
 ZONES_UNTIL = datetime(2038, 1, 1, tzinfo=UTC)
-"""From here on, the time zone database has rules: two offsets alternate."""
+"""Later offsets are not looked at: the time zone database then has rules, by which two offsets alternate."""
 
 
 def windows(
     partitions: dg.TimeWindowPartitionsDefinition, keys: Collection[str]
 ) -> dict[str, tuple[datetime, datetime]]:
-    """Returns known keys' windows, in the definition's zone, ascending.
+    """Returns the keys' windows, in the definition's zone, ascending; leaves out keys that the definition lacks.
 
-    Includes future windows: Dagster decides whether they may run yet. Raises ValueError for a key not in the
+    Includes future windows: Dagster decides whether they may run yet. Raises ValueError for a key that is not in the
     definition's format.
     """
     wanted = frozenset(keys)
@@ -81,7 +84,7 @@ def bound(moment: datetime, type: IcebergType) -> int:
 def _wall(moment: datetime) -> datetime:
     """Returns the wall-clock time; if clocks jump ahead at that moment, the time before the jump.
 
-    So windows stay adjacent.
+    So windows stay adjacent, and a day whose midnight is skipped begins at 00:00.
     """
     instant = moment.astimezone(UTC)
     after = instant.astimezone(moment.tzinfo)
@@ -109,10 +112,10 @@ def _first_day(months: int) -> float:
 def misaligned(
     partitions: dg.TimeWindowPartitionsDefinition, transform: Transform[Any, Any], type: IcebergType
 ) -> str | None:
-    """Returns why a window can start or end inside an Iceberg partition, or None.
+    """Returns why a window can start or end inside an Iceberg partition, or None if none ever does.
 
-    At each offset of the zone since the definition's start, each wall-clock tick must be the first moment of an Iceberg
-    partition in the column's clock.
+    Each wall-clock tick must be the first moment of an Iceberg partition in the column's clock, at each offset of the
+    zone since the definition's start.
     """
     utc = isinstance(type, TimestamptzType)
     offsets = {offset for _, offset in _offsets(partitions)} if utc else {timedelta()}
@@ -138,7 +141,7 @@ def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -
 
 def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
     """Returns why two windows have the same wall-clock time (when clocks go back), or None."""
-    if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:
+    if len({tick.time() for tick in _ticks(partitions.cron_schedule)}) == 1:  # at most one window a day
         return None
     for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
         if later < earlier:
@@ -153,6 +156,7 @@ def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
 
 @lru_cache(maxsize=256)
 def _ticks(cron_schedule: str) -> tuple[datetime, ...]:
+    """Returns the first ticks from 2000 on, as wall-clock times."""
     clock = dg.TimeWindowPartitionsDefinition(
         cron_schedule=cron_schedule, start=datetime(2000, 1, 1), fmt="%Y-%m-%dT%H:%M"
     )
@@ -165,7 +169,7 @@ def _offsets(partitions: dg.TimeWindowPartitionsDefinition) -> tuple[tuple[datet
 
 @lru_cache(maxsize=256)
 def _zone_offsets(timezone: str, start: datetime, end: datetime) -> tuple[tuple[datetime, timedelta], ...]:
-    """Returns the offset each week: every offset lasts longer, so each change lies between neighbours."""
+    """Returns the offset week by week: each offset lasts longer, so each change lies between two neighbours."""
     zone = ZoneInfo(timezone)
     weeks = max(1, -(-(end - start) // timedelta(weeks=1)))
     moments = (start + timedelta(weeks=week) for week in range(weeks + 1))
@@ -182,7 +186,7 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Disjoint spans in ascending order, none touching the next."""
+    """Disjoint spans in ascending order, with gaps between them."""
 
     spans: tuple[Span, ...]
 
@@ -198,7 +202,7 @@ class Ranges:
         return cls(tuple(merged))
 
     def relation(self, part: Span) -> Relation:
-        """Places a span relative to these."""
+        """Returns whether a span is inside one of these, outside all, or neither."""
         low, high = part
         at = bisect_left(self.spans, (high,)) - 1  # the last span that starts before the part ends
         if at < 0 or self.spans[at][1] <= low:
@@ -208,14 +212,15 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Times:
-    """A region's time dimension."""
+    """A region's time axis."""
 
     column: str
     type: IcebergType
     position: int
+    """Of the partition field in the declared spec."""
     transform: Transform[Any, Any]
     spans: Mapping[str, Span]
-    """By key, ascending."""
+    """Key → its span, ascending."""
 
     @cached_property
     def _owners(self) -> tuple[list[Any], list[Any], list[str]]:
@@ -224,7 +229,7 @@ class Times:
         return starts, ends, list(self.spans)
 
     def key_of(self, value: Any) -> str | None:
-        """Returns the key that owns a partition value, or None."""
+        """Returns the key that owns a value of the declared partition field, or None."""
         starts, ends, keys = self._owners
         at = -1 if value is None else bisect_right(starts, value) - 1
         return keys[at] if at >= 0 and value < ends[at] else None
@@ -238,6 +243,7 @@ class Times:
         for field, value in fields:
             if value is None:
                 return None
+            # Other transforms, such as bucket, say nothing about a range.
             if isinstance(field.transform, (TimeTransform, IdentityTransform)):
                 start, end = span(field.transform, value, self.type)
                 low, high = max(low, start), min(high, end)
@@ -255,20 +261,21 @@ class Times:
 
 @dataclass(frozen=True)
 class Values:
-    """A region's static or dynamic dimension."""
+    """A region's axis of static or dynamic keys."""
 
     column: str
     type: IcebergType
     position: int
+    """As in Times."""
     keys: Mapping[Any, str]
-    """By the column's values."""
+    """Value of the column → its key."""
 
     def key_of(self, value: Any) -> str | None:
         """As Times.key_of()."""
         return None if value is None else self.keys.get(value)
 
     def possible(self, fields: Sequence[tuple[PartitionField, Any]]) -> tuple[Set[Any], bool]:
-        """Returns the keys' values that a partition may hold, and whether all its rows have one value."""
+        """Returns which of the keys' values a partition may hold, and whether all its rows have one value."""
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             found = self._images(field.transform).get(value, frozenset())
@@ -276,12 +283,13 @@ class Values:
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
     def overflowing(self, transform: Transform[Any, Any]) -> frozenset[Any]:
-        """Returns values that may be in any partition: Iceberg's truncate overflows for them, PyIceberg's doesn't."""
+        """Returns the keys' values that may be in any partition: Iceberg's truncate overflows, PyIceberg's does not."""
         if not isinstance(transform, TruncateTransform) or not isinstance(self.type, (IntegerType, LongType)):
             return frozenset()
         return frozenset(value for value in self.keys if not truncates_in_order(transform.width, value))
 
     def _images(self, transform: Transform[Any, Any]) -> Mapping[Any, frozenset[Any]]:
+        """Returns partition value → the keys' values in it."""
         if str(transform) not in self._cache:
             apply, images = transform.transform(self.type), defaultdict(set)
             for value in self.keys:
@@ -306,7 +314,7 @@ class Region:
     axes: tuple[Times | Values, ...]
     """In the order of a multi-partition key."""
     cells: Mapping[tuple[Any, ...], Ranges]
-    """The time axis's spans for each combination of the other axes' values."""
+    """The time axis's spans for each combination of the other axes' values that keys have."""
 
     @cached_property
     def _owned(self) -> frozenset[str]:
@@ -322,16 +330,16 @@ class Region:
         return tuple(axis for axis in self.axes if isinstance(axis, Values))
 
     def key_of(self, partition: Record) -> str | None:
-        """Returns the key that owns a partition of the declared spec: WHOLE without partitions, None outside."""
+        """Returns the key that owns a partition of the declared spec: WHOLE without axes, None outside the region."""
         parts = [part for axis in self.axes if (part := axis.key_of(partition[axis.position])) is not None]
         key = "|".join(parts)
         return key if len(parts) == len(self.axes) and key in self._owned else None
 
     def relation(self, schema: Schema, spec: PartitionSpec, partition: Record) -> Relation:
-        """Places a partition of any spec, current or old.
+        """Places a partition of any of the table's specs, current or old, relative to the region.
 
-        schema: the table's; columns match by name, field ids are the table's own. A partition of nulls in one of the
-        region's columns is outside; one whose spec doesn't constrain such a column overlaps.
+        schema: the table's; columns match by name, as its field ids may differ from the declaration's. A partition of
+        nulls in one of the region's columns is outside; one whose spec doesn't constrain such a column overlaps.
         """
         # Files that are INSIDE are replaced: the region must own every row that such a partition can hold.
         window: Span | None = EVERYTHING
@@ -349,7 +357,7 @@ class Region:
             return Relation.OUTSIDE
         is_any_cell = all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True))
         if is_any_cell and not is_one_cell:
-            return Relation.OVERLAPS  # at least one cell is in the window
+            return Relation.OVERLAPS  # a cell is in the window, and so may be values that the region lacks
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if is_one_cell:  # or none, if the region lacks a value
             return next(found, Relation.OUTSIDE)
@@ -366,7 +374,10 @@ class Region:
         return AlwaysTrue() if overflows else self.predicate()
 
     def predicate(self) -> BooleanExpression:
-        """Selects the region's rows, and other combinations of its keys' parts: enough to find its manifests."""
+        """Selects the region's rows, and those of other combinations of its keys' parts.
+
+        That suffices to find the manifests; relation() then decides about each file.
+        """
         everything: BooleanExpression = AlwaysTrue()
         return reduce(And, (axis.predicate() for axis in self.axes), everything)
 

@@ -1,4 +1,8 @@
-"""The interface of row sources, and positions in them."""
+"""The interface of row sources (Kafka topics, PostgreSQL tables), and positions in them.
+
+A run *moves* rows from the source into its table; a *purge* deletes moved rows from the source. A *mark* is a random
+text that each move stores in PostgreSQL, and in its position: a source that lacks the mark was set back in time.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ class Offsets(NamedTuple):
     """
 
     identity: str
-    """Of the source: after it was created again or restored elsewhere, offsets mean nothing. May end in a mark, which a
-    source set back in time lacks."""
+    """The source's identity, which may end in a mark. It changes if the source is created again or restored elsewhere:
+    offsets then mean nothing."""
     by_partition: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -33,7 +37,7 @@ class Offsets(NamedTuple):
 
     @staticmethod
     def marked(source: str, mark: str) -> str:
-        """Returns an identity with a mark, unless that is empty."""
+        """Returns an identity with a mark; without one if the mark is empty."""
         return f"{source}~{mark}" if mark else source
 
     @property
@@ -57,12 +61,12 @@ class Offsets(NamedTuple):
         return Offsets(self.identity, self.by_partition + (0,) * (partitions - len(self.by_partition)))
 
     def spans(self, to: Offsets) -> dict[int, tuple[int, int]]:
-        """Returns nonempty half-open ranges by partition."""
+        """Returns partition → half-open range from here to ``to``, without empty ones."""
         pairs = zip(self.widened(len(to.by_partition)).by_partition, to.by_partition, strict=False)
         return {number: (begin, end) for number, (begin, end) in enumerate(pairs) if begin < end}
 
     def before(self, to: Offsets) -> int:
-        """Counts offsets from here ``to`` there."""
+        """Counts the offsets from here to ``to``."""
         return sum(end - begin for begin, end in self.spans(to).values())
 
 
@@ -73,32 +77,33 @@ CLIENT_VARIABLES = ("PG", "KAFKA_", "SCHEMA_REGISTRY_")
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's offsets at one time."""
+    """A source's offsets at one time, each tuple by partition."""
 
     identity: str
-    """As in Offsets, with the requested position's mark if known."""
+    """As in Offsets, with the requested position's mark if the source still has that mark."""
     first: tuple[int, ...]
     """The first offsets still there: earlier rows were purged or expired."""
     safe: tuple[int, ...]
     """No row can appear before these any more: a run may move up to here."""
     newest: tuple[int, ...]
-    """The next rows' offsets; transactions from ``safe`` to here are open."""
+    """The next rows' offsets. From ``safe`` to here, open transactions may still add rows."""
     retention: timedelta | None = None
-    """After which the source itself deletes rows."""
+    """The age at which the source itself deletes rows; None if it never does."""
     purged: bool = False
     """Whether rows before ``first`` were purged because a table had them."""
     mover: str | None = None
-    """The table moved into, as ``shop.orders@<table uuid>``; empty before the first move, None if not kept."""
+    """The table that rows are moved into, as ``shop.orders@<table uuid>``; empty before the first move, None if the
+    source can't note it."""
     is_restored: bool = False
-    """Whether its purges are another server's, or a dropped table's."""
+    """Whether the purges that it notes are another server's, or a dropped table's: their offsets mean nothing here."""
 
     @property
     def held_back(self) -> int:
-        """Offsets that open transactions hold back."""
+        """How many offsets open transactions hold back."""
         return sum(self.newest) - sum(self.safe)
 
     def begin(self, position: Offsets | None) -> Offsets:
-        """Returns the position, else the first row still there."""
+        """Returns where a move begins: at the position, or else at the first row still there."""
         return position.widened(len(self.safe)) if position else Offsets(self.identity, self.first)
 
     def still_there(self, position: Offsets) -> Offsets:
@@ -110,11 +115,11 @@ class SourceState:
             return position
         begin = position.widened(len(self.first)).by_partition
         there = tuple(max(pair) for pair in zip(self.first, begin, strict=True))
-        # A purge drops the marks of the positions before it.
+        # A purge drops the marks of earlier positions, so an advanced position has the source's own identity.
         return Offsets(position.identity if there == begin else self.identity, there)
 
     def problem(self, name: str, position: Offsets | None) -> str | None:
-        """Says why rows from the position on are missing, if they are."""
+        """Returns why rows from the position on are missing, or None."""
         if position is None:
             if self.purged:
                 return f"{name} was purged up to {_text(self.first)}, but the table has none of its rows"
@@ -134,7 +139,7 @@ class SourceState:
         return None
 
     def of_another(self, name: str, mover: str) -> str | None:
-        """Says that the source is moved into another table, if it is."""
+        """Returns a message if the source is moved into another table than ``mover``."""
         if not self.mover or self.mover.rpartition("@")[2] == mover.rpartition("@")[2]:
             return None
         return (
@@ -151,7 +156,7 @@ class Fault(NamedTuple):
     """A fault of a source's setup, or of what refers to it."""
 
     is_refused: bool
-    """Whether a move or purge would lose rows; else a warning."""
+    """Whether a move or purge would lose rows; else it is a warning."""
     text: str
     """A clause, with the remedy."""
 
@@ -161,15 +166,15 @@ class Lag:
     """How far a table is behind its source."""
 
     depth: int
-    """All rows; of a topic, offsets."""
+    """Rows that the source holds, moved or not; for a topic, offsets."""
     rows: int
-    """Movable rows; of a topic, offsets, which may be more."""
+    """Rows that can be moved now; for a topic, offsets, which may be more than rows."""
     oldest: datetime | None
-    """When the oldest of these was written, by the source's clock."""
+    """When the oldest of ``rows`` was written, by the source's clock; None without rows."""
     held: int = 0
     """Rows that open transactions hold back."""
     held_since: datetime | None = None
-    """When the oldest of these was written."""
+    """When the oldest of ``held`` was written."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,7 @@ class Split:
     partition: int
     begin: int
     end: int | None
-    """Exclusive; None: all rows."""
+    """Exclusive; None: all rows from ``begin`` on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +192,7 @@ class RowSource(ABC):
     """A source of a table's rows, and how soon and how often they are moved."""
 
     marks_deleted: ClassVar[bool] = False
-    """Whether it has a column ``deleted``."""
+    """Whether its rows have the column DELETED."""
 
     floor: int = 100_000
     """The number of rows that are worth a run at once; fewer wait until the oldest has waited for ``latency``."""
@@ -199,30 +204,30 @@ class RowSource(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name in positions, as ``kafka:flight-events``."""
+        """The source's name in positions and messages, such as ``kafka:flight-events``."""
 
     @abstractmethod
     def problems(self, columns: Mapping[str, str], write_mode: object) -> Iterator[str]:
-        """Yields why a table can't have this source. columns: Iceberg types."""
+        """Yields the reasons why a table can't have this source. columns: name → Iceberg type."""
 
     @abstractmethod
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Asks the source, also for the position's mark.
+        """Asks the source for its offsets, and whether it has the position's mark.
 
         Raises SourceUnreachable, and SourceLost if it does not exist.
         """
 
     @abstractmethod
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns the end of a run's move: what is safe, about ``ceiling`` rows at most."""
+        """Returns where a run's move from ``begin`` ends: at ``safe``, or after about ``ceiling`` rows."""
 
     @abstractmethod
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Returns a table's lag at ``begin``."""
+        """Returns the lag of a table that was moved up to ``begin``."""
 
     @abstractmethod
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
-        """Returns a reader's splits from ``begin`` on."""
+        """Returns the splits in which a reader finds all rows from ``begin`` on."""
 
     @abstractmethod
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -241,34 +246,40 @@ class RowSource(ABC):
             raise SourceLost(f"{self.name} can't be moved or purged: {'; '.join(refused)}")
 
     def marked(self, to: Offsets) -> Offsets:
-        """Returns the position with a new mark, if the source keeps marks; call it after reading."""
+        """Stores a new mark, if the source keeps marks, and returns the position with it; call it after reading."""
         return to
 
     def claim(self, state: SourceState, mover: str, *, takes_over: bool) -> None:
-        """Notes the table moved into, ``mover``. Raises SourceLost for another one, unless ``takes_over``."""
+        """Notes ``mover`` as the only table that rows are moved into: another one would lack purged rows.
+
+        Raises SourceLost if another table is noted, unless ``takes_over``.
+        """
         return
 
     def lacking(self, columns: Sequence[str]) -> list[str]:
-        """Returns columns known to be missing."""
+        """Returns the columns that the source is known to lack."""
         return []
 
     def column_problem(self, columns: Sequence[str], *, may_lack: bool) -> str | None:
-        """Says why a move would lose values. may_lack: whether the step adds columns."""
+        """Returns why a move would lose values, or None. may_lack: whether columns may be missing."""
         return None
 
     def prove(self, begin: Offsets) -> None:
-        """Raises SourceLost unless all rows are still there. After a read, this proves that no row was missing."""
+        """Raises SourceLost unless all rows from ``begin`` on are still there.
+
+        Called after a read, it proves that no row was missing: rows that are gone never come back.
+        """
         if problem := self.state(begin).problem(self.name, begin):
             raise SourceLost(problem)
 
 
 def client_environment() -> dict[str, str]:
-    """Returns clients' variables. They hold secrets: hand them on in memory only."""
+    """Returns clients' variables, for Spark's Python workers. They hold secrets: hand them on in memory only."""
     return {name: value for name, value in os.environ.items() if name.startswith(CLIENT_VARIABLES)}
 
 
 def named_settings(prefix: str) -> dict[str, str]:
-    """Returns the environment's settings: KAFKA_SASL_USERNAME is ``sasl.username``."""
+    """Returns a client's settings from the environment: with KAFKA_, ``sasl.username`` is KAFKA_SASL_USERNAME."""
     return {
         name.removeprefix(prefix).lower().replace("_", "."): value
         for name, value in os.environ.items()
@@ -277,7 +288,7 @@ def named_settings(prefix: str) -> dict[str, str]:
 
 
 def is_on_loopback() -> bool:
-    """Whether all sources that the environment names are local; a service of PostgreSQL may be anywhere."""
+    """Whether all sources that the environment names are local; a PostgreSQL service may be anywhere, so it is not."""
     if any(os.environ.get(name) for name in ("PGSERVICE", "PGSERVICEFILE")):
         return False
     places = [os.environ.get(name, "") for name in ("KAFKA_BOOTSTRAP_SERVERS", "PGHOST", "PGHOSTADDR")]

@@ -1,4 +1,7 @@
-"""Checks SQL conditions for Spark, without Spark."""
+"""Checks SQL conditions for Spark, without Spark, so that a wrong one is refused when the code location loads.
+
+sqlglot, which reads them, knows less grammar than Spark: a condition that it may misread is *not judged* and accepted.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,19 @@ OPERATORS = {
     *("R_PAREN", "R_BRACKET", "L_BRACKET", "IS", "IN", "LIKE", "ILIKE", "RLIKE", "BETWEEN", "AND", "OR"),
     *("WHEN", "THEN", "ELSE", ""),
 }
-"""A keyword before one of these sqlglot tokens is a name: Spark reserves none, as in ``case = 'x'``."""
+"""A keyword before one of these sqlglot tokens, or at the end (""), is a column's name, as in ``case = 'x'``: Spark
+reserves no keywords."""
 PATTERNS = ("LIKE", "ILIKE", "RLIKE")
 """Operators that are also functions: ``regexp(name, 'x')``."""
 PAIRS = {("CASE", "WHEN"), *(("NOT", after) for after in (*PATTERNS, "IN", "BETWEEN"))}
-"""Pairs of keyword and OPERATORS in which the keyword is no name."""
+"""Pairs of a keyword and one of OPERATORS in which the keyword is not a name."""
 NEVER_NAMES = ("NULL", "TRUE", "FALSE", "END")
-"""Keywords that are no names even before OPERATORS."""
+"""Keywords that are not names even before OPERATORS."""
 GRAMMAR = {
     *("AND", "OR", "NOT", "IS", "NULL", "TRUE", "FALSE", "IN", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE", "END"),
     *PATTERNS,
 }
-"""Keywords of conditions. Any other reserved word, such as a subquery's, is not judged."""
+"""Keywords of conditions. A condition with any other reserved word, such as a subquery's, is not judged."""
 OF_MANY_ROWS = {
     *("any_value", "avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "first", "last"),
     *("max", "max_by", "mean", "median", "min", "min_by", "std", "stddev", "sum", "variance"),
@@ -46,15 +50,15 @@ WITHOUT_PARENTHESES = {
     *("current_catalog", "current_database", "current_date", "current_schema", "current_time", "current_timestamp"),
     *("current_user", "localtime", "localtimestamp", "session_user", "user"),
 }
-"""Functions that are called like columns."""
+"""Functions that Spark calls without parentheses, so that they look like columns."""
 
 
 def condition_problem(condition: str, columns: Collection[str] | None = None) -> str | None:
     """Returns why Spark can't evaluate an SQL condition on a row; None if it can, or if that is uncertain.
 
-    columns: all of the row's; None if only the step knows them. sqlglot knows less grammar than Spark, so its known
-    errors are left to Spark (tests/integration/test_conditions_in_spark.py compares the two). A word after the
-    condition is refused: Spark takes ``n > 0 AND`` for ``n > 0`` with an alias.
+    columns: all columns of the row; None if only the step knows them. tests/integration/test_conditions_in_spark.py
+    compares sqlglot with Spark. A word after the condition is refused: Spark takes ``n > 0 AND`` for ``n > 0`` with an
+    alias.
     """
     from sqlglot import exp  # here, so that a location without conditions loads a third of a second earlier
     from sqlglot.errors import ParseError, TokenError
@@ -112,7 +116,10 @@ def _unknown_column(read: Sequence[Expr | None], columns: Collection[str]) -> st
 
 
 def _make_names(tokens: list[Token]) -> bool:
-    """Makes names of keywords that can be nothing else; returns False if sqlglot may misread the condition."""
+    """Changes keywords that can only be columns' names to names, in ``tokens``.
+
+    Returns False if sqlglot may misread the condition.
+    """
     from sqlglot import TokenType
 
     parser, dialect = type(_parser()), _dialect()

@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
 
 LONGEST_WORKER = timedelta(days=7)
-"""The collector leaves unreferenced files alone for at least this time: a worker may still report them. EMR Serverless
-ends its jobs then, too."""
+"""The longest time that a worker may run. The collector leaves unreferenced files alone for longer, because a worker
+may still report them. EMR Serverless ends its jobs after this time, too."""
 AUDIT = "audit"
 """The asset check that shows what the audit found."""
 FORMATS = ("parquet", "orc")
-"""Avro's files lack statistics, and PyIceberg can't read them to count nulls."""
+"""Not Avro: its files lack statistics, and PyIceberg can't read them to count nulls, so they can't be audited."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 READ = re.compile(r"\w+(\.\w+)+?(\.(tag|branch)_.+)?")
 
 
 class OnSchemaChange(StrEnum):
-    """What a run does if columns differ. No policy rewrites a data file."""
+    """What a run does if the table's columns differ from the declared ones. No policy rewrites a data file."""
 
     FAIL = "fail"
     """Fails before a worker starts."""
@@ -287,7 +287,7 @@ class Table:
 
     @property
     def worker_limit(self) -> timedelta:
-        """How long a worker may run."""
+        """How long a worker may run: ``worker_timeout`` or LONGEST_WORKER."""
         return self.worker_timeout or LONGEST_WORKER
 
     @property
@@ -302,17 +302,17 @@ class Table:
 
     @property
     def source_key(self) -> dg.AssetKey | None:
-        """The key of its source's asset, or None."""
+        """The key of the asset that stands for its source; None without a source."""
         return dg.AssetKey(self.source.name.split(":")) if self.source is not None else None
 
     @property
     def dep_names(self) -> list[str]:
-        """Its deps' identifiers; some may not be tables."""
+        """The identifiers of its deps; some may be assets that are not tables."""
         return [".".join(dg.AssetDep.from_coercible(dep).asset_key.path) for dep in self.deps]
 
     @property
     def inputs(self) -> set[str]:
-        """What its step may read; deps may not be tables."""
+        """The identifiers of all tables that its step may read, and those of deps that are not tables."""
         return {*self.dep_names, *(table_and_ref(name)[0] for name in self.reads)}
 
     @cached_property
@@ -322,7 +322,7 @@ class Table:
 
     @cached_property
     def spec(self) -> PartitionSpec:
-        """Raises ValueError for unusable terms."""
+        """The partitions that ``partitioned_by`` declares. Raises ValueError for unusable terms."""
         return partition_spec(self.partitioned_by, self.schema)
 
     @cached_property
@@ -332,12 +332,12 @@ class Table:
 
     @cached_property
     def sort_terms(self) -> list[Term]:
-        """Raises ValueError for unreadable terms."""
+        """The terms of ``sorted_by``. Raises ValueError for unreadable terms."""
         return sort_terms(self.sorted_by, self.schema)
 
     @cached_property
     def alignment(self) -> Alignment:
-        """How Dagster's partitions map to Iceberg's; unless runs own them, they only select input.
+        """How Dagster's partitions map to Iceberg's; if runs don't own them, they only select input.
 
         Raises DeclarationError for unusable partitions.
         """
@@ -360,7 +360,7 @@ class Table:
         """The hashes ``<code>-<declaration>``, 8 hex digits each.
 
         The first covers the code that the step and the checks reach (wire/code.py), the second the declaration of the
-        rows and how they are written.
+        rows and how they are written. If either changes, staged rows are staged again.
         """
         order = [(term.column.field_id, term.transform) for term in self.sort_terms]
         shape = (self.schema, self.spec, order, tuple(self.unique), self.write_mode, *sorted(self.checks.items()))

@@ -1,4 +1,8 @@
-"""Chunks of a run, and the journal that lets another process continue it."""
+"""Chunks of a run, and the journal that lets another process continue the run.
+
+An *attempt* is one start of a worker for a chunk. A worker that has staged its chunk leaves a *receipt*. A chunk's
+*work* is a hash of everything that decides its rows.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +31,19 @@ class AttemptRecord(Durable):
     """The last attempt at a chunk."""
 
     number: int
+    """From 1, over all runs of the token."""
     launcher: str
+    """The launcher's class: another launcher can't find the worker."""
     work: str
     at: str
-    """ISO 8601 with a UTC offset."""
+    """When it was made, in ISO 8601 with a UTC offset."""
     id: str | None = None
-    """None if the process died between the request and the answer."""
+    """The worker's id. None if the process died between the request and the answer: there may be a worker."""
 
 
 @dataclass(frozen=True)
 class Journal:
-    """The journal of one run token: files by chunk ordinal."""
+    """The journal of one run token (the id of the first run in a chain of re-executions): files by chunk ordinal."""
 
     io: FileIO
     folder: str
@@ -48,9 +54,9 @@ class Journal:
         return f"{self.folder}/{chunk:05d}.json"
 
     def receipts(self, chunks: Iterable[int]) -> list[Receipt]:
-        """Reads these chunks' receipts, in order, for whatever work.
+        """Reads these chunks' receipts, in order, of whatever work.
 
-        Skips missing receipts. Skips torn files and those of another version with a warning: their chunk is staged
+        Skips missing receipts and, with a warning, torn files and those of another version: their chunk is staged
         again. Raises OSError if the storage can't be read: the receipts may exist.
         """
         return [receipt for receipt in self._map(self._receipt, chunks).values() if receipt]
@@ -61,14 +67,14 @@ class Journal:
         return found.most_common(1)[0][0] if found else None
 
     def find(self, attempts: Iterable[Attempt]) -> dict[int, Receipt]:
-        """Finds the receipts of exactly this work, by chunk. Raises as receipts()."""
+        """Finds the receipts that prove that the work of these attempts is done, by chunk. Raises as receipts()."""
         work = {attempt.ordinal: attempt.work for attempt in attempts}
         found = self._map(self._receipt, work)
         return {chunk: receipt for chunk, receipt in found.items() if receipt and receipt.work == work[chunk]}
 
     @staticmethod
     def parse(reported: object, attempt: Attempt) -> Receipt | None:
-        """Parses the receipt that a worker reported; None for other work, or anything else that it reports."""
+        """Parses a reported receipt; None for other work, or for anything else that user code reports."""
         if not isinstance(reported, str):
             return None
         with suppress(ValueError):
@@ -79,14 +85,15 @@ class Journal:
     def last(self, chunks: Iterable[int]) -> dict[int, AttemptRecord]:
         """Returns the last attempt at each chunk that had one.
 
-        Raises OSError if the storage can't be read, ForeignVersion for another version's record: its worker may run.
+        Raises OSError if the storage can't be read, ForeignVersion for a record of another version: the worker that it
+        names may be running.
         """
         return {chunk: record for chunk, record in self._map(self._last, chunks).items() if record}
 
     def record(self, chunk: int, attempt: AttemptRecord) -> None:
         """Records an attempt: before its worker is requested, and again with the worker's id.
 
-        The record with the id is another file: an interrupted write must not destroy the first record.
+        The record with the id goes to another file: an interrupted write must not destroy the first record.
         """
         attempt.write(self.io, self.record_location(chunk, with_id=attempt.id is not None))
 
@@ -109,7 +116,8 @@ class Journal:
     def _read(self, location: str) -> AttemptRecord | None:
         """Reads a record; None if it is missing or torn.
 
-        That is safe: the first file is complete before a worker is requested, and the attempt's key finds the worker.
+        A torn one may be ignored: the first file is complete before a worker is requested, and without the second, the
+        attempt's key finds the worker.
         """
 
         def parse(text: str) -> AttemptRecord:
@@ -126,10 +134,11 @@ class Journal:
         return read_json(self.io, location, parse)
 
 
-# Of one run at one chunk.
+# The most attempts of one run at one chunk.
 ATTEMPTS = 4
-# Long: a worker that is not started costs nothing, and a shortage of capacity may last.
+# How long starts may be refused. Long: a worker that is not started costs nothing, and a shortage of capacity may last.
 REFUSED_SECONDS = 1800.0
+# The wait before another try doubles from the first to the longest.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 120.0
 
 
@@ -153,7 +162,7 @@ class WorkerFailure:
     message: str
     traceback: str = ""
     log: str = ""
-    """The end of the worker's log, if the run's logs lack it."""
+    """The end of the worker's own log, if the run's log lacks it."""
     bad: tuple[str, ...] = ()
     """The keys that the step named as bad."""
     cause: Cause = Cause.WORKER
@@ -166,11 +175,12 @@ class Results:
     receipts: dict[int, Receipt] = field(default_factory=dict)
     failures: list[WorkerFailure] = field(default_factory=list)
     links: dict[int, str] = field(default_factory=dict)
+    """By chunk: where a person finds its last worker."""
     usages: list[Usage] = field(default_factory=list)
-    """Of all attempts, failed ones too."""
+    """What all attempts used, including failed ones."""
     running: int = 0
     waiting: bool = False
-    """Whether a chunk waits for other runs' slots."""
+    """Whether a chunk waits for a slot of the pool that other runs hold."""
 
     def forget_chunks(self) -> None:
         """Clears receipts and failures: all chunks are staged again."""
@@ -187,14 +197,17 @@ class PendingChunk:
     record: AttemptRecord | None = None
     """An earlier process's last attempt, until its outcome is known."""
     handle: Handle | None = None
-    """Its worker, if it still runs."""
+    """The worker of that attempt, if it still runs."""
     inherited: bool = False
-    """Whether an earlier process made the attempt, and may have stopped its worker."""
+    """Whether an earlier process made ``attempt``, and may have stopped its worker."""
     tries: int = 1
+    """This run's attempts, this one included."""
     refusals: int = 0
+    """How often a start was refused since the last attempt."""
     shortage: Patience = field(default_factory=lambda: Patience(REFUSED_SECONDS))
+    """How long starts have been refused."""
     due: float = 0.0
-    """On time.monotonic()."""
+    """When to start the worker, on time.monotonic()."""
 
 
 @dataclass(frozen=True)
@@ -203,17 +216,18 @@ class Retry:
 
     pending: PendingChunk
     reason: str
-    """Continues a sentence that begins with "the worker"."""
+    """The rest of a sentence that begins with "the worker"."""
     wait: float
 
 
 def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | None) -> Retry | WorkerFailure:
     """Decides what follows if a worker ends without a receipt.
 
-    Retries, up to ATTEMPTS, if the end was transient or the reported failure was something out of reach.
+    Retries, up to ATTEMPTS, if the end was transient or the worker reported that something was out of reach. failure:
+    what the worker reported, if anything.
     """
     if pending.inherited and ended.stopped:
-        # The stop was meant for the earlier run.
+        # The stop was meant for the earlier process: it does not speak against another attempt.
         ended = replace(ended, transient=True)
     error = f"{failure['type']}: {failure['message']}" if failure else ""
     if failure and not (ended.transient or failure.get(OUT_OF_REACH)):
@@ -230,14 +244,14 @@ def after_end(pending: PendingChunk, ended: Ended, failure: Mapping[str, Any] | 
 
 
 def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Retry | WorkerFailure:
-    """Decides whether to start the worker later. now: on time.monotonic()."""
+    """Decides whether to try later to start a worker that was refused. now: on time.monotonic()."""
     shortage = replace(pending.shortage)
-    if shortage.since is not None:  # the wait for a slot, since it was due, is no part of it
+    if shortage.since is not None:  # the wait for a slot, from ``due`` until now, is no part of the shortage
         shortage.since += max(0.0, now - pending.due)
     if shortage.failed(now) or not refused.transient:
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")
-    # Without an answer there may be a worker: the same key finds it, or starts it once.
+    # Without an answer there may be a worker: the same attempt's key finds that worker, or starts only one.
     attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unconfirmed))
     later = replace(
         pending,

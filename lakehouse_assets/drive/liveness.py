@@ -1,6 +1,7 @@
-"""Liveness of runs: detects runs whose process died, and fails them.
+"""Liveness of runs: detects runs whose process died, fails them, and keeps the verdicts of checks that they skipped.
 
-For storages without process locks, as in production, Dagster's run monitoring does this.
+A living run holds a process lock. On storages without such locks, as in production, Dagster's run monitoring does
+this.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ logger = logging.getLogger(__name__)
 
 Context: TypeAlias = dg.OpExecutionContext | dg.AssetExecutionContext
 
+# What *Terminate* and signals raise.
 INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
-# FAILURE: Dagster believes that this process is dead; a re-execution from failure restarts its workers.
+# FAILURE too: Dagster believes that this process is dead, and a re-execution from failure restarts its workers.
 ENDING = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
-# Each read takes a few milliseconds on SQLite.
+# Between two reads of the run's status, which take a few milliseconds each on SQLite.
 STATUS_SECONDS = 2.0
 
 
@@ -68,8 +70,8 @@ class ThisRun:
     def resumes_after(self, error: BaseException) -> bool:
         """Whether Dagster will resume the run in another process.
 
-        It does after the end of a host, e.g. a Spot interruption or a task's retirement, but not if somebody ended the
-        run. False while Dagster's storage can't be read.
+        Dagster does so after the end of a host, e.g. a Spot interruption or a task's retirement, but not if somebody
+        ended the run. False while Dagster's storage can't be read.
         """
         if not isinstance(error, INTERRUPTIONS):
             return False
@@ -86,14 +88,16 @@ class ThisRun:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 KEPT = "kept"
+"""Metadata of a verdict that was stored again: from when it is."""
 NEVER = "not evaluated yet: the run failed before it reached this check"
 
 
 def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str | None = None) -> None:
     """Stores the last verdict again for each planned check that the run will not evaluate.
 
-    Stores a warning if there was none: unknown is neither green nor red. failed: the failed step; only its checks and
-    those of steps that wait for it are stored. None for a run that is over. Raises nothing.
+    Otherwise Dagster would show these checks as failed. If a check was never evaluated, stores a warning: unknown is
+    neither green nor red. failed: the failed step; only its checks and those of steps that wait for it are stored. None
+    for a run that is over. Raises nothing.
     """
     try:
         keys = _checks_not_reached(instance, run, failed)
@@ -108,7 +112,7 @@ def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str 
 def stored_verdict(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> tuple[bool, str] | None:
     """Returns whether a check's last evaluation passed, and its description.
 
-    A run may have stored it, or kept it, after a sensor did.
+    Sensors compare with this: since their own last evaluation, a run may have stored or kept another.
     """
     last = _last(instance, key)
     return (last.evaluation.passed, last.evaluation.description or "") if last and last.evaluation else None
@@ -176,7 +180,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
     for dead in locks.gone() if locks else ():
         if _fail(instance, dead.name, dead.process):
             reaped.append(dead.name)
-        # Also if the run ended before its process: there may be no daemon to do it.
+        # Also if the run had ended before its process did: there may be no daemon that frees the slots.
         instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
     # Runs of versions without locks.
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
@@ -193,14 +197,14 @@ def reaped_text(run_id: str) -> str:
 
 
 def hold_lock(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Locks a run before it is created, so that it is found even if it never starts."""
+    """Locks a run before it is created, so that reap() finds it even if it never starts."""
     if locks := locks_of(instance.run_storage):
         locks.hold(run_id)
 
 
 @dataclass
 class Lookout:
-    """Looks for dead runs while a run waits for what they may hold."""
+    """Looks for dead runs while a run waits for slots that they may hold."""
 
     run: ThisRun
     _next: float = 0.0

@@ -29,9 +29,9 @@ from lakehouse_assets.drive.workers import RunningWorker, Workers, open_session
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, NotStarted, Patience
 from lakehouse_assets.wire.receipts import Receipt
 
-# A worker takes seconds, a turn microseconds.
+# The pause after each turn of the loop: a worker takes seconds, a turn microseconds.
 TURN_SECONDS = 0.1
-# After the storage's own retries.
+# How long receipts may be unreadable, in spite of the storage's own retries, before the run fails.
 UNREADABLE_SECONDS = 300.0
 
 
@@ -48,23 +48,26 @@ class Drive:
     _next_poll: float = 0.0
 
     def resume(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], done: Collection[int] = ()) -> list[Chunk]:
-        """Returns the chunks that still need a worker; takes the receipts of the others.
+        """Returns the chunks that still need a worker; adds the others' receipts to the results.
 
-        done: ordinals of other chunks that need no worker. Raises as Journal.find().
+        first: the first attempt at each chunk, by ordinal. done: ordinals of chunks that need no worker for another
+        reason. Raises as Journal.find().
         """
         self.results.receipts.update(self._journal.find(first[chunk.ordinal] for chunk in chunks))
         left = [c for c in chunks if c.ordinal not in self.results.receipts and c.ordinal not in done]
         for chunk in set(chunks) - set(left):
-            # An earlier process of this run may hold its slot; Dagster frees it only at the run's end.
+            # An earlier process of this run may still hold the chunk's slot; Dagster frees it only at the run's end.
             self._workers.slots.free(chunk.ordinal)
         return left
 
     def run(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt], *, keep_on: bool) -> None:
         """Drives the chunks until each has a receipt or a failure.
 
-        keep_on: whether chunks still start after a failure. Running workers always finish: a retry can use their work.
+        first: as in resume(). keep_on: whether chunks still start after a failure. Running workers always finish: a
+        retry can use their work.
         """
-        # If chunks are staged again, an old worker would free its successor's slot at its end.
+        # If chunks are staged again, an old worker that ends now would free the slot of its successor: both slots have
+        # the chunk's name.
         self._workers.settle()
         pending = self._pending(chunks, first)
         while self._workers.running or pending:
@@ -83,11 +86,12 @@ class Drive:
                 time.sleep(TURN_SECONDS)
 
     def settle(self) -> None:
-        """Waits for the end of workers with a receipt. Raises nothing."""
+        """Waits until the workers that have left a receipt end: only then is their usage known. Raises nothing."""
         self._workers.settle()
 
     def _start_due(self, pending: list[PendingChunk]) -> None:
-        # Only the chunk that is due first claims, turn after turn: a slot goes to the claim that has waited.
+        # Only the chunk that is due first claims, turn after turn: its claim waits in Dagster's queue, which grants a
+        # slot to a claim that has waited.
         while pending and (due := min(pending, key=lambda p: p.due)).due <= time.monotonic():
             if not self._claims.claim(due.chunk):
                 return
@@ -95,7 +99,7 @@ class Drive:
             try:
                 found = self._look_up(due)
                 is_done = due.record is not None and self._take_receipt(found)
-                # A retry looks up the recorded worker again if a look failed, but not if _start() fails.
+                # Only now: if a look failed, a retry looks up the recorded worker again; if _start() fails, it doesn't.
                 due = found
                 if is_done:
                     self._workers.slots.free(due.chunk.ordinal)
@@ -116,11 +120,11 @@ class Drive:
                 attempt = replace(first[ordinal], number=record.number)
                 self._workers.unconfirmed[ordinal] = Handle(record.id) if record.id else attempt
         pending = [PendingChunk(c, first[c.ordinal], records.get(c.ordinal)) for c in chunks]
-        # First those whose worker may be running, so that the pool soon counts it.
+        # First the chunks whose worker may be running, so that the pool soon counts these workers.
         return sorted(pending, key=lambda p: p.record is None)
 
     def _look_up(self, pending: PendingChunk) -> PendingChunk:
-        """Returns the chunk with the recorded worker if that still runs, else with the attempt to make.
+        """Returns the chunk with an earlier process's worker if that still runs, else with the attempt to make.
 
         The recorded worker        what happens
         runs, same work            taken over (``inherited``)
@@ -225,7 +229,7 @@ class Drive:
             if (receipt := self._reported(worker)) is not None:
                 self._let_end(worker, receipt)
             elif worker.handle.id in ended:
-                # After a failure the others wait for the next poll: each try may take a minute.
+                # If one receipt can't be read, the others wait for the next poll: each try may take a minute.
                 readable = readable and self._judge(worker, ended[worker.handle.id], retries)
             elif time.monotonic() > worker.deadline:
                 self._cancel_overdue(worker)
@@ -239,14 +243,14 @@ class Drive:
         return next((receipt for receipt in parsed if receipt is not None), None)
 
     def _let_end(self, worker: RunningWorker, receipt: Receipt) -> None:
-        """The worker keeps its slot until it has ended."""
+        """Takes the receipt of a worker that is about to end; the worker keeps its slot until it has ended."""
         self.results.receipts[worker.chunk.ordinal] = receipt
         del self._workers.running[worker.handle.id]
         worker.deadline = time.monotonic() + self._workers.ending_seconds()
         self._workers.ending.append(worker)
 
     def _judge(self, worker: RunningWorker, ended: Ended, retries: list[PendingChunk]) -> bool:
-        """Judges an ended worker by its durable receipt, else by its service's reason and its report.
+        """Judges an ended worker by its durable receipt; without one, by its service's reason and what it reported.
 
         Returns False while receipts can't be read; raises OSError after UNREADABLE_SECONDS.
         """
@@ -282,7 +286,7 @@ class Drive:
         return [replace(verdict.pending, due=time.monotonic() + verdict.wait)]
 
     def _set_deadline(self, worker: RunningWorker) -> None:
-        """The wait for a machine does not count."""
+        """Sets the deadline once the worker has begun: the wait for a machine does not count."""
         limit, began = worker.pending.attempt.timeout, self._workers.launcher.began(worker.handle)
         if worker.deadline < inf or limit is None or began is None:
             return
@@ -290,7 +294,7 @@ class Drive:
         worker.deadline = time.monotonic() + left.total_seconds()
 
     def _cancel_overdue(self, worker: RunningWorker) -> None:
-        """The worker is judged after its end: until then it has its slot and costs."""
+        """Cancels a worker whose time is up. It is judged after its end: until then it has its slot and costs money."""
         if self._workers.cancel([worker.handle]):
             limit = worker.pending.attempt.timeout
             worker.overdue = Ended(f"was still running after {limit} (worker_timeout) and was stopped")
@@ -308,7 +312,8 @@ def driving(
     """Yields the poll loop that drives workers for an op or an asset.
 
     Leaving it waits for workers that are ending, and raises nothing; an exception cancels all workers, unless Dagster
-    resumes the run in another process, which takes them over. report: called at each turn.
+    resumes the run in another process, which takes them over. journal: where attempts are recorded, if the launcher's
+    workers outlive this process. report: called at each turn. results: earlier ones to add to.
     """
     run = ThisRun(context)
     slots = Slots(context.instance, run.id, context.get_step_execution_context().step.key)
@@ -323,7 +328,7 @@ def driving(
             raise
         workers.settle()
     finally:  # also when *Terminate* arrives while it settles
-        # A signal may follow the status that ended the run, or another error.
+        # Holds signals back: one may follow the status that ended the run, or another error.
         with capture_interrupts():
             workers.stop_reading()
             if interruption and launcher.durable and run.resumes_after(interruption):

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POOL = "lake_workers"
-# Another process's claim takes some 20 ms.
+# The longest wait for another process's claim, which takes some 20 ms.
 CLAIM_TIMEOUT = "5s"
-# Each refused claim is a write to the instance's storage.
+# Between two refused claims: each is a write to the instance's storage.
 CLAIM_INTERVAL_SECONDS = 1.0
-# A database that fails over is back in a minute or two.
+# How long claims may fail before the run does: a database that fails over is back in a minute or two.
 UNREACHABLE_SECONDS = 300.0
 # Only longer waits are logged: a free slot is granted at the second try, a second after the first.
 NOTICED_SECONDS = 5.0
@@ -52,8 +52,8 @@ class Slots:
     def claim(self, chunk: int) -> bool | None:
         """Tries to claim the chunk's slot; returns None if the storage was not asked.
 
-        Asks the storage at most once a second, unless a claim was granted or free() called. A refused claim stays
-        queued. A pool without a limit grants all.
+        Asks the storage at most once a second, unless a claim was granted or free() called. A refused claim keeps its
+        place in Dagster's queue. A pool without a limit grants all.
         """
         if time.monotonic() < self._next_try:
             return None
@@ -68,14 +68,14 @@ class Slots:
         return claimed
 
     def holders(self) -> set[str]:
-        """Reads the ids of the runs that hold or were assigned slots."""
+        """Reads the ids of the runs that hold slots or were assigned one."""
         info = self._storage.get_concurrency_info(POOL)
         return info.active_run_ids | info.assigned_run_ids
 
     def free(self, chunk: int) -> None:
         """Frees the chunk's slot, or its place in the queue.
 
-        If the storage can't be reached, the next call retries; at the run's end, Dagster frees the slot.
+        If the storage can't be reached, the next claim() or free() retries; at the run's end, Dagster frees the slot.
         """
         self._to_free.add(chunk)
         self._claims.discard(chunk)
@@ -96,7 +96,7 @@ class Slots:
             self._to_free.discard(chunk)
 
     def _bounded(self) -> bool:
-        # Only for a pool without a limit: this call would replace a pool's own limit by the default.
+        # Not for a pool that has a limit: this call would replace it by the default.
         if POOL not in self._storage.get_concurrency_keys():
             self._storage.initialize_concurrency_limit_to_default(POOL)
         return POOL in self._storage.get_concurrency_keys()
@@ -109,8 +109,9 @@ class Slots:
 def no_other_claims(storage: EventLogStorage) -> Iterator[None]:
     """Blocks claims of other processes on PostgreSQL, which Dagster (1.13.27) does not do.
 
-    Dagster locks a free slot's row and takes the slot in two commits. Two claims at once can both get one slot; a
-    third worker gets the slot that is left. Raises the database's error after CLAIM_TIMEOUT.
+    Dagster finds a free slot and takes it in two commits. Two claims at once can both get one slot; a third worker then
+    gets the slot that is left. (On SQLite, environment/event_log.py prevents this.) Raises the database's error after
+    CLAIM_TIMEOUT.
     """
     postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None or not isinstance(storage, postgres.PostgresEventLogStorage):
@@ -131,8 +132,9 @@ class Claims:
     slots: Slots
     run: ThisRun
     for_others: bool = False
-    """Whether other runs held slots at the last look."""
+    """Whether other runs held slots at the last look, while the current chunk waits."""
     _waiting: int | None = None
+    """That chunk's ordinal."""
     _next_look: float = 0.0
     _own_logged: bool = False
     _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
@@ -160,6 +162,7 @@ class Claims:
         return False
 
     def _is_time_to_look(self, ordinal: int, now: float) -> bool:
+        """Whether to log who holds the slots: once a wait is noticeable, then every minute."""
         if ordinal != self._waiting:
             self._waiting, self.for_others = ordinal, False
             self._next_look = max(now + NOTICED_SECONDS, self._next_look)

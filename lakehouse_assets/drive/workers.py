@@ -20,10 +20,12 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 
 logger = logging.getLogger(__name__)
 
-# An idle JVM ends in a second or two; one that hangs keeps its slot, so it is cancelled. Remote services notice later.
+# How long a worker may take to end after its work; a remote service notices its end some polls later. An idle JVM ends
+# in a second or two; one that hangs keeps its slot, so it is cancelled.
 ENDING_SECONDS = 10.0
 ENDING_POLLS = 12
-# Reading is a round trip to S3, closing a session several. botocore keeps 10 connections; more threads would wait.
+# Reading a worker's messages is a round trip to S3, closing a session several. botocore keeps 10 connections, so more
+# threads would wait.
 SESSION_THREADS = 10
 # Begins the advice of Dagster (1.13.27, open_pipes_session) if a worker reported nothing or did not close its session.
 ADVICE = "[pipes] did not receive"
@@ -33,7 +35,7 @@ ADVICE = "[pipes] did not receive"
 def open_session(context: Context, injector: Any, reader: Any, payload: Any) -> Iterator[dg.PipesSession]:
     """Opens Dagster's session with a worker, without the advice that Dagster logs.
 
-    A dead worker could not have followed it.
+    It is for workers that report nothing; a dead worker could not have followed it.
     """
     # Never removed: the log is this step's own, a filter is added only once, and several threads close sessions.
     context.log.addFilter(_is_no_advice)
@@ -57,9 +59,9 @@ class RunningWorker:
     reader: Any
     stack: ExitStack
     deadline: float = inf
-    """For its work, later for its end, on time.monotonic()."""
+    """When its work must be done, and later when it must have ended, on time.monotonic()."""
     overdue: Ended | None = None
-    """Why this run cancelled it."""
+    """Why this run cancelled it; None if it did not."""
 
     @property
     def chunk(self) -> Chunk:
@@ -74,7 +76,7 @@ class RunningWorker:
             logger.warning("chunk %d: its worker's reports can't be logged: %r", self.chunk.ordinal, error)
 
     def reported(self, name: str) -> Iterator[Any]:
-        """Yields the worker's messages of a name. User code may send any shape."""
+        """Yields what messages hold under a name. User code may send any shape, so others are skipped."""
         for message in self.session.get_custom_messages():
             if isinstance(message, Mapping) and name in message:
                 yield message[name]
@@ -94,21 +96,25 @@ class Workers:
     run: ThisRun
     usages: list[Usage]
     running: dict[str, RunningWorker] = field(default_factory=dict)
-    """By handle id."""
+    """By the handles' ids."""
     ending: list[RunningWorker] = field(default_factory=list)
-    """They have a receipt, and keep their slots until they end."""
+    """Workers whose receipt was found; they keep their slots until they end."""
     unconfirmed: dict[int, Attempt | Handle] = field(default_factory=dict)
-    """By chunk: a worker that may exist, but is in neither list; as its attempt if its id is unknown."""
+    """By chunk: a worker that may exist, but is in neither ``running`` nor ``ending``; as its attempt if its id is
+    unknown."""
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="messages")
     )
 
     def ending_seconds(self) -> float:
-        """Returns how long a worker may take to end."""
+        """Returns how long a worker may take to end, once its work is done or it was cancelled."""
         return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def poll(self) -> Mapping[str, Ended]:
-        """Reads messages, closes finished workers, cancels late ones. Returns the ended ones by handle id."""
+        """Reads the messages of running workers, closes ``ending`` ones that have ended, cancels those that are late.
+
+        Returns the ended workers by handle id.
+        """
         running = list(self.running.values())
         ended = self.launcher.poll([worker.handle for worker in (*running, *self.ending)])
         self._close_ended(ended)
@@ -127,7 +133,7 @@ class Workers:
             self.usages.append(usage)
 
     def cancel(self, handles: Sequence[Handle]) -> bool:
-        """Cancels workers. Returns False, and logs it, if that failed."""
+        """Cancels workers. Returns False, and logs it, if that failed: the caller tries again."""
         try:
             self.launcher.cancel(handles)
         except Exception as error:
@@ -136,7 +142,7 @@ class Workers:
         return True
 
     def settle(self) -> None:
-        """Waits for the end of workers with a receipt, at most twice ending_seconds().
+        """Waits until the ``ending`` workers have ended, at most twice ending_seconds().
 
         Raises nothing: the chunks may already be published.
         """
@@ -167,7 +173,7 @@ class Workers:
             for attempt in (u for u in unconfirmed if isinstance(u, Attempt)):
                 self._cancel_unconfirmed(attempt)
             self.slots.free_all()
-            # In threads: a run's task is killed soon after it was asked to end.
+            # In threads, to be quick: a service kills a run's task soon after it asked the task to end.
             with ThreadPoolExecutor(SESSION_THREADS, thread_name_prefix="close") as pool:
                 list(pool.map(self._close_session, left))
 
@@ -182,6 +188,7 @@ class Workers:
                 worker.deadline = inf  # cancel once: a service's calls may take seconds
 
     def _abandon(self) -> None:
+        """Cancels the ``ending`` workers, and waits for them no longer."""
         left = list(self.ending)
         self.ending.clear()
         self.cancel([worker.handle for worker in left])

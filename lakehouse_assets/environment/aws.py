@@ -23,16 +23,17 @@ ARGUMENTS = {
 }
 # Seconds. One thread polls all workers of a run, and *Terminate* waits for it: botocore's default of 60 is too long.
 TIMEOUTS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 20}
-# With botocore's jitter this outlasts about 55 s of 503 SlowDown, hardly ever less than 20 s; about 12 s if connections
-# are refused or break, minutes if they hang.
+# With botocore's jitter, this many attempts outlast about 55 s of 503 SlowDown, hardly ever less than 20 s; about 12 s
+# if connections are refused or break, minutes if they hang.
 S3_ATTEMPTS = 10
 READERS = 16
 """Threads that read small objects; more would queue for connections."""
+# How codes of errors begin that pass by themselves.
 THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ServiceUnavailable", "InternalFailure")
 
 
 def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
-    """Makes a boto3 client, except of S3. Raises SettingsError without a region."""
+    """Makes a boto3 client of a service other than S3. Raises SettingsError without a region."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import NoRegionError
@@ -60,13 +61,13 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return bool(status >= 500 or error.response["Error"]["Code"].startswith(THROTTLED))
-    # botocore's other errors are about missing settings.
+    # botocore's other errors are about settings, which will be missing at the next attempt too.
     unreachable = (ConnectionError, HTTPClientError, IncompleteReadError, CredentialRetrievalError)
     return isinstance(error, (*unreachable, MetadataRetrievalError))
 
 
 def error_code(error: Exception) -> str:
-    """Returns an answer's code, such as ``NoSuchKey``; "" for network errors. For HEAD, S3 has only the status."""
+    """Returns an answer's code, such as ``NoSuchKey``; "" for network errors. For HEAD, S3 has only the status: 404."""
     answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
     return str(answer.get("Error", {}).get("Code", ""))
 
@@ -118,7 +119,7 @@ def bucket_and_key(location: str) -> tuple[str, str]:
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
     """Makes a boto3 client of S3 with the endpoint and keys of PyIceberg's FileIO.
 
-    properties: PyIceberg's; s3.* wins over client.*, and boto3 finds missing ones.
+    properties: PyIceberg's; s3.* wins over client.*. boto3 finds missing ones in its own configuration.
     """
     import boto3
     from botocore.config import Config

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 # interrupt SQLite's wait, which is in C.
 SQLITE_BUSY_SECONDS = 5
 RETRY_SECONDS = 300
-"""A database fails over in a minute or two."""
+"""To wait for the catalog: a database fails over in a minute or two."""
 POSTGRESQL = "postgresql://"
 CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -67,11 +67,11 @@ FILE_IO = {
 
 
 def catalog_properties(settings: Settings, received: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns PyIceberg's properties of ``lake``: configured, or those of the embedded default.
+    """Returns PyIceberg's properties of ``lake``: those configured, else those of the embedded default.
 
     Configuration: ``PYICEBERG_CATALOG__LAKE__*`` and ``.pyiceberg.yaml``. Default: SQLite and a folder under
-    LAKEHOUSE_HOME. received: the code location's properties, in a worker; its own environment wins. Raises
-    SettingsError if the configuration is unreadable, or a worker has no URI.
+    LAKEHOUSE_HOME. received: in a worker, what the code location sent (worker_properties()); the worker's own
+    configuration wins. Raises SettingsError if the configuration is unreadable, or a worker has no URI.
     """
     configured, unreadable = configuration()
     if unreadable:
@@ -87,9 +87,9 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
 
 
 def worker_properties(settings: Settings) -> dict[str, str]:
-    """Returns the properties for workers: no secrets, and no address of a SQL catalog.
+    """Returns the properties that workers are sent: no secrets, and no address of a SQL catalog.
 
-    Workers only open catalogs that vend credentials. Raises as catalog_properties().
+    Workers open only catalogs that vend credentials, which a SQL catalog does not. Raises as catalog_properties().
     """
     properties = catalog_properties(settings)
     kind, _ = catalog_type(properties)
@@ -104,7 +104,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
     elif (uri := found.get("uri", "")).startswith(POSTGRESQL) and find_spec("psycopg") is None:
         # If the URL names no driver, SQLAlchemy 2.1 uses psycopg; PyIceberg and Dagster come with psycopg2.
         found["uri"] = f"postgresql+psycopg2://{uri.removeprefix(POSTGRESQL)}"
-    # A SQL catalog leaves the warehouse to its clients.
+    # A SQL catalog does not know its warehouse: its clients do.
     warehouse = (
         {"warehouse": location_of(folder_of(settings.home, "warehouse"))} if catalog_type(found)[0] == "sql" else {}
     )
@@ -112,7 +112,7 @@ def with_defaults(properties: Mapping[str, str], settings: Settings) -> dict[str
 
 
 def configuration() -> tuple[dict[str, str], str | None]:
-    """Reads PyIceberg's configuration of ``lake``; and why it is unreadable."""
+    """Reads PyIceberg's configuration of ``lake``; and why it is unreadable, or None."""
     in_environment = any(name.upper().startswith("PYICEBERG_") for name in os.environ)
     if not in_environment and not any((place / CONFIGURATION).is_file() for place in (Path.home(), Path.cwd())):
         return {}, None  # importing the YAML reader takes 70 ms
@@ -171,7 +171,7 @@ def load_lake(settings: Settings) -> Catalog:
 
 
 def _open_sql(properties: Mapping[str, str]) -> Catalog:
-    """Opens a SQL catalog. If several processes create its two tables at once, all but one fail at each."""
+    """Opens a SQL catalog. If several processes create its two tables at once, all but one fail, once for each."""
     from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import DBAPIError
 
@@ -182,9 +182,9 @@ def _open_sql(properties: Mapping[str, str]) -> Catalog:
 
 
 def data_folders(settings: Settings, properties: Mapping[str, str]) -> list[Path]:
-    """Returns the home's folders for tables' and staged files.
+    """Returns the home's own folders for tables' and staged files.
 
-    They are made first, or a later process might choose an older home's (local_paths.folder_of).
+    They are made first: in a used home without them, folder_of() would look for those of an older version.
     """
     paths = map(path_of, (settings.staging, properties.get("warehouse", "")))
     return [path for path in paths if path and path.is_relative_to(settings.home)]
@@ -201,9 +201,9 @@ def find_table(catalog: Catalog, identifier: str) -> Table | None:
 
 
 def why_gone(found: TableMetadata | None, uuid: UUID | str, snapshot_id: int | None) -> str:
-    """Says, as a predicate about the table, why a snapshot is gone; else "".
+    """Says, as a predicate about the table, why a snapshot is gone; "" if it is there.
 
-    found: the current metadata. uuid: of the snapshot's table.
+    found: the current metadata, if any. uuid: of the table that had the snapshot.
     """
     if found is None:
         return "is no longer in the catalog"
@@ -217,8 +217,8 @@ def why_gone(found: TableMetadata | None, uuid: UUID | str, snapshot_id: int | N
 def _roll_back_refused_commits(catalog: Catalog) -> None:
     """Rolls back every connection that returns to the pool.
 
-    If a reader holds the lock, SQLite refuses a COMMIT but leaves its transaction open; the connection's next user
-    would see the commit, and a publish would report what nobody else sees.
+    If a reader holds the lock, SQLite refuses a COMMIT but leaves its transaction open, while SQLAlchemy counts it as
+    ended. The connection's next user would see the refused commit, and a publish would report what nobody else sees.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import event
@@ -367,7 +367,7 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
 def unknown_properties(env: Mapping[str, str]) -> list[str]:
     """Returns a problem for each misspelt catalog property; other catalogs' are fine.
 
-    With a misspelt URI, ``lake`` would be the embedded catalog.
+    PyIceberg ignores them: with a misspelt URI, ``lake`` would be the embedded catalog.
     """
     given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
     unknown = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
@@ -376,6 +376,7 @@ def unknown_properties(env: Mapping[str, str]) -> list[str]:
 
 
 def _of_a_catalog(name: str) -> bool:
+    # Probably meant as a catalog's property, not as another of PyIceberg's settings.
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 

@@ -20,7 +20,8 @@ PYTHON_ONLY = _names("""
     s3.retry-strategy-impl s3.connect-timeout s3.request-timeout
 """)
 
-# With the same name and meaning in both, or Java's alone if PyIceberg has no contradicting one.
+# Passed on as they are: properties with the same name and meaning in both, and Java's own to which nothing in PyIceberg
+# is contrary.
 # https://iceberg.apache.org/javadoc/latest/org/apache/iceberg/aws/s3/S3FileIOProperties.html
 S3 = _names("""
     io-impl s3.endpoint s3.access-key-id s3.secret-access-key s3.session-token s3.path-style-access s3.acl
@@ -95,9 +96,9 @@ DELEGATION = "header.x-iceberg-access-delegation"
 
 
 def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the Java catalog's properties, and a problem for each that Java lacks.
+    """Returns the Java catalog's properties, and a problem for each property of PyIceberg that Java lacks.
 
-    There are no properties unless it is a REST catalog: workers use no others.
+    There are no properties unless it is a REST catalog: workers open no others.
     """
     kind, problem = catalog_type(properties)
     if problem:
@@ -115,7 +116,7 @@ def translate(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]
 
 
 def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
-    """Returns the type, by default inferred like PyIceberg; and why it can't be used."""
+    """Returns the catalog's type, inferred as PyIceberg does if not set; and why it can't be used, or None."""
     uri, kind = properties.get("uri"), properties.get("type", "").lower()
     if not kind and uri:
         from pyiceberg.catalog import infer_catalog_type
@@ -161,20 +162,20 @@ def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     if is_true(properties.get("rest.sigv4-enabled", "")):
         java["rest.auth.type"] = "sigv4"
         java["rest.auth.sigv4.delegate-auth-type"] = "oauth2" if authenticated else "none"
-        # PyIceberg signs with the client's keys and region.
+        # As in PyIceberg, requests are signed with the client's keys and region.
         java |= {f"rest.{key}": properties[f"client.{key}"] for key in KEYS if f"client.{key}" in properties}
         if region := properties.get("rest.signing-region") or properties.get("client.region"):
             java["rest.signing-region"] = region
     elif authenticated:
         java["rest.auth.type"] = "oauth2"
     if "credential" in properties:
-        # As in PyIceberg, get new tokens with the credential: not every server exchanges expiring tokens.
+        # As in PyIceberg, get new tokens with the credential: not every server exchanges expiring tokens for new ones.
         java["token-exchange-enabled"] = properties.get("token-exchange-enabled", "false")
     return java, problems
 
 
 def partial_loading(properties: Mapping[str, str]) -> list[str]:
-    """Says why a REST catalog omits snapshots of tables."""
+    """Says why a REST catalog with these properties would omit older snapshots of tables."""
     mode = properties.get(SNAPSHOT_LOADING) or "all"
     if mode == "all":
         return []
@@ -186,7 +187,7 @@ def partial_loading(properties: Mapping[str, str]) -> list[str]:
 
 
 def _url_problems(uri: str) -> list[str]:
-    """The messages do not quote the URL, which may hold a password."""
+    """Says why a SQL catalog's URL can't be used. The messages do not quote the URL, which may hold a password."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -221,7 +222,7 @@ def s3_problems(properties: Mapping[str, str]) -> list[str]:
 
 
 def path_style(properties: Mapping[str, str]) -> str:
-    """Returns ``true`` if URLs have the bucket in the path (PyIceberg's default)."""
+    """Returns ``true`` if URLs have the bucket in the path (PyIceberg's default), ``false`` if in the host."""
     return str(not is_true(properties.get("s3.force-virtual-addressing", ""))).lower()
 
 
@@ -232,7 +233,7 @@ def on_s3(kind: str, properties: Mapping[str, str]) -> bool:
 
 
 def s3_retries(kind: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Sets Java's S3 retries if tables may be there, as with any REST catalog."""
+    """Returns Java's setting of S3 retries if tables may be on S3, as with any REST catalog."""
     return S3_RETRIES if kind == "rest" or on_s3(kind, properties) else {}
 
 
@@ -249,11 +250,11 @@ ANY_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 PROVIDER = "client.credentials-provider"
 VENDED_CREDENTIALS = "org.apache.iceberg.aws.s3.VendedCredentialsProvider"
 NOWHERE = "file:/dev/null/inputs-are-read-only"
-"""Nobody can make a folder there."""
+"""The location of inputs. Nobody can make a folder below a device: each write fails, with this name in the error."""
 # clients=1: each connection to :memory: is another database.
 PRIVATE_SQLITE = {"uri": "jdbc:sqlite::memory:", "clients": "1", "jdbc.schema-version": "V1"}
-# Iceberg's InMemoryCatalog needs no database, but takes no FileIO except its own. Derby has no LIMIT; only listing
-# namespaces needs it.
+# For EMR, whose Spark has Derby but not SQLite's driver. Derby has no LIMIT, which only listing namespaces needs.
+# Iceberg's InMemoryCatalog needs no database, but takes no FileIO except its own.
 PRIVATE_DERBY = {"uri": "jdbc:derby:memory:{name};create=true"}
 
 
@@ -266,9 +267,9 @@ def spark_catalogs(
 ) -> dict[str, str]:
     """Returns Spark's settings for one session's in-memory catalogs ``lake`` (inputs) and ``stage`` (outputs).
 
-    table_io: the staged table's, if vended. derby: for JVMs without SQLite's driver (EMR). live: ``lake`` is the REST
-    catalog itself, if only its vended credentials can read tables. Raises SettingsError naming everything without a
-    Spark counterpart.
+    table_io: the FileIO's properties of the staged table, with vended credentials. derby: for JVMs without SQLite's
+    driver (EMR). live: makes ``lake`` the REST catalog itself, for inputs that only its vended credentials can read.
+    Raises SettingsError naming everything without a Spark counterpart.
     """
     lake, problems = translate(properties)
     if problems:
@@ -276,12 +277,13 @@ def spark_catalogs(
     private = {
         "type": "jdbc",
         **(PRIVATE_DERBY if derby else PRIVATE_SQLITE),
-        # Workers never write there: every table is registered with its location.
+        # A catalog needs a warehouse, but no table is ever created in it: each is registered with its own location.
         "warehouse": "file:/nonexistent",
         **_private_io(properties, table_io or properties),
     }
     # cache-enabled=false: if workers share a session (inline), it must see others' commits.
     conf: dict[str, str] = {}
+    # A step must not create tables in ``lake``: there, even a new table's location is NOWHERE.
     own = _named(private, LAKE) | {"warehouse": NOWHERE}
     for name, catalog in ((LAKE, lake if live else own), (STAGE, _named(private, STAGE))):
         prefix = f"spark.sql.catalog.{name}"
@@ -291,7 +293,7 @@ def spark_catalogs(
 
 
 def _named(private: Mapping[str, str], name: str) -> dict[str, str]:
-    """Derby's databases are shared by the JVM, so each has its catalog's name."""
+    """Puts the catalog's name into the URI: a JVM shares Derby's databases by their names."""
     return {**private, "uri": private["uri"].format(name=name)}
 
 
@@ -312,6 +314,7 @@ def refuse_signing(table_io: Mapping[str, str]) -> None:
 
 
 def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[str, str]:
+    """Returns the in-memory catalogs' FileIO properties. io: PyIceberg's, perhaps with vended keys."""
     kind, _ = catalog_type(properties)
     given = {n: str(v) for n, v in io.items() if n in S3 or n.startswith(S3_PREFIXES)}
     java = s3_retries(kind, properties) | given | s3_file_io(io)
@@ -327,9 +330,9 @@ def _private_io(properties: Mapping[str, str], io: Mapping[str, str]) -> dict[st
 def _refreshing(properties: Mapping[str, str], io: Mapping[str, str], java: Mapping[str, str]) -> dict[str, str]:
     """Makes a FileIO ask the catalog for new keys.
 
-    The endpoint alone would send requests to ``stage``'s JDBC ``uri``; so the provider is named, with its own
-    properties. Iceberg 1.10 uses a named provider only if refreshing is off and no keys are given; later versions
-    always do (AwsClientProperties.credentialsProvider).
+    With the endpoint alone, the FileIO would send requests to ``stage``'s ``uri``, which is JDBC's. So the provider is
+    named, and has the REST catalog's properties under its own prefix. Iceberg 1.10 uses a named provider only if
+    refreshing is off and no keys are given; later versions always do (AwsClientProperties.credentialsProvider).
     """
     catalog = {n: v for n, v in translate(properties)[0].items() if n in REST or n.startswith(("header.", "rest."))}
     keys = {f"s3.{key}": java[f"s3.{key}"] for key in KEYS if f"s3.{key}" in java}

@@ -1,4 +1,4 @@
-"""The computes: where workers can run; packages add more by entry points."""
+"""The *computes*: the places where workers can run. Packages add more by entry points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP = "lakehouse.launchers"
 
 
 def made(launcher: str, *arguments: Any) -> Launcher:
-    """Makes a launcher by its name, ``module:class``: its module is slow to import, and imports this one."""
+    """Makes a launcher by its name, ``module:class``: the module is slow to import, and itself imports this one."""
     found: Launcher = resolve_name(launcher)(*arguments)
     return found
 
@@ -30,7 +30,7 @@ def made(launcher: str, *arguments: Any) -> Launcher:
 class ComputeSettings:
     """The settings and traits of a compute.
 
-    Workers look up the class by name: they need its package too.
+    Workers look up the class by the compute's name: they need its package too.
     """
 
     remote: ClassVar[bool] = True
@@ -50,11 +50,11 @@ class ComputeSettings:
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Returns problems of files or other variables."""
+        """Returns problems of files that the settings name, or of AWS's variables."""
         return []
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why workers can't have this size."""
+        """Returns why workers with these Spark settings can't have this size, if so."""
         return None
 
 
@@ -79,7 +79,7 @@ BUILT_IN = {
     "emr_serverless": "lakehouse_assets.extensions.aws.computes:EmrServerless",
     "emr_eks": "lakehouse_assets.extensions.aws.computes:EmrEks",
 }
-"""This library's own, by name, not by entry points: workers may run it from a zip, which has none."""
+"""This library's own computes. Not by entry points: workers may run the library from a zip, which has none."""
 
 
 @cache

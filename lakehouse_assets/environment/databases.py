@@ -27,7 +27,7 @@ SHARING = (
 
 
 def make_database(path: Path) -> None:
-    """Creates an empty database if there is none, with the umask's mode.
+    """Creates an empty database if there is none, with the umask's mode, so that a group can share a home.
 
     SQLite itself denies group writes; its ``-wal`` and ``-shm`` files copy the database's mode.
     """
@@ -48,7 +48,7 @@ def check_databases(home: Path) -> None:
 
 
 def refused_database(error: BaseException, home: Path) -> str | None:
-    """Returns a message if SQLite could not open or write a database."""
+    """Returns a message if SQLite could not open or write a database; else None."""
     at: BaseException | None = error
     while at:
         if isinstance(at, sqlite3.Error) and getattr(at, "sqlite_errorcode", 0) & 0xFF in (
@@ -88,6 +88,7 @@ REFUSED = ("28", "3D")
 """Prefixes of permanent SQLSTATEs: no right to log in, no such database."""
 LOOK_SECONDS = 10.0
 SQLSTATE_ALONE = 3  # PQERRORS_SQLSTATE of libpq
+# psycopg2's POLL_READ and POLL_WRITE → which of select()'s lists, reads or writes, has the connection.
 POLLS = {1: ([0], []), 2: ([], [0])}
 
 
@@ -95,8 +96,8 @@ POLLS = {1: ([0], []), 2: ([], [0])}
 def tell_connections_apart() -> None:
     """Counts failed connections of psycopg2 as lost from now on, unless the server refuses for good.
 
-    SQLAlchemy itself counts only those that break during use (``connection_invalidated``). Also removes secrets from
-    messages: psycopg2 quotes what follows an unencoded ``@`` as a host.
+    So catalog.with_retries() tries again, by ``connection_invalidated``. SQLAlchemy itself counts only connections that
+    break during use. Also removes secrets from messages: psycopg2 quotes what follows an unencoded ``@`` as a host.
     """
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
@@ -123,7 +124,7 @@ def _hide_secrets(context: ExceptionContext) -> None:
 def is_refused(*arguments: Any, **keywords: Any) -> bool:
     """Connects once more, and says whether PostgreSQL refuses for good, such as for a wrong password.
 
-    psycopg2's error has no SQLSTATE; but libpq, whose connection it lends, can give that instead of a text.
+    psycopg2's error has no SQLSTATE; but libpq, whose connection psycopg2 lends, can give it in the place of a text.
     """
     import psycopg2
     from psycopg2 import _psycopg

@@ -16,7 +16,7 @@ from lakehouse_assets.environment.local_paths import path_of
 from lakehouse_assets.environment.settings import Settings
 
 MIB = 2**20
-# With less than this many bytes free, SQLite can't write its journal, and reports an I/O error.
+# With less than this many bytes free, SQLite can't write its journal, and reports just an I/O error.
 LEAST_FREE = MIB
 
 
@@ -31,7 +31,7 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB free on the file system of {place}"
     if space.free < LEAST_FREE:
         return f"the disk is full: {where}; free up space there"
-    if certain is None:
+    if certain is None:  # an I/O error on a disk with room has another cause
         return None
     return f"a disk was full or a quota was used up ({certain}); the fullest file system in use: {where}; free up space"
 
@@ -53,11 +53,13 @@ def _is_full_disk(error: BaseException) -> bool:
 
 
 def _may_be_full_disk(error: BaseException) -> bool:
-    # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
+    # SQLite's errors that a full disk may cause. The lowest byte is the primary code
+    # (https://www.sqlite.org/rescode.html).
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
 def _places(settings: Settings) -> Iterator[Path]:
+    # Where this process and its children write: each may be on a file system of its own.
     yield settings.home
     yield from (settings.home / name for name in ("dagster", "warehouse", "staging", "tmp", "reports"))
     urls = [settings.staging, settings.landing]

@@ -21,7 +21,7 @@ ENDINGS = (
     "|expires-(?:at|in-ms)"
 )
 WORD = rf"(?:{WORDS})(?![\w.-]*(?:{ENDINGS})(?:$|=))"
-# Spark's setting too, so the flag is in it.
+# Java reads it too, as Spark's setting, so the flag is in the pattern.
 SENSITIVE = f"(?i){WORD}"
 NAME = re.compile(SENSITIVE)
 # A secret's name with its value, inside another value: a URL's query, Java's -D options, libpq's connection strings.
@@ -62,9 +62,9 @@ class SettingsError(ValueError):
 
 
 class EnvReader:
-    """Reads variables of ``env``; collects ``problems`` and all names ``asked``.
+    """Reads variables of ``env``; collects ``problems``, so that a person sees all at once, and all names ``asked``.
 
-    needed_by: what needs the next variables, for messages.
+    needed_by: what needs the next variables, for messages; callers set it.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class EnvReader:
         self.asked: set[str] = set()
 
     def text(self, name: str, pattern: str = r".+", example: str = "", default: str | None = None) -> str:
-        """Reads a value; a problem if it is missing (without a default) or doesn't match."""
+        """Reads a value. Notes a problem if it is missing and there is no default, or if it doesn't match."""
         value = self._value(name)
         if not value:
             missing = f"{name} is not set"
@@ -100,7 +100,7 @@ class EnvReader:
         return values
 
     def number(self, name: str, kind: Callable[[str], N], most: N | None = None) -> N | None:
-        """Reads a number above 0, None if it isn't set."""
+        """Reads a number above 0; None if it isn't set or is a problem."""
         value = self._value(name)
         if not value:
             return None
@@ -112,7 +112,7 @@ class EnvReader:
         return None
 
     def duration(self, name: str) -> timedelta | None:
-        """Reads an ISO 8601 duration in hours, minutes and seconds, such as PT5M; None if it isn't set."""
+        """Reads an ISO 8601 duration in hours, minutes and seconds, such as PT5M; None as number()."""
         if not (value := self._value(name)):
             return None
         found = DURATION.fullmatch(value)

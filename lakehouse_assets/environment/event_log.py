@@ -22,15 +22,15 @@ from lakehouse_assets.environment.databases import make_database
 from lakehouse_assets.environment.settings import read_home
 
 LOCK_SECONDS = 60
-"""SQLite's 5 s are too short while somebody copies a file of Dagster, and a run without its last event stays STARTED
-for ever."""
+"""SQLite's default of 5 s is too short while somebody copies Dagster's files, and a run whose last event is lost stays
+STARTED for ever."""
 
 
 @cache
 def wait_for_locks(home: str) -> None:
     """Makes connections to SQLite files below a Dagster home wait LOCK_SECONDS for a lock.
 
-    For all of SQLAlchemy: Dagster's storages make their own engines. home: without links.
+    It listens to all of SQLAlchemy, as Dagster's storages make their own engines. home: a path without links.
     """
 
     def be_patient(connection: Any, _: object) -> None:
@@ -43,15 +43,16 @@ def wait_for_locks(home: str) -> None:
 
 
 def dagster_home() -> Path:
-    """Returns DAGSTER_HOME, by default ``dagster`` below LAKEHOUSE_HOME, as for `dagster` in the checkout."""
+    """Returns DAGSTER_HOME; if not set, as for `dagster` in the checkout, ``dagster`` below LAKEHOUSE_HOME."""
     return Path(os.environ.get("DAGSTER_HOME") or read_home() / "dagster")
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):
     """Dagster's event log in ``$DAGSTER_HOME/history/runs``, its usual place.
 
-    With DAGSTER_EVENT_BATCH_SIZE, Dagster (1.13.27) collects the events of a run's partitions. Its own storage writes
-    each with two commits and two new engines: 365 partitions take 3 s before the run starts, and 4 s after its commit.
+    With DAGSTER_EVENT_BATCH_SIZE, Dagster (1.13.27) passes the events of a run's partitions to the log in batches. Its
+    own storage writes each event with two commits and two new engines: 365 partitions take 3 s before the run starts,
+    and 4 s after its commit.
     """
 
     @classmethod
@@ -86,7 +87,7 @@ class BatchedSqliteEventLog(SqliteEventLogStorage):
             return super().claim_concurrency_slot(concurrency_key, run_id, step_key, priority)
 
     def store_event_batch(self, events: Sequence[dg.EventLogEntry]) -> None:
-        """Stores one run's asset events in two transactions, others one by one."""
+        """Stores asset events, all of one run, in two transactions (run's log, index); other events one by one."""
         batch = [event for event in events if event.dagster_event_type in ASSET_EVENTS]
         super().store_event_batch([event for event in events if event.dagster_event_type not in ASSET_EVENTS])
         if not batch:

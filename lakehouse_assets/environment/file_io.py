@@ -18,18 +18,18 @@ RETRIES = 11
 class ClosingFileIO(PyArrowFileIO):
     """A PyArrowFileIO that closes its connections when nothing refers to it.
 
-    PyIceberg's caches file systems around its own method, a reference cycle: three or more files each stay open until
-    Python's next full collection.
+    PyIceberg's own keeps its file systems in a cache around one of its methods, a reference cycle: three or more open
+    files of each FileIO stay open until Python's next full collection.
     """
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
-        # Another instance's method without its cache, so that this cache does not refer to its owner.
+        # The uncached method of another instance, so that this cache does not refer to the instance that owns it.
         self.fs_by_scheme = lru_cache(unwrap(PyArrowFileIO(properties).fs_by_scheme))
 
 
 class LongS3Retries(AwsDefaultS3RetryStrategy):  # type: ignore[misc]  # PyArrow has no types
-    """The strategy for ``s3.retry-strategy-impl``, a class without arguments."""
+    """The strategy for ``s3.retry-strategy-impl``, which PyIceberg makes without arguments."""
 
     def __init__(self) -> None:
         super().__init__(max_attempts=RETRIES)

@@ -21,8 +21,8 @@ OF_A_HOME = ("catalog.db", "dagster")
 def location_of(path: Path) -> str:
     """Returns a path's location: its URL if that encodes nothing, else the path.
 
-    PyIceberg and Hadoop decode no ``%20``; other readers do. PyIceberg ends a URL, but not a path, at ``#`` or ``?``.
-    So for ``/My Projects #1`` only the path means the same folder to all.
+    In a URL, PyIceberg and Hadoop decode no ``%20``, but other readers do; and PyIceberg ends a URL, but not a path, at
+    ``#`` or ``?``. So for ``/My Projects #1``, only the path means the same folder to all readers.
     """
     url = path.as_uri()
     return url if url == f"file://{path}" else str(path)
@@ -37,8 +37,8 @@ def path_of(location: str) -> Path | None:
 def folder_of(home: Path, name: str) -> Path:
     """Returns a home's folder for the warehouse or staged files.
 
-    Older versions wrote ``My Projects`` as ``My%20Projects``. A used home keeps that folder: the metadata names its
-    files.
+    Older versions wrote ``My Projects`` as ``My%20Projects``. A used home keeps that folder: its tables' metadata names
+    the files there.
     """
     own, encoded = home / name, Path(home.as_uri().removeprefix("file://"), name)
     in_use = any((home / file).exists() for file in OF_A_HOME)
@@ -46,9 +46,9 @@ def folder_of(home: Path, name: str) -> Path:
 
 
 def refuse_moved(catalog: Catalog) -> None:
-    """Raises SettingsError if a table's metadata file is missing, but is in the current warehouse.
+    """Raises SettingsError if the warehouse was moved: a table's metadata file is only in the present one.
 
-    Looks at no file if the warehouse has not moved.
+    Looks at no file if the warehouse was not moved.
     """
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
     from sqlalchemy import select
@@ -67,7 +67,7 @@ def refuse_moved(catalog: Catalog) -> None:
 
 
 def _warehouse_of(file: Path, warehouse: Path) -> Path | None:
-    """Returns the warehouse before the move."""
+    """Returns the warehouse before the move, if the present one has the file."""
     folders = (folder for folder in file.parents if folder.name == warehouse.name)
     return next((folder for folder in folders if (warehouse / file.relative_to(folder)).is_file()), None)
 

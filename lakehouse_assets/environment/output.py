@@ -18,9 +18,10 @@ from lakehouse_assets.environment.env_reader import ASSIGNED, NAME, URL_PASSWORD
 
 HIDDEN = "…"
 SHORTEST = 4
-"""Shorter values are hidden in URLs only: too many texts contain them."""
+"""The least length of a secret that is hidden, except in URLs: too many texts contain shorter ones."""
 ALWAYS = 16
-"""Alphanumeric values this long are hidden within words too."""
+"""Alphanumeric secrets of this length are hidden within longer words too; shorter ones may be common words."""
+# Values of settings with a secret's name that are no secrets.
 NO_SECRETS = ("true", "false", "none", "null")
 KNOWN: dict[str, str] = {}
 """Settings outside the environment, from remember()."""
@@ -61,34 +62,35 @@ def _pattern(settings: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
-    """Includes the parts that a message may quote alone."""
+    """Includes parts of secrets that a message may quote alone."""
     if NAME.search(name):
         # A name may precede a colon: OAuth2's client id, or basic authentication's user.
         yield from (value, *value.splitlines(), value.partition(":")[2])
     yield from (found[2] for found in ASSIGNED.finditer(value))
     if found := USER_INFO.search(value):
         yield (password := found[1])
-        # Without percent-encoding, clients may end a password at another character than we do.
+        # If a password is not percent-encoded, clients may take one of these characters for its end.
         yield from re.split(r"[@:/?#]", password)
-        # A client that ends the password at an earlier @ takes the rest for the host's beginning, and quotes it so.
+        # A client that ends the password at an earlier @ takes its rest for the beginning of the host, and quotes that.
         yield from (f"{password[at.end() :]}@" for at in re.finditer("@", password))
 
 
 def _forms(secret: str) -> Iterator[str]:
+    # As settings and messages may write it: percent-encoded or not, or as Python's repr().
     for form in {secret, unquote(secret), unquote_plus(secret)}:
         written = {form, quote(form), quote(form, ""), quote_plus(form), repr(form)[1:-1]}
         yield from (one for one in written if len(one) >= SHORTEST)
 
 
 def _alone(secret: str) -> str:
-    """Matches a secret that may be a word only as a whole word."""
+    """Returns a pattern: a secret that may be a common word matches only as a whole word."""
     if len(secret) >= ALWAYS or not secret.isalnum():
         return re.escape(secret)
     return rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"
 
 
 PLAIN = {"─": "-", "…": "...", "→": "->"}
-"""For characters that the encoding lacks."""
+"""For characters that the encoding lacks; others become a question mark."""
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -100,7 +102,7 @@ codecs.register_error("plain", _plain)
 
 
 class _Descriptor(io.RawIOBase):
-    """Never fails: keeps the first error, and drops what can't be written."""
+    """A raw stream whose writes never fail: it keeps the first error, and drops what can't be written."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -150,9 +152,9 @@ class Unfailing(io.TextIOWrapper):
 
 
 def use_unfailing_streams() -> None:
-    """Replaces this process's standard streams; redirects closed ones to nowhere.
+    """Replaces this process's standard streams; opens closed descriptors on /dev/null.
 
-    Else the next file opened, such as a database, would get descriptor 1 or 2, and receive the output.
+    Otherwise the next file that is opened, such as a database, would get descriptor 1 or 2, and receive the output.
     """
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(free, True)
@@ -167,7 +169,7 @@ def use_unfailing_streams() -> None:
 
 
 def lost_output() -> str | None:
-    """Says why standard output could not be written; None also if its reader has gone."""
+    """Says why standard output could not be written; None if it could, or if its reader has gone, as `head` does."""
     sys.stdout.flush()
     error = sys.stdout.error if isinstance(sys.stdout, Unfailing) else None
     if error is None or isinstance(error, BrokenPipeError):  # as `head` does

@@ -1,4 +1,4 @@
-"""Signs of life: file locks, which the system drops when their process dies."""
+"""Signs of life: file locks, which the system drops when their process dies. The file stays, unlocked."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class ProcessLocks:
             os.close(lock)
 
     def process(self, name: str) -> str:
-        """Describes the process that took a lock."""
+        """Describes the process that took a lock; empty if there is none."""
         try:
             return (self.folder / name).read_text()
         except FileNotFoundError:
             return ""
 
     def gone(self) -> Iterator[Gone]:
-        """Yields each lock of a dead process, and removes it when the caller asks for the next.
+        """Yields each lock of a dead process, and removes it when the caller asks for the next one.
 
-        Only one process at a time gets a lock; if it fails, a later call yields it again.
+        No other process gets the same lock meanwhile; if the caller fails, a later call yields it again.
         """
         for path in self._files():
             if path in _held:  # on NFS, closing another descriptor of the file would drop this process's lock

@@ -1,4 +1,4 @@
-"""Dagster's runs on SQLite; processes of active runs and daemons hold locks."""
+"""Dagster's runs on SQLite. Processes of active runs and daemons hold locks, by which dead ones are found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.Dag
 class LockingSqliteRunStorage(SqliteRunStorage):
     """Dagster's runs in ``$DAGSTER_HOME/history``, with locks in ``$DAGSTER_HOME/alive``.
 
-    A run's own process stores the event that starts it, before any op begins or waits for a pool.
+    A run's own process takes its lock as it stores the event that starts the run, before any op begins or waits.
     """
 
     locks: ProcessLocks

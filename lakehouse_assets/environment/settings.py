@@ -20,12 +20,13 @@ QUEUE_URL = r"https?://[^/\s]+/(\S+/)?[A-Za-z0-9_-]{1,80}"
 """A standard queue: others' names end with .fifo
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-queue-message-identifiers.html)."""
 QUEUE_EXAMPLE = "https://sqs.eu-central-1.amazonaws.com/123456789012/lakehouse"
+# The default of LAKEHOUSE_QUEUE_RUNS.
 QUEUE_RUNS = 4
 NO_HOME = re.compile(r"\?|%[0-9A-Fa-f]{2}|,")
-"""In Dagster's (1.13.27) SQLite URLs, ``?`` ends a path and ``%20`` is decoded; spark.local.dir is a list with
-commas."""
+"""No part of a home's path: in Dagster's (1.13.27) SQLite URLs, ``?`` ends a path and ``%20`` is decoded;
+spark.local.dir is a list with commas."""
 PLACE = rf"(?!s3[an]?:).*|s3[an]?{BUCKET}"
-"""S3's URLs must name a bucket."""
+"""A folder or a URL; one of S3 must name a bucket."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class QueueSettings:
 
 
 def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]:
-    """Reads the queue's settings, and a sentence for each problem."""
+    """Returns the queue's settings, None without LAKEHOUSE_QUEUE; and a sentence for each problem."""
     if not env.get("LAKEHOUSE_QUEUE", "").strip():
         set_alone = [n for n in ("LAKEHOUSE_QUEUE_DEAD_LETTERS", "LAKEHOUSE_QUEUE_RUNS") if env.get(n, "").strip()]
         return None, [f"{name} is set, but LAKEHOUSE_QUEUE is not, so no queue is read" for name in set_alone]
@@ -87,10 +88,11 @@ class Settings:
     compute: str
     """LAKEHOUSE_COMPUTE, the tables' default."""
     computes: Mapping[str, ComputeSettings]
+    """Those in use: LAKEHOUSE_COMPUTE's and those that tables choose."""
     landing: str
     """LAKEHOUSE_LANDING, the drop zone's prefix."""
     staging: str
-    """LAKEHOUSE_STAGING, the prefix of receipts."""
+    """LAKEHOUSE_STAGING, the prefix of plans, receipts and the queue's inbox."""
     max_workers: int
     """LAKEHOUSE_MAX_WORKERS, the limit of the pool ``lake_workers``."""
     spark_conf: Mapping[str, str] = field(repr=False)  # may hold secrets
@@ -99,7 +101,7 @@ class Settings:
     maintenance_role: str | None = None
     """LAKEHOUSE_MAINTENANCE_ROLE, the role ARN of maintenance on ECS; None: that of all runs."""
     exclusive_prefix: str | None = None
-    """LAKEHOUSE_EXCLUSIVE_PREFIX, a prefix below which no table needs another folder's files."""
+    """LAKEHOUSE_EXCLUSIVE_PREFIX, a prefix below which, as a person knows, no table needs files of another's folder."""
 
     @property
     def by_hand(self) -> bool:
@@ -115,7 +117,8 @@ NAMES = (
     *("JAVA_HOME", "PARENT_PIPE", "CODE_SERVER_HOST", "REQUIRE_ALL", "TEST_IMAGE", "TEST_KILLS", "TEST_LAKES"),
     *("TEST_MODEL_TABLES", "TEST_ORDER"),
 )
-"""This project's variables, except for those of computes."""
+"""This project's variables without their prefix LAKEHOUSE_, except for those of computes."""
+# Old name → new name.
 RENAMED = {"UNSHARED": "EXCLUSIVE_PREFIX"}
 
 
@@ -125,7 +128,10 @@ def read_home(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def worker_settings() -> Settings:
-    """Reads a worker's settings: the code location has decided where workers run. Raises as read_settings()."""
+    """Reads a worker's settings, without LAKEHOUSE_COMPUTE: the code location has decided where the worker runs.
+
+    Raises as read_settings().
+    """
     return read_settings({name: value for name, value in os.environ.items() if name != "LAKEHOUSE_COMPUTE"})
 
 
@@ -136,8 +142,8 @@ def read_settings(
 ) -> Settings:
     """Reads the variables, stripped except for Spark's settings.
 
-    also: the computes that tables choose. check: finds further problems. Raises SettingsError naming all problems at
-    once.
+    also: the computes that tables choose. check: finds further problems, given all computes in use. Raises
+    SettingsError naming all problems at once.
     """
     spark = {name.removeprefix(SPARK_PREFIX): value for name, value in env.items() if name.startswith(SPARK_PREFIX)}
     env = {name: value.strip() for name, value in env.items()}
@@ -215,7 +221,7 @@ def _unusable(home: Path, cache: Path) -> list[str]:
 
 
 def _prefix(place: str) -> str:
-    """Workers and servers have other working directories."""
+    """Makes a path absolute, but no URL: workers and servers have other working directories."""
     return place.rstrip("/") if re.match(r"\w[\w+.-]*:/", place) else str(_absolute(place))
 
 
@@ -235,8 +241,9 @@ def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[
     needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
     reader, found = EnvReader(env), dict[str, ComputeSettings]()
     for name, needing in needed_by.items():
-        reader.needed_by = needing  # for its messages
+        reader.needed_by = needing
         found[name] = find_compute(name).read(reader)
+    # Remote workers reach no folder of this machine, so receipts must be on S3.
     if remote := next((name for name, settings in found.items() if settings.remote), None):
         reader.needed_by = needed_by[remote]
         staging = reader.text("LAKEHOUSE_STAGING", example="s3://bucket/staging")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LEAST_MEMORY_GIB = 2
-"""Half is the heap."""
+"""The least memory of a worker. Half is the heap; Python and the JVM itself need the rest."""
 # vCPUs → GiB: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-cpu-memory-error.html
 FARGATE: Mapping[float, Sequence[float]] = {
     0.25: (0.5, 1, 2),
@@ -45,7 +45,7 @@ class Size:
 
 
 def fargate_problem(size: Size) -> str | None:
-    """Returns all reasons why Fargate has no such task."""
+    """Returns all reasons why Fargate has no such task, if any."""
     problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
         problems.append("vCPUs and memory must be set together: give both or neither")
@@ -53,7 +53,7 @@ def fargate_problem(size: Size) -> str | None:
 
 
 def emr_problem(size: Size, service: str = "EMR") -> str | None:
-    """Returns all reasons why drivers and executors can't have this size on any cluster."""
+    """Returns all reasons, if any, why drivers and executors can't have this size on any cluster."""
     problems = []
     if size.disk_gib is not None:
         advice = f"on {service}, the cluster determines the disks: give its instances larger volumes"
@@ -64,7 +64,7 @@ def emr_problem(size: Size, service: str = "EMR") -> str | None:
 
 
 def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
-    """Returns all reasons why EMR Serverless has no such worker. conf: may choose another type of disk."""
+    """Returns all reasons why EMR Serverless has no such worker, if any. conf: may choose another type of disk."""
     types = [f"spark.emr-serverless.{process}.disk.type" for process in ("driver", "executor")]
     optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
     problems = _problems(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
@@ -78,7 +78,7 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
 
 
 def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
-    """offered: GiB by vCPUs."""
+    """offered: GiB by vCPUs. disk: least and most GiB."""
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
         problems.append(f"{size.disk_gib} GiB of disk; {service} offers {least} to {most}")

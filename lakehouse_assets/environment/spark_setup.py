@@ -68,7 +68,7 @@ EXCLUDED = (
 
 
 JARS_BYTES = 280 * MIB
-"""Twice the jars: Ivy keeps its copies until they are in place."""
+"""Free space for twice the jars: Ivy keeps its copies until they are in place."""
 ARCHIVE_BYTES = 220 * MIB
 
 
@@ -94,7 +94,7 @@ def environment() -> dict[str, str]:
 
 
 def jar_folder(cache: Path) -> Path:
-    """Returns the folder for the jars of COORDINATES."""
+    """Returns the folder for the jars of COORDINATES; other coordinates would have another folder."""
     return cache / "jars" / digest(COORDINATES + EXCLUDED)
 
 
@@ -116,18 +116,18 @@ def fetch_jars(settings: Settings) -> None:
 def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded: Sequence[str] = ()) -> None:
     """Fetches packages and dependencies from Maven Central, by Spark's resolver.
 
-    Raises SetupError with its last lines.
+    Raises SetupError with the resolver's last lines.
     """
     with scratch_beside(target) as folder:
         script = folder / "nothing.py"
         script.write_text("")
         call: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
-        # The user's repositories or Ivy settings, such as for a proxy, must reach this JVM as well.
+        # The user may need own repositories or Ivy settings, such as for a proxy.
         conf = {k: v for k, v in settings.spark_conf.items() if k.startswith("spark.jars.")}
         conf |= {"spark.jars.ivy": str(folder / "ivy"), "spark.jars.excludes": ",".join(excluded)}
         for name, value in conf.items():
             call += ["--conf", f"{name}={value}"]
-        # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail.
+        # Ivy looks into ~/.m2 first, and a POM there without its jar makes the whole resolution fail: so another home.
         own = os.environ.get("SPARK_SUBMIT_OPTS", "")  # a proxy, for example
         done = run([*call, script], SPARK_SUBMIT_OPTS=f"{own} {quoted(f'-Duser.home={folder}')}")
         found = folder / "ivy" / "jars"
@@ -153,14 +153,14 @@ def no_room(cache: Path, needed: int) -> str | None:
 
 @contextmanager
 def scratch_beside(target: Path) -> Iterator[Path]:
-    """Yields a directory on the target's file system, for a rename."""
+    """Yields a directory on the target's file system, from which the result can be renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=target.parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def put_in_place(result: Path, target: Path) -> None:
-    """Renames ``result``, unless another set-up was faster."""
+    """Renames ``result``. If another set-up was faster, its equal result stays."""
     try:
         result.rename(target)
     except OSError:
@@ -193,7 +193,7 @@ ARCHIVES = "archives"
 
 
 def class_data_archive(settings: Settings) -> Path | None:
-    """Finds the archive for this Java, this Spark and these jars.
+    """Finds the archive for this Java, this Spark and these jars, with which a JVM starts faster; None without one.
 
     Its name contains its size: a JVM crashes over a truncated archive.
     """
@@ -213,7 +213,7 @@ def archive_key(cache_folder: Path, home: Path) -> str:
 
 
 def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
-    """Runs a small session in a JVM that archives its classes at exit; returns the output if it fails.
+    """Runs a small session in a JVM that archives its classes at exit. Returns the output's end if it fails.
 
     module: runs the session; its argument is a JSON file with ``conf`` and a ``scratch`` directory.
     """
@@ -245,9 +245,11 @@ GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
 HEAP_SHARE_ALONE = 0.7
 """For the only worker of a container."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
+"""Of one worker."""
 BESIDE_HEAP = GIB
 """The least memory outside the heap; below 2 GiB, half of all memory. Measured: a JVM with a full heap of 1 GiB takes
 another third of a GiB, the worker's Python 150 MiB; the page cache needs room too."""
+# Settings on all computes, also those where the service starts Spark.
 EVERYWHERE = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.session.timeZone": "UTC",
@@ -260,8 +262,8 @@ EVERYWHERE = {
     "spark.redaction.regex": SENSITIVE,
 }
 SUBMITTED = ("spark.submit.pyFiles", "spark.jars", "spark.files", "spark.archives")
-"""spark-submit extends these with the project's code. In a session the table's values would replace them, and the
-executors' Python would lose the code."""
+"""Left out if a service starts Spark: spark-submit extends them with the project's code. In a session, the table's
+values would replace these, and the executors' Python would lose the code."""
 
 
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
@@ -276,9 +278,10 @@ def spark_conf(
 ) -> dict[str, str]:
     """Returns a session's settings on this machine, without catalogs.
 
-    overrides: win over the defaults; ``settings.spark_conf`` wins over both. folder: for temporary files; the home's if
-    None. ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users: Java options are in
-    ``defaultJavaOptions`` and jars on the class path. Raises SetupError if jars or Java are missing.
+    overrides: the table's own settings, which win over the defaults; ``settings.spark_conf`` wins over both. folder:
+    for temporary files; None for the home's. ``spark.driver.extraJavaOptions`` and ``spark.jars`` stay free for users:
+    our Java options are in ``defaultJavaOptions`` and our jars on the class path. Raises SetupError if jars or Java are
+    missing.
     """
     kind = find_compute(compute)
     own = {**overrides, **settings.spark_conf}
@@ -334,7 +337,7 @@ def build(settings: Settings, training: str) -> None:
 
     Raises SetupError without jars or Java. Without an archive, workers start slower.
     """
-    archive_key.cache_clear()
+    archive_key.cache_clear()  # an earlier call in this process may have found no jars
     java_home()
     if not jar_folder(settings.cache).is_dir():
         print("fetching Spark's jars for Iceberg (130 MB, once) …")

@@ -1,4 +1,4 @@
-"""Names the option that would take a text that is no value of its type. Each option is tried on the text first."""
+"""Names the option that would accept a text that is no value of its type. Each option is tried on the text first."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ OTHER_TYPES = {
     "timestamp": ("timestamptz", "date"),
     "timestamptz": (),
 }
+"""Type → the types to try instead, the best first."""
 SOME_ZONE = "Europe/Berlin"
-"""Stands for the zone that only the reader knows."""
+"""Stands for the zone of a file's times, which only a person knows."""
 
 
 def time_patterns(type_: str) -> Iterator[str]:
@@ -41,7 +42,7 @@ def time_patterns(type_: str) -> Iterator[str]:
 
 
 def takes(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> bool:
-    """Whether all texts are values."""
+    """Whether all texts are values of the type, in this spelling."""
     return not pc.any(read_cells(texts, column, arrow_type(type_), spelling)[1]).as_py()
 
 
@@ -53,6 +54,7 @@ def advice(text: str, column: str, type_: str, spelling: Spelling) -> str:
 
 
 def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
+    """Yields advice, the likeliest first: advice() gives only the first."""
     texts = pa.array([text], pa.string())
     if text in NULLS:
         yield f"if it is a missing value, null=[…, {text!r}] takes it"

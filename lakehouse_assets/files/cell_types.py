@@ -52,7 +52,7 @@ DATE_PARTS = frozenset({"year", "day"})
 
 @dataclass(frozen=True)
 class TimePattern:
-    """A pattern of dates or times. Raises ValueError for unknown letters or a missing part."""
+    """A pattern of dates or times, such as ``dd.MM.yyyy``. Raises ValueError for unknown letters or a missing part."""
 
     text: str
 
@@ -83,7 +83,7 @@ class TimePattern:
         return whole
 
     def matches(self, text: str) -> bool:
-        """Whether a text has this form, though there may be no such day."""
+        """Whether a text has this form, even if there is no such day."""
         return re.fullmatch(self._regex, text) is not None
 
     def to_iso(self, texts: pa.StringArray) -> pa.StringArray:
@@ -156,7 +156,7 @@ TIME = YEAR + r"-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{
 ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
 """Up to 18 hours, as in java.time.ZoneOffset and so in Spark."""
 FIRST, LAST = (pa.scalar(one.replace(tzinfo=UTC), pa.timestamp("us", "UTC")) for one in (datetime.min, datetime.max))
-"""The calendar of Python's datetime; Spark's has no year 0 either."""
+"""The range of Python's datetime, the years 1 to 9999; Spark has no year 0 either."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
 """Integers of so many digits are exact as floating-point numbers."""
 LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
@@ -173,7 +173,7 @@ class Spelling:
     booleans: tuple[str, str] = ("", "")
     """Texts of true and false; empty for ``true`` and ``false`` in lower, upper or title case."""
     time_zone: str = ""
-    """Of times without an offset, such as ``Europe/Berlin``; empty if each has an offset."""
+    """The zone of times without an offset, such as ``Europe/Berlin``; empty if each time must have an offset."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Column → pattern of its dates or times, such as ``dd.MM.yyyy HH:mm``."""
 
@@ -197,7 +197,7 @@ class Spelling:
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """Returns Arrow's type for a cell's Iceberg type. Raises ValueError for another, with advice."""
+    """Returns Arrow's type for an Iceberg type. Raises ValueError for one that no cell can have, with advice."""
     if found := DECIMAL.fullmatch(text):
         precision, scale = map(int, found.groups())
         if not 1 <= precision <= 38 or scale > precision:
@@ -209,9 +209,9 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def read_cells(texts: pa.StringArray, column: str, type_: pa.DataType, spelling: Spelling) -> tuple[pa.Array, pa.Array]:
-    """Returns a column's values, and which texts are no value of the type.
+    """Returns a column's values, and a mask of the texts that are no value of the type.
 
-    These become null; a null text is no error.
+    Such texts become null values; a null text is not in the mask.
     """
     if pa.types.is_string(type_):
         return texts, pc.and_(pc.is_null(texts), False)
@@ -235,11 +235,12 @@ def _reader(type_: pa.DataType, spelling: Spelling) -> Callable[[pa.StringArray]
 
 
 def _only(texts: pa.StringArray, pattern: str) -> pa.StringArray:
+    """Returns the texts that match, null for others."""
     return pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
 
 
 def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
-    """Returns numbers with a point and without groups."""
+    """Returns numbers with a decimal point and without groups; null for misplaced marks."""
     point, group = spelling.decimal, spelling.thousands
     if group:
         fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
@@ -256,7 +257,7 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
     """Returns the values; null for texts that are none, such as 30 February."""
     try:
         return texts.cast(type_)
-    except pa.ArrowInvalid:  # which names only the first
+    except pa.ArrowInvalid:  # it names only the first such text, so each is cast by itself
         return pa.array([_one(text, type_) for text in texts], type_)
 
 
@@ -268,7 +269,8 @@ def _one(text: pa.StringScalar, type_: pa.DataType) -> Any:
 
 
 def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    # Arrow takes what INTEGER does without its plus sign, and hexadecimal numbers. Casting is faster than matching.
+    # Casting is faster than matching. Arrow's cast accepts what INTEGER matches, but no plus sign; and hexadecimal
+    # numbers, which have an x.
     with suppress(pa.ArrowInvalid):
         values = texts.cast(type_)
         if not any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "xX"):
@@ -277,6 +279,7 @@ def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
 
 
 def _decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
+    # Surplus zeros behind the fraction, and a point without one, change no value: they are cut for Arrow's cast.
     whole, scale = type_.precision - type_.scale, type_.scale
     fits = _only(_only(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$"), "[0-9]")
     digits = pc.replace_substring_regex(fits, r"^\+", "")
@@ -293,13 +296,15 @@ def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
         values = _cast(pc.if_else(named, texts, numbers), type_)
     if not pc.all(
         pc.is_finite(values)
-    ).as_py():  # Arrow has further names for these, and makes one of what is too large
+    ).as_py():  # Arrow accepts other names of NaN and infinity, too, and reads a number that is too large as infinity
         named = pc.is_in(texts, pa.array([*NOT_FINITE]))
         values = pc.if_else(pc.or_(pc.is_finite(values), named), values, None)
     zero = pc.equal(values, 0)
     if pc.any(zero).as_py():
+        # A number so small that it became 0 is wrong.
         too_small = pc.match_substring_regex(_where(texts, zero), r"^[^eE]*[1-9]")
         values = pc.if_else(pc.fill_null(too_small, False), None, values)
+    # So is a long integer that floating-point numbers can't hold exactly.
     long = pc.greater(pc.binary_length(texts), EXACT_DIGITS[type_])
     if pc.any(long).as_py():
         whole = pc.match_substring_regex(_where(texts, long), WHOLE)
@@ -339,7 +344,7 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
     if not zone:
         return _in_range(values)
     local = _times(pc.if_else(pc.is_null(with_offset), texts, None))
-    # In the hour that a clock change repeats or skips, the two differ: such a time is no instant.
+    # In the hour that a clock change repeats or skips, earliest and latest differ: such a time is no instant.
     first, last = (
         pc.assume_timezone(local, zone, ambiguous=one, nonexistent=one).cast(utc) for one in ("earliest", "latest")
     )

@@ -17,7 +17,7 @@ from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells
 from lakehouse_assets.files.csv_text import CsvForm, MalformedFile, as_text, batches_of, records_of
 from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpacked, WrongFile, shortened, unpacked
 
-# Rows; Spark's default for exchange with Python (spark.sql.execution.arrow.maxRecordsPerBatch).
+# The most rows of a batch: Spark's default for exchange with Python (spark.sql.execution.arrow.maxRecordsPerBatch).
 BATCH = 10_000
 
 
@@ -53,11 +53,12 @@ class CsvReader:
 
     @cached_property
     def _in_file(self) -> list[str]:
+        """The columns' names in files, in the schema's order."""
         before = {column: name for name, column in self.rename.items()}
         return [before.get(column, column) for column in self.schema]
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Returns what is wrong with a file's header, or None."""
+        """Returns what is wrong with a file's header, or without one with its first row; None if nothing is."""
         try:
             names = self._first_row(file)
         except NotUnpacked as error:
@@ -85,7 +86,10 @@ class CsvReader:
         return f"has other columns (missing: {missing}; unknown: {unknown}; header: {','.join(names)}{way})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile."""
+        """Yields a file's rows, with nulls for wrong cells.
+
+        Raises WrongFile at the end for these cells together, or as soon as MOST_SHOWN are found.
+        """
         wrong: list[tuple[int, str, str]] = []
         try:
             with unpacked(file.location) as content:
@@ -99,6 +103,7 @@ class CsvReader:
             lines = self._lines_of(file, {row for row, _, _ in first})
             raise WrongFile(*(f", line {lines[row]}, column {name}: {told}" for row, name, told in first))
 
+    # Reads the file again: PyArrow gives no lines.
     def _lines_of(self, file: DeliveredFile, rows: Container[int]) -> dict[int, int]:
         """Returns row → the line on which it begins. rows: numbers from 0, without the header."""
         with unpacked(file.location) as content:
@@ -125,7 +130,7 @@ class CsvReader:
         if not self.form.header:
             return [*self.schema]
         cells = [column[0].as_py() for column in batch.columns]
-        if None in cells:  # Arrow has taken a name such as NA for a missing value
+        if None in cells:  # Arrow has taken a name such as NA for a null: only our own reader has its text
             return self._first_row(file)
         return self._names([cell.decode(errors="replace") for cell in cells])
 
@@ -140,7 +145,7 @@ class CsvReader:
     def _typed(
         self, batch: pa.RecordBatch, places: Mapping[str, int], row: int, wrong: list[tuple[int, str, str]]
     ) -> pa.RecordBatch:
-        """Adds wrong cells to ``wrong``. row: the number of the first row."""
+        """Converts a batch; adds wrong cells to ``wrong`` (row, column, message). row: the number of its first row."""
         columns = []
         for field, in_file in zip(self.arrow, self._in_file, strict=True):
             texts, not_utf8 = as_text(batch.column(places[in_file]))
@@ -148,7 +153,8 @@ class CsvReader:
                 texts = pc.utf8_trim(texts, " \t")
                 texts = pc.if_else(self._is_null(texts), None, texts)
             values, is_wrong = read_cells(texts, field.name, field.type, self.spelling)
-            if pc.any(is_wrong).as_py():  # a quoted null too: only as a string does it mean anything else
+            # A quoted null such as "NA" arrives as text. In a string column, it is that text; in any other, it is null.
+            if pc.any(is_wrong).as_py():
                 is_wrong = pc.and_not(is_wrong, self._is_null(texts))
             columns.append(values)
             wrong += [
@@ -165,6 +171,7 @@ class CsvReader:
         return pc.is_in(texts, pa.array(self.nulls, pa.string()))
 
     def _malformed(self, file: DeliveredFile, error: MalformedFile) -> Iterator[str]:
+        """Yields what is wrong. PyArrow names no line for rows of another length, so these are looked for here."""
         if error.line is not None:
             yield f", line {error.line}: {error.problem}"
             return
@@ -175,7 +182,7 @@ class CsvReader:
         for cells, line in first:
             text = shortened(self.form.delimiter.join(cells))
             yield f", line {line}: has {len(cells)} cells, expected {expected}: {text}"
-        if not first:
+        if not first:  # a row is too long for PyArrow
             yield f": {error.problem}"
 
 

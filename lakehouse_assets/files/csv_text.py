@@ -1,6 +1,7 @@
 """CSV as text: its form, separators, quotes, decoding and lines.
 
 A quote opens a cell after a delimiter and closes it before one; between two quotes, anything may stand (RFC 4180).
+PyArrow parses files, but accepts misplaced quotes; so MarkCheck checks the *marks* (quotes, escapes, line ends) first.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class MalformedFile(ValueError):
 
 
 class UnclosedQuote(MalformedFile):
-    """The file ends within a quoted cell. line: where that begins."""
+    """The file ends within a quoted cell. line: where the cell begins."""
 
 
 @dataclass(frozen=True)
 class CsvForm:
-    """The marks of a CSV file. Raises ValueError if they can't be told apart."""
+    """How a CSV file is written. Raises ValueError if its marks can't be told apart."""
 
     delimiter: str = ","
     """One character; a blank stands for any number of blanks and tabs."""
@@ -94,7 +95,7 @@ class MarkCheck:
         held = b""
         for given in chain(blocks, [None]):
             block = held + (given or b"")
-            # What follows a mark at the end of a block is in the next one.
+            # A mark is judged by the letter behind it: marks at the end of a block wait for the next one.
             whole = block if given is None else block.rstrip(self._quote + self._escape + b"\r")
             held = block[len(whole) :]
             self._look(whole)
@@ -121,16 +122,17 @@ class MarkCheck:
         return self._lines + plain[:place].count(b"\n") + 1
 
     def _without_escapes(self, block: bytes) -> bytes:
-        """Replaces escaped marks by letters."""
+        """Replaces escaped marks by letters, so that they don't count as marks."""
         if self._escaped is None:
             return block
-        known = {*filter(None, (self._quote, self._escape))}  # not nothing, as at the end of the file
+        known = {*filter(None, (self._quote, self._escape))}  # without b"", which an escape at the file's end escapes
         if other := next((pair for pair in self._escaped.finditer(block) if pair[1] not in known), None):
             told = f"has {other[0].decode(errors='replace')!r}, which escapes neither a quote nor itself"
             raise MalformedFile(told, self._line(block, other.start()))
         return self._escaped.sub(b"xx", block)
 
     def _look_at_quotes(self, plain: bytes, quotes: Places, around: npt.NDArray[np.uint8]) -> None:
+        # A doubled quote closes the cell and opens it again: the quote next to it is among the neighbours.
         closing = (np.arange(len(quotes)) + self._inside) % 2 == 1
         wrong = np.flatnonzero(~self._neighbours[np.where(closing, around[quotes + 2], around[quotes])])
         if len(wrong):
@@ -146,7 +148,7 @@ class MarkCheck:
     def _look_at_returns(
         self, plain: bytes, letters: npt.NDArray[np.uint8], quotes: Places, around: npt.NDArray[np.uint8]
     ) -> None:
-        """Refuses a carriage return in an unquoted cell if lines end otherwise: PyArrow would begin a row there."""
+        """Refuses a carriage return in an unquoted cell of a file with newlines: PyArrow would begin a row there."""
         returns = np.flatnonzero(letters == RETURN)
         lone = self._outside(returns[around[returns + 2] != NEWLINE], quotes)
         if len(lone) and self._lone_return is None:
@@ -157,19 +159,20 @@ class MarkCheck:
             raise MalformedFile("has a carriage return in a cell that is not quoted", self._lone_return)
 
     def _outside(self, places: Places, quotes: Places) -> Places:
+        # Before each of them, an even number of quotes.
         outside: Places = places[(np.searchsorted(quotes, places) + self._inside) % 2 == 0]
         return outside
 
 
 READ_AT_ONCE = 2**20
-# Bytes. PyArrow reads blocks of this size, and a row must fit into two.
+# In bytes. PyArrow reads blocks of this size, and a row must fit into two.
 LONGEST_ROW = 2**24
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file (RFC 1952)."""
 
 
 def records_of(source: BinaryIO, form: CsvForm) -> Iterator[tuple[list[str], int]]:
-    """Yields the cells of each line that is not blank, the header included, and their first line, from 1.
+    """Yields the cells of each row that is not blank, the header included, and the line on which it begins, from 1.
 
     Slower than batches_of(), but takes rows of any length. Raises MalformedFile.
     """
@@ -177,7 +180,7 @@ def records_of(source: BinaryIO, form: CsvForm) -> Iterator[tuple[list[str], int
 
 
 def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields a file's rows and its header as binary columns; the text may not be UTF-8.
+    """Yields a file's rows, first its header, as binary columns: single cells may not be UTF-8.
 
     nulls: cells that are null, unless quoted. Raises MalformedFile, without a line for rows of another length, or much
     longer than LONGEST_ROW.
@@ -204,7 +207,7 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
         with arrow_csv.open_csv(io.BufferedReader(stream, READ_AT_ONCE), **options) as reader:
             yield from reader
     except pa.ArrowInvalid:
-        if not stream.failed and stream.found_any:
+        if not stream.failed and stream.found_any:  # of an empty file, Arrow complains too
             raise MalformedFile(f"has rows that are not of {columns} cells, or too long") from None
     if stream.failed:
         raise stream.failed from None
@@ -232,7 +235,7 @@ def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str]
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of bytes as a file; remembers what was raised, as PyArrow reads ahead in another thread."""
+    """Blocks of bytes as a file. Keeps what they raise in ``failed``, as PyArrow reads ahead in another thread."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks, self._rest = iter(blocks), memoryview(b"")
@@ -256,7 +259,7 @@ class _Stream(io.RawIOBase):
 
 
 def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
-    """Blanks lines to leave out, so that others keep their numbers."""
+    """Yields the file in UTF-8, checked. Lines to leave out become blank, so that the others keep their numbers."""
     blocks = _in_utf8(source, form)
     if form.skip:
         blocks = _blank_first(blocks, form.skip)
@@ -278,7 +281,7 @@ def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
             except UnicodeDecodeError as error:
                 problem = f"holds bytes that are not {form.encoding}"
                 raise MalformedFile(problem, lines + read[: error.start].count(b"\n") + 1) from None
-            except UnicodeError:
+            except UnicodeError:  # of UTF-16 and UTF-32
                 raise MalformedFile(without_mark(form.encoding), 1) from None
         if first and block:
             block, first = block.removeprefix(codecs.BOM_UTF8), False
@@ -321,7 +324,7 @@ def _escaped(form: CsvForm) -> re.Pattern[bytes] | None:
 
 
 def _single_blanks(lines: Iterator[tuple[bytes, bool]], form: CsvForm) -> Iterator[bytes]:
-    """Takes lines, and whether each begins within a quoted cell. What is quoted stays."""
+    """Makes runs of blanks and tabs one blank, except in quoted cells, and none around a line. lines: of _lines()."""
     quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
     letters = b"[^%b%b]*" % (quote, escape)
     inner = b"%b(?:%b.%b)*" % (letters, escape, letters) if escape else letters
@@ -348,7 +351,7 @@ def _by_line(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def as_text(column: pa.BinaryArray) -> tuple[pa.StringArray, list[int]]:
-    """Returns the texts, null if not UTF-8, and the numbers of these."""
+    """Returns the cells as text, null if not UTF-8, and the rows of those that are not."""
     try:
         return column.cast(pa.string()), []
     except pa.ArrowInvalid:

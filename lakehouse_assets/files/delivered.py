@@ -1,4 +1,4 @@
-"""Delivered files: how they are found, opened and unpacked."""
+"""Delivered files (those in the drop zone): how they are found, opened and unpacked."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from lakehouse_assets.step.window import BadPartitions, OpenedFile
 S3 = re.compile(r"s3[an]?://(.+)", re.DOTALL)
 KEY = "{key}"
 PACKED = ("", ".gz", ".zst", ".bz2")
-"""Suffixes that may follow a file's pattern."""
+"""Suffixes of compressed files, and none; any may follow a file's pattern."""
 BUFFER = 2**20
 OF_PARTITIONS = "partitions: "
-"""Precedes the partitions in the text of a task's error."""
+"""Precedes the partitions in the text of a Spark task's error, for wrong_files_told()."""
 NO_FILE = ("_", ".")
-"""Prefixes of files that Hadoop does not take for data, such as ``_SUCCESS``."""
+"""Prefixes of files that Hadoop does not treat as data, such as ``_SUCCESS``."""
 
 
 class DropZoneError(BadPartitions):
@@ -52,7 +52,7 @@ class DeliveredFile:
     """A file of the drop zone."""
 
     name: str
-    """The partition key by which the step asks for it."""
+    """The partition key for which the step reads it."""
     location: str
     size: int
     """In bytes, as stored."""
@@ -68,9 +68,9 @@ class DeliveredFile:
 def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence[str] = PACKED) -> list[DeliveredFile]:
     """Returns the files of all names, in the names' order; a repeated name counts once.
 
-    pattern: ``{key}`` stands for each name, ``*`` in the last part for any letters. packed: suffixes after it. Raises
-    DropZoneError for names without a file, or with two that differ in compression, and ValueError for another pattern,
-    or one by which a file has two names.
+    names: partition keys. pattern: ``{key}`` stands for each name, ``*`` in the last part for any letters. packed:
+    suffixes that may follow. Raises DropZoneError for names without a file, or with two files that differ only in
+    compression, and ValueError for any other pattern, or one by which a file belongs to two names.
     """
     names = [*dict.fromkeys(names)] or [""]
     parent, _, _ = pattern.rpartition("/")
@@ -81,7 +81,8 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
         )
     folder = folder.rstrip("/")
     system, root = file_system(folder)
-    root = root.rstrip("/")  # which a container of Azure has
+    root = root.rstrip("/")  # an Azure container's path ends with a slash
+    # S3 has no folders that could be missing.
     if not S3.match(folder) and system.get_file_info(root).type == fs.FileType.NotFound:
         raise DropZoneError(f"the drop zone has no folder {folder}; let the source deliver it, then run again")
     list_once = cache(lambda place: system.get_file_info(fs.FileSelector(place, allow_not_found=True)))
@@ -134,7 +135,7 @@ def _s3(bucket: str, properties: tuple[tuple[str, str], ...]) -> fs.FileSystem:
 
 @contextmanager
 def unpacked(location: str) -> Iterator[BinaryIO]:
-    """Opens a file's content. Raises NotUnpacked while it is read, and OSError."""
+    """Opens a file's unpacked content. Reading it raises NotUnpacked, and OSError for storage."""
     system, path = file_system(location)
     with system.open_input_stream(path, compression=None) as source:
         ending = posixpath.splitext(path)[1]
@@ -162,7 +163,7 @@ def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re
 
 
 class _Raw(io.RawIOBase):
-    """A file as stored; remembers that its storage failed."""
+    """A file as stored; remembers that its storage failed, so that this does not count as damage."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self.failed = source, False
@@ -181,7 +182,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Bz2(io.RawIOBase):
-    """Concatenated bzip2 streams. Python's own reader ends silently at anything else."""
+    """Concatenated bzip2 streams. Python's own reader ends silently at anything else behind one."""
 
     def __init__(self, raw: _Raw) -> None:
         self._raw, self._stream = io.BufferedReader(raw, BUFFER), bz2.BZ2Decompressor()
@@ -229,6 +230,7 @@ class _Content(io.RawIOBase):
 
 
 MOST_SHOWN = 20
+"""The most problems that an error lists; reading goes on until so many are found."""
 HEADS_AT_ONCE = 16
 TEXT_SHOWN = 80
 
@@ -249,7 +251,7 @@ class FileReader(Protocol):
         """The rows' schema."""
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Returns what a file's head shows to be wrong, or None."""
+        """Returns what is wrong with a file's head (header, first object or schema), or None."""
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
         """Yields a file's rows. Raises WrongFile, with the first MOST_SHOWN problems."""
@@ -257,7 +259,7 @@ class FileReader(Protocol):
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """Reads files by their numbers, in Spark's Python workers or here."""
+    """Reads files by their numbers, in Spark's Python workers (__call__) or here (rows)."""
 
     reader: FileReader
     files: Sequence[DeliveredFile]
@@ -265,7 +267,7 @@ class ReadFiles:
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the files whose numbers are in the batches.
 
-        Raises as rows(), with the partitions in the text: of a task's error, Spark keeps nothing else.
+        Raises as rows(), with the partitions in the text: Spark keeps only the text of a task's error.
         """
         try:
             yield from self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
@@ -273,13 +275,13 @@ class ReadFiles:
             raise DropZoneError(f"{error}\n{OF_PARTITIONS}{json.dumps(error.partitions)}") from None
 
     def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Yields rows. Raises DropZoneError for all wrong values of these files, OSError for storage."""
+        """Yields rows. Raises DropZoneError for the wrong values of all these files together, OSError for storage."""
         problems: dict[str, list[str]] = defaultdict(list)
         for number in numbers:
             file = self.files[number]
             try:
                 for batch in self.reader.rows(file):
-                    if not problems:
+                    if not problems:  # else the file is read only to find its problems, too
                         yield batch
             except WrongFile as error:
                 problems[file.name] += [f"{file.location}{problem}" for problem in error.problems]

@@ -28,9 +28,11 @@ from lakehouse_assets.files.json_rows import JsonReader
 from lakehouse_assets.files.parquet_rows import ParquetReader
 from lakehouse_assets.step.window import note_opened
 
-# Bytes of stored files. Up to this size they are read in this process, as Spark's Python workers start slowly.
+# In bytes, as stored. Files of up to this size together are read in this process, as Spark's Python workers start
+# slowly.
 HERE = 2**23
-# Bytes of one task, and what opening a file counts as: Spark's spark.sql.files.maxPartitionBytes and openCostInBytes.
+# Bytes of one task, and for how many bytes opening a file counts: Spark's spark.sql.files.maxPartitionBytes and
+# openCostInBytes.
 TASK_BYTES, OPENING_BYTES = 2**27, 2**22
 OF_TASK = re.compile(
     rf"^(?:\w+\.)*{DropZoneError.__name__}: (.+?){OF_PARTITIONS}(\[[^\n]*\])", re.MULTILINE | re.DOTALL
@@ -177,7 +179,7 @@ def read_parquet(
 
 @contextmanager
 def wrong_files_told() -> Iterator[None]:
-    """Raises the DropZoneError that a Spark task raised; Spark keeps only its text."""
+    """Raises the DropZoneError that a Spark task raised, with its partitions; Spark keeps only the text."""
     try:
         yield
     except PythonException as error:

@@ -15,7 +15,7 @@ from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, NotUnpac
 from lakehouse_assets.files.json_values import JsonColumns, json_arrow_type, objects_of
 from lakehouse_assets.type_text import parse_type
 
-# Rows, and characters: whichever is reached first.
+# The most rows and characters of a batch: whichever is reached first.
 BATCH, BATCH_SIZE = 10_000, 2**24
 
 
@@ -52,7 +52,7 @@ class JsonReader:
         return JsonColumns(self.spelling, frozenset(self.ignore))
 
     def head_problem(self, file: DeliveredFile) -> str | None:
-        """Returns what is wrong with a file's first object, or None."""
+        """Returns what is wrong with a file's first object, or None. Only its fields are checked, not their values."""
         try:
             with unpacked(file.location) as content:
                 first = next(objects_of(content, self.encoding), None)
@@ -66,7 +66,10 @@ class JsonReader:
         return f"has other fields (unknown: {', '.join(sorted(unknown))})" if unknown else None
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile."""
+        """Yields a file's rows, with nulls for wrong values.
+
+        Raises WrongFile at the end for these values together, or as soon as MOST_SHOWN are found.
+        """
         wrong: list[tuple[int, str]] = []
         try:
             with unpacked(file.location) as content:
@@ -80,7 +83,7 @@ class JsonReader:
             raise WrongFile(*(f", line {line}{told}" for line, told in sorted(wrong)[:MOST_SHOWN]))
 
     def _batches(self, content: Any, wrong: list[tuple[int, str]]) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
-        """Adds lines that hold no object to ``wrong``."""
+        """Yields batches of objects with their lines; adds lines that hold no object to ``wrong``."""
         lines: list[int] = []
         objects: list[dict[str, Any]] = []
         size = 0

@@ -37,20 +37,20 @@ LONGEST_LINE = 2**24
 LONGEST_ARRAY = 2**26
 """In characters; an array is read whole."""
 NOT_DECODED = re.compile("[\udc80-\udcff]")
-"""Stands for bytes that can't be decoded (PEP 383)."""
+"""What ``surrogateescape`` makes of bytes that can't be decoded (PEP 383)."""
 SPACE, BETWEEN, END = (
     re.compile(pattern) for pattern in (r"[ \t\r\n]*", r"[ \t\r\n]*,[ \t\r\n]*", r"[ \t\r\n]*\]\s*$")
 )
 
 
 class Number(str):
-    """A number as it is written, with all its digits."""
+    """A number as it is written: a float would lose digits. A class of its own tells it from a string."""
 
     __slots__ = ()
 
 
 class Line(NamedTuple):
-    """A line of a file."""
+    """A line of a file, or an element of its array."""
 
     number: int
     """From 1."""
@@ -76,7 +76,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=Number, parse_f
 
 
 def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
-    """Yields the objects of a file. It ends behind a line that it can't read whole.
+    """Yields the objects of a file: one a line, or those of one array. Ends after a line that it can't read whole.
 
     encoding: a Python codec.
     """
@@ -186,7 +186,7 @@ def kind_of(value: Any) -> str:
 
 
 TAKEN = {"string": (str,), "boolean": (bool,), "date": (str,), "timestamp": (str,), "timestamptz": (str,)}
-"""The classes of a type's values; a number's is Number, a decimal also takes a string."""
+"""The classes of a type's values; types that are not here are numbers. A decimal takes a Number and a string."""
 TIMES = ("date", "timestamp", "timestamptz")
 
 
@@ -211,11 +211,11 @@ def _refuse_keys(type_: IcebergType) -> None:
 
 @dataclass(frozen=True)
 class JsonColumns:
-    """Makes columns of values. Paths have the names of columns and members, such as ``place.lat``."""
+    """Converts values to columns. A path consists of a column's and members' names, such as ``place.lat``."""
 
     spelling: Spelling
     ignore: frozenset[str]
-    """Paths."""
+    """Paths of fields to leave out."""
 
     def members(
         self, objects: Sequence[Mapping[str, Any] | None], types: Mapping[str, tuple[str, IcebergType]], path: str = ""
@@ -291,7 +291,7 @@ class JsonColumns:
 
 
 def _only(values: Sequence[Any], taken: tuple[type, ...], type_: object) -> tuple[Sequence[Any], list[WrongValue]]:
-    """Returns the values, null for those of other classes, and these as wrong."""
+    """Returns the values, with null for those of other classes than ``taken``, and the latter as wrong."""
     classes = {*map(type, values)}
     if classes <= {*taken, type(None)}:
         return values, []
@@ -309,7 +309,7 @@ def _is_null(values: Sequence[Any]) -> pa.BooleanArray:
 
 
 def _strings(values: Sequence[str | None]) -> tuple[pa.StringArray, list[WrongValue]]:
-    """Half a surrogate pair, which JSON can spell, is wrong."""
+    """Returns texts; half of a surrogate pair, which JSON can spell and UTF-8 can't, is wrong."""
     try:
         return pa.array(values, pa.string()), []
     except UnicodeEncodeError:

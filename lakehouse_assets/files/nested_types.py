@@ -1,4 +1,8 @@
-"""Arrow types and arrays for declared types, nested ones included."""
+"""Arrow types and arrays for declared types, nested ones included.
+
+The elements of all lists of a column are converted together, as one array; in_lists() and the like then find to which
+row a wrong element belongs.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,17 @@ from lakehouse_assets.type_text import type_text
 
 @dataclass(frozen=True)
 class WrongValue:
-    """A value that its type does not take."""
+    """A value that is none of its type."""
 
     row: int
-    """From 0, among those that were read together."""
+    """From 0, among the values that were converted together."""
     place: str
-    """Within its column: empty, or such as ``.b[3]``."""
+    """Where it is within its column's value, such as ``.b[3]``; empty if it is that value."""
     told: str
 
 
 def nested_arrow_type(type_: IcebergType, leaf: Callable[[str], pa.DataType]) -> pa.DataType:
-    """Returns Arrow's type. leaf: gives the type of a text that is not nested, or raises."""
+    """Returns Arrow's type. leaf: returns the type that a text which is not nested names, or raises."""
     match type_:
         case ListType():
             return pa.list_(nested_arrow_type(type_.element_type, leaf))

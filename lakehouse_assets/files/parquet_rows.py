@@ -1,4 +1,4 @@
-"""Reads Parquet files into typed rows: columns by their names, each value as it is."""
+"""Reads Parquet files into typed rows: columns by their names, each value unchanged."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ParquetReader:
         return f"has other columns (missing: {lacks}; unknown: {has}; of another type: {differ})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows. Raises WrongFile."""
+        """Yields a file's rows, numbered from 1 in messages. Raises WrongFile, at the end for wrong values."""
         wrong: list[tuple[int, str]] = []
         row = 1
         try:
@@ -95,7 +95,7 @@ class ParquetReader:
             raise WrongFile(*(f", row {number}, column {told}" for number, told in sorted(wrong)[:MOST_SHOWN]))
 
     def _typed(self, batch: pa.RecordBatch, row: int, wrong: list[tuple[int, str]]) -> pa.RecordBatch:
-        """Adds wrong values to ``wrong``. row: the number of the first row."""
+        """Converts a batch; adds wrong values to ``wrong``. row: the number of the first row."""
         columns = []
         for name, type_ in self._types.items():
             array, found = converted(batch.column(name), type_)
@@ -127,7 +127,10 @@ def columns_of_parquet(location: str) -> list[tuple[str, str]]:
 
 
 def schema_in(location: str) -> pa.Schema:
-    """Returns a schema, with INT96 for the old times. Raises NoParquet, and OSError for storage."""
+    """Returns a file's schema, with the type INT96 for Parquet's old timestamps.
+
+    Raises NoParquet, and OSError for storage.
+    """
     with _opened(location) as raw, _damage_told(raw):
         found = parquet.ParquetFile(pa.PythonFile(raw, "r"), coerce_int96_timestamp_unit=INT96.unit).schema_arrow
         found.to_string(show_field_metadata=False, show_schema_metadata=False)  # fails on names that are not UTF-8
@@ -136,8 +139,8 @@ def schema_in(location: str) -> pa.Schema:
 
 def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Raises NoParquet, and OSError for storage."""
-    # With pre_buffer, a file's bytes would stay in memory until its end. INT96 is cut to microseconds, as in Spark: as
-    # nanoseconds, times after the year 2262 would be others.
+    # With pre_buffer, a file's bytes would stay in memory until its end. INT96 is cut to microseconds, as in Spark:
+    # nanoseconds in 64 bits end in the year 2262, and later times would become others.
     options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True, "pre_buffer": False}
     with _opened(location) as raw, _damage_told(raw):
         file = parquet.ParquetFile(pa.PythonFile(raw, "r"), **options)
@@ -145,7 +148,7 @@ def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatc
         for batch in file.iter_batches(BATCH, columns=[*columns], use_threads=False):
             rows += batch.num_rows
             yield batch
-    if rows < file.metadata.num_rows:  # Arrow ends silently if a column does
+    if rows < file.metadata.num_rows:  # Arrow ends silently if a column ends too early
         raise NoParquet(f"{rows} rows, of which its footer promises {file.metadata.num_rows}")
 
 
@@ -158,6 +161,7 @@ def _opened(location: str) -> Iterator[_Raw]:
 
 @contextmanager
 def _damage_told(raw: _Raw) -> Iterator[None]:
+    """Tells damage (NoParquet) from failures of the storage, which it raises as they are."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -167,7 +171,7 @@ def _damage_told(raw: _Raw) -> Iterator[None]:
 
 
 class _Raw(io.RawIOBase):
-    """A file as stored; remembers that its storage failed."""
+    """A file as stored; remembers how its storage failed, for _damage_told()."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source

@@ -30,7 +30,7 @@ from lakehouse_assets.type_text import type_text
 
 FIXED = re.compile(r"fixed\[(\d+)\]")
 AS_STORED: dict[str, pa.DataType] = {"binary": pa.binary(), "uuid": pa.string()}
-"""Types that no text cell has. Spark has a UUID as text, which Iceberg's writer takes."""
+"""Types that cells of text files can't have. A UUID is text in Spark, and Iceberg's writer accepts that."""
 INT96 = pa.timestamp("s")
 """Stands for Parquet's old timestamps: no other type of a file has seconds as its unit."""
 SMALL_INTS = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
@@ -54,7 +54,7 @@ def _leaf_type(text: str) -> pa.DataType:
 
 
 def stored(type_: pa.DataType) -> pa.DataType:
-    """Returns the type without dictionaries, and without extensions other than UUIDs."""
+    """Returns the type of the values themselves: without dictionaries, and without extensions other than UUIDs."""
     if t.is_dictionary(type_):
         return stored(type_.value_type)
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name != "arrow.uuid":
@@ -63,9 +63,9 @@ def stored(type_: pa.DataType) -> pa.DataType:
 
 
 def type_problem(type_: IcebergType, found: pa.DataType) -> str | None:
-    """Returns why a file's column can't be read as a type, or None. found: with INT96 for the old times."""
+    """Returns why a file's column can't be read as a type, or None. found: as schema_in() returns it."""
     found = stored(found)
-    if t.is_null(found):
+    if t.is_null(found):  # a column of nulls alone, which any type takes
         return None
     match type_:
         case ListType() if is_list(found):
@@ -132,7 +132,7 @@ FITS: dict[str, Callable[[pa.DataType], bool]] = {
     "binary": is_bytes,
     "uuid": lambda found: is_uuid(found) or found == pa.binary(UUID_BYTES),
 }
-"""Whether a type can be read from a file's type."""
+"""Whether a type can be read from a file's type. told_type() suggests the first that can."""
 
 
 def _fits(text: str, found: pa.DataType) -> bool:
@@ -140,7 +140,7 @@ def _fits(text: str, found: pa.DataType) -> bool:
         return FITS[text](found)
     if size := FIXED.fullmatch(text):
         return bool(found == pa.binary(int(size[1])))
-    if found == pa.uint64():
+    if found == pa.uint64():  # up to 20 digits
         found = pa.decimal128(20, 0)
     wanted = arrow_type(text)
     if not t.is_decimal(found):
@@ -186,7 +186,7 @@ def _map(array: pa.MapArray, type_: MapType) -> tuple[pa.Array, list[WrongValue]
     keys, wrong_keys = converted(given, type_.key_type)
     values, wrong = converted(values, type_.value_type)
     wrong_keys += [WrongValue(n, "", "is null, and a key") for n in pc.indices_nonzero(given.is_null()).to_pylist()]
-    if wrong_keys:
+    if wrong_keys:  # Arrow can't build a map with null keys
         return pa.nulls(len(array), parquet_arrow_type(type_)), [*in_lists(wrong_keys, offsets)]
     return map_array(offsets, array.is_null(), keys, values), [*in_maps(wrong, offsets, keys)]
 
@@ -208,7 +208,7 @@ def _leaf(array: pa.Array, text: str) -> tuple[pa.Array, list[WrongValue]]:
         done = array.cast(target)
         done.validate(full=True)  # Parquet's reader does not check that texts are UTF-8
         return done, []
-    except pa.ArrowInvalid:  # which names only the first, and not where it is
+    except pa.ArrowInvalid:  # it names only the first wrong value, and not where that is
         cells = [array[n : n + 1] for n in range(len(array))]
     values = [_one(cell, target) for cell in cells]
     wrong = [n for n, (value, cell) in enumerate(zip(values, cells, strict=True)) if value is None and cell[0].is_valid]
@@ -261,7 +261,7 @@ def told_type(found: pa.DataType) -> str:
         )
     if t.is_fixed_size_binary(found):
         return f"fixed[{found.byte_width}]"
-    if found == INT96:  # as Spark writes them
+    if found == INT96:  # as Spark writes its timestamps
         return "timestamptz"
     if is_bytes(found):
         return "binary"

@@ -28,7 +28,9 @@ from lakehouse_assets.type_text import NAME, RESERVED
 
 
 def clean_names(names: Sequence[str]) -> list[str]:
-    """Returns a name for each of a file's, in snake case if it must differ; no two are equal but for case.
+    """Returns a column name for each name in a file. No two are equal, as Spark compares them, without case.
+
+    A name that can't stay as it is becomes snake case.
 
     Examples:
         >>> clean_names(["id", "Flight No.", "", "1960", "Größe", "P95", "p95"])
@@ -52,21 +54,23 @@ def _snake_case(name: str, place: int) -> str:
     return words if words[0].isalpha() else f"c_{words}"
 
 
-# Bytes and rows that decide the marks.
+# The bytes and rows at a file's beginning that decide its form.
 HEAD, ROWS = 2**22, 200
 PIECE = 2**15
 DELIMITERS = (",", ";", "\t", "|", " ")
 QUOTES = "\"'"
 COMMENT = "#"
+# Rows above the header, such as a title.
 MOST_SKIPPED = 20
 BACKSLASHED = r"\\[tnrN0\\]"
 ENCODINGS, UTF_16 = ("utf-8", "cp1252"), "utf-16"
+# A number's column may have NaN as a value.
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
 ZERO_IN_FRONT = r"^[+-]?0[0-9]"
-"""The start of a code, such as a postal one, that a number would lose."""
+"""A leading zero, as in postal codes: a number would lose it."""
 NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*([eE][+-]?[0-9]+)?|[+-]?[.][0-9]+")
 SEPARATORS = ((".", ""), (",", ""), (",", "."), (".", ","))
-"""Before a fraction, and between groups of three digits; the usual ones first."""
+"""The marks before a fraction, and between groups of three digits; the most usual pair first."""
 
 
 class Candidate(NamedTuple):
@@ -78,7 +82,7 @@ class Candidate(NamedTuple):
     pattern: str = ""
 
     def may_take(self, text: str) -> bool:
-        """Whether it may take a text: a test of microseconds."""
+        """Whether it may take a text: a quick test, so that few candidates are tried with Arrow."""
         if self.pattern:
             return time_pattern(self.pattern).matches(text)
         return self.type == "boolean" or any(map(str.isdigit, text)) or text in NOT_FINITE
@@ -97,6 +101,7 @@ CANDIDATES = (
 """In order of preference."""
 NUMERIC = ("long", "double")
 FRACTION_OR_GROUP = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
+"""A number such as ``1.234``, whose mark may precede a fraction or separate groups."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class Sniffed:
 
     columns: Mapping[str, str]
     options: Mapping[str, Any]
-    """The reader's options that differ from its defaults, except ``rename`` of JSON."""
+    """The options of read_csv() or read_json() that differ from the defaults, except read_json()'s ``rename``."""
     remarks: Sequence[str]
     """What the file alone does not tell, a sentence each."""
 
@@ -117,10 +122,10 @@ class _Column:
         self.nulls: set[str] = set()
         self.has_backslash = False
         self.unclear = ""
-        """A number such as ``1.234``, if there is one."""
+        """A number of FRACTION_OR_GROUP, if there is one."""
 
     def look(self, texts: pa.StringArray, nulls: pa.BooleanArray) -> None:
-        """Removes candidates that don't fit the texts. nulls: which are missing values, if the column is no string."""
+        """Removes candidates that don't fit the texts. nulls: which are missing values, unless the column is text."""
         self.nulls |= {*pc.unique(texts.filter(nulls)).to_pylist()}
         values = pc.unique(texts.filter(pc.invert(nulls)))
         self.has_backslash |= bool(pc.any(pc.match_substring_regex(values, BACKSLASHED)).as_py())
@@ -132,7 +137,7 @@ class _Column:
             self.candidates = tuple(one for one in self.candidates if one.type not in NUMERIC)
         # Most candidates fail on the first value, which is tested without Arrow.
         self.candidates = tuple(one for one in self.candidates if one.may_take(values[0].as_py()))
-        for sample in (values[:ROWS], values):
+        for sample in (values[:ROWS], values):  # a few first: most other candidates fail there
             self.candidates = tuple(one for one in self.candidates if _takes(sample, one))
         if not self.unclear and self.separators:
             unclear = values.filter(pc.match_substring_regex(values, FRACTION_OR_GROUP))
@@ -144,7 +149,7 @@ class _Column:
         return {one.separators for one in self.candidates if one.type in NUMERIC}
 
     def best(self, separators: int) -> list[Candidate]:
-        """Returns what fits if the file's numbers have these separators, the best first."""
+        """Returns the candidates that fit if the file's numbers have these separators, the best first."""
         fits = [one for one in self.candidates if one.type not in NUMERIC or one.separators == separators]
         return [] if self.sample is None else fits
 
@@ -163,9 +168,10 @@ def sniff(path: Path) -> Sniffed:
     trim = _needs_trim(head, form)
     try:
         columns = _read_columns(path, form, len(names), trim)
-    except _NotUtf8:  # behind the head
+    except _NotUtf8:  # found behind the head, which was UTF-8
         form = replace(form, encoding=ENCODINGS[1])
         columns = _read_columns(path, form, len(names), trim)
+    # One pair of separators for the whole file: that by which most columns are numbers; of equal ones the most usual.
     numeric = [sum(_is_numeric(column, one) for column in columns) for one in range(len(SEPARATORS))]
     separators = numeric.index(max(numeric))
     return _sniffed(form, names, columns, separators, trim)
@@ -203,11 +209,12 @@ def _sniffed(form: CsvForm, names: Sequence[str], columns: Sequence[_Column], se
 
 
 def _unclear_separators(name: str, column: _Column, columns: Sequence[_Column], separators: int) -> Iterator[str]:
-    """Yields how a number could be read otherwise, unless another column's numbers are clear."""
+    """Yields a remark if a column's numbers have two readings, unless another column's numbers decide between them."""
     if not (text := column.unclear):
         return
     mark = "." if "." in text else ","
     is_decimal = SEPARATORS[separators][0] == mark
+    # The separators by which ``mark`` means what it was taken for.
     alike = {n for n, known in enumerate(SEPARATORS) if mark in known and (known[0] == mark) == is_decimal}
     others = sorted(column.separators - alike)
     if not others or any(one.separators and one.separators <= alike for one in columns):
@@ -229,7 +236,7 @@ def _takes(texts: pa.StringArray, candidate: Candidate) -> bool:
 
 
 class _Head:
-    """A file's first HEAD bytes, cut behind a line if there are more. UTF-16 becomes UTF-8."""
+    """A file's first HEAD bytes, cut after a line if there are more. UTF-16 becomes UTF-8."""
 
     def __init__(self, read: bytes) -> None:
         self._is_cut, self.encoding = len(read) == HEAD, _encoding(read)
@@ -249,7 +256,7 @@ class _Head:
 
 
 class _Pieces(io.BytesIO):
-    """Is read in small pieces: most forms fail early."""
+    """Bytes that are read in small pieces: most forms fail early."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(PIECE)
@@ -325,7 +332,8 @@ def _form(head: _Head) -> tuple[CsvForm, list[str]]:
 def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[float, ...], CsvForm, list[str]] | None:
     """Returns how well a form fits, the form with the lines to skip, and the column names; None if it can't be right.
 
-    rows: the cells and the line of each. The table begins after the last row of another width.
+    rows: the cells and the line of each. The table is taken to begin after the last row that does not have the usual
+    number of cells.
     """
     width, _ = Counter(len(cells) for cells, _ in rows).most_common(1)[0]
     begin = next((n for n in reversed(range(len(rows))) if len(rows[n][0]) != width), -1) + 1
@@ -371,7 +379,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _needs_trim(head: _Head, form: CsvForm) -> bool:
-    """Whether there are blanks around a column's name or a number. In other texts, they may be meant."""
+    """Whether there are blanks around a column's name or a number. Those around other texts may be meant."""
     rows = (cells for cells, _ in head.records(form))
     names = next(rows) if form.header else []
     padded = [cell for cells in rows for cell in cells if cell.strip(" \t") != cell]
@@ -417,7 +425,7 @@ def _members(objects: Sequence[dict[str, Any]], path: str) -> dict[str, str]:
 
 
 def _type_of(values: Sequence[Any], path: str) -> str:
-    """Returns the smallest type that takes the values and nulls. Raises ValueError if none does."""
+    """Returns the narrowest type that takes all values; nulls fit any. Raises ValueError if no type does."""
     found = [value for value in values if value is not None]
     kinds = {kind_of(value): type(value) for value in found}
     if len(kinds) > 1:
@@ -436,7 +444,7 @@ def _type_of(values: Sequence[Any], path: str) -> str:
 
 
 def _of_objects(objects: Sequence[dict[str, Any]], path: str) -> str:
-    """Returns a struct, or a map if a struct can't have the names."""
+    """Returns a struct, or a map if the names can't be those of a struct's members."""
     names = dict.fromkeys(chain.from_iterable(objects))
     is_struct = names and all(map(NAME.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
     if not is_struct:

@@ -17,14 +17,14 @@ class Inputs(Extension):
     """Pins the inputs of runs, and tracks how far runs have read changes."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns those of a table that reads others, and of every table."""
+        """Returns the hooks, the first two only for a table that reads others."""
         from lakehouse_assets.inputs import hook as inputs
 
         reads = [inputs.Upstream(), inputs.PinnedInputs()] if run.table.dep_names or run.table.reads else []
         return [*reads, inputs.Positions(), inputs.DropZoneFiles()]
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
-        """Returns what alive and resumable runs have pinned."""
+        """Returns the snapshots that alive and resumable runs have pinned."""
         from lakehouse_assets.inputs.pinned import pinned_snapshots
         from lakehouse_assets.maintenance.collect.needed import RunFiles
 

@@ -1,4 +1,4 @@
-"""The inputs of a run: the versions it reads, and how far."""
+"""The inputs of a run: which version of each it reads (a pin), and how far it has read its changes (a position)."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST = 4096
-"""In characters: each load of a table reads the summaries of all its snapshots."""
+"""The most characters of the entry: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
 SHOWN = 50
+"""The most inputs of a run, or files of a partition, that the UI shows."""
 Pins = tuple[Pin, ...]
 
 
 class Upstream(RunHook):
-    """The versions of the deps that Dagster knew as the run began: their tags tell it whether the rows are current.
+    """Tags with the versions of the deps that Dagster knew as the run began: by them it judges if rows are outdated.
 
-    A resumed run reports its predecessor's, because it reads that one's pins.
+    A resumed run reports the tags of the run that it resumes, because it reads that run's pins.
     """
 
     name: ClassVar[str] = "upstream"
@@ -81,7 +82,7 @@ class PinnedInputs(RunHook):
         self.pins: Pins = ()
         self.read_on: ReadOn | None = None
         self.needs_new_pins = False
-        """True if the step read the table itself or changes: on the old pins, the commit would be refused again."""
+        """Whether the step read its own table, or changes: with the old pins, the commit would be refused again."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Pins the inputs. Raises as pin_inputs()."""
@@ -125,7 +126,7 @@ class PinnedInputs(RunHook):
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
         """Returns the pins, and what was read."""
         as_changes = read_to(fork.receipt for fork in forks)
-        # An earlier process has published: begin() found what it read to.
+        # If an earlier process has published, begin() found the positions after that, not those it began from.
         read_on = None if run.staging.earlier else self.read_on
         return Shown(dict(ui_metadata(run.table, self.pins, as_changes, read_on)))
 
@@ -154,7 +155,7 @@ class Positions(RunHook):
 
 
 class DropZoneFiles(RunHook):
-    """The drop zone files of each partition."""
+    """Shows the drop zone files of each partition."""
 
     name: ClassVar[str] = "files"
 
@@ -181,7 +182,7 @@ def ui_metadata(
 ) -> Mapping[str, Any]:
     """Returns the metadata of a run's inputs.
 
-    as_changes: those whose changes were read. read_on: None if it is unknown since when.
+    as_changes: inputs whose changes were read. read_on: from which positions; None if unknown.
     """
     if not pins:
         return {}
@@ -204,9 +205,9 @@ def ui_metadata(
 
 
 def pinned_in(made: dg.AssetMaterialization, metadata: TableMetadata | None) -> Mapping[str, str]:
-    """Returns the snapshots that a materialization's run read of its deps; ``None`` of an empty one.
+    """Returns the snapshots that a materialization's run read of its deps, as text; "None" for an empty dep.
 
-    Earlier versions name them only in the commit: metadata is the materialized table's.
+    Earlier versions of this library named them only in the commit: they are in ``metadata``, the table's.
     """
     if PINNED in made.metadata:
         return cast("Mapping[str, str]", made.metadata[PINNED].value)
@@ -247,8 +248,10 @@ def files_by_key(chunks: Iterable[Receipt]) -> dict[str, dg.TableMetadataValue]:
 def read_on_of(table: Table, metadata: TableMetadata, tags: Mapping[str, str]) -> ReadOn | None:
     """Returns the positions from which a run reads its inputs' changes; None if it can't continue. Raises BadRunTag.
 
-    A run that replaces rows would lose what earlier runs read, and each chunk of partitions would read all changes.
+    It can't if it replaces rows, as it would lose what earlier runs read; nor with partitions, as each chunk would read
+    all changes.
     """
+    # Read in any case, so that a bad tag is refused.
     reads_all = RunTags.of(tags).read_all
     if table.write_mode.replaces or table.partitions is not None:
         return None

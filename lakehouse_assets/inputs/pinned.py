@@ -20,7 +20,7 @@ def pinned_snapshots(
 ) -> set[int]:
     """Returns the snapshots of a table that alive or resumable runs have pinned.
 
-    leavings: of the tables that read it.
+    leavings: one of each table that reads it. chains_of: finds runs by token.
     """
     pins: dict[str, set[int]] = defaultdict(set)
     newest: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Pins of a run's inputs, and tags that keep snapshots."""
+"""Pins, the one version of each input that all workers of a run read; and tags that keep snapshots."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 
 INPUTS = "lakehouse.inputs"
+"""The summary entry that names a run's inputs."""
 COPY = "input-{table}-{snapshot}.metadata.json"
 WRITABLE = 2
 """The latest format version whose metadata PyIceberg 0.12 writes."""
@@ -103,7 +104,10 @@ def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: in
 
 
 def _unwritable(metadata: TableMetadata) -> TableMetadata:
-    """Nobody can write at NOWHERE. At a scheme unknown to Hadoop, Spark could not read."""
+    """Moves the copy to NOWHERE, where writes fail; elsewhere they would succeed, but only on the copy.
+
+    At a scheme unknown to Hadoop, Spark could not read.
+    """
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
         update={"location": NOWHERE, "properties": {**properties, **FORK_PROPERTIES}, "metadata_log": []}
@@ -111,7 +115,7 @@ def _unwritable(metadata: TableMetadata) -> TableMetadata:
 
 
 def gone(pins: Sequence[Pin], catalog: Catalog) -> list[str]:
-    """Returns why pins are unreadable."""
+    """Returns a clause for each pin that can't be read any more."""
     found = ((pin, _found(catalog, pin.table)) for pin in pins)
     reasons = ((pin, why_gone(table.metadata if table else None, pin.uuid, pin.snapshot_id)) for pin, table in found)
     return [f"{pin.table} {why}" for pin, why in reasons if why]

@@ -28,6 +28,7 @@ from lakehouse_assets.run.outdated import (
 )
 
 LEAVES = 10
+"""The most leaves of a version that the tree shows."""
 FRACTION = re.compile(r"[.,](\d+)")
 Partitions = tuple[str, ...]
 
@@ -48,7 +49,7 @@ class Made:
     """Others' tables and drop zone files, a line each."""
     inputs: tuple[Made, ...] = ()
     gone: str = ""
-    """The rolled-back later version."""
+    """The later version that was rolled back, in words."""
 
     def __str__(self) -> str:
         named = f"{self.asset} {keys_text(self.partitions)}" if self.partitions else self.asset
@@ -67,6 +68,7 @@ class Trace:
     instance: dg.DagsterInstance
     graph: AssetGraph
     metadata: Metadata = no_metadata
+    """Finds a table's metadata; without it, rolled-back versions count too."""
     _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
 
     def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
@@ -93,6 +95,7 @@ class Trace:
     def _grouped(
         self, key: dg.AssetKey, partitions: Partitions, records: Iterable[dg.EventLogRecord]
     ) -> Iterator[Made]:
+        """Yields the records by run, and the partitions without a record as not materialized."""
         asset = ".".join(key.path)
         by_run: dict[str, tuple[dg.AssetMaterialization, float, list[str], set[str]]] = {}
         left = {*partitions}
@@ -111,6 +114,7 @@ class Trace:
                 snapshot=str(_value(made, "snapshot_id") or ""),
                 run_id=run_id,
                 at=datetime.fromtimestamp(timestamp, UTC),
+                # Assets that are no tables may have Dagster's default, the run's id.
                 code=(made.tags or {}).get(CODE_VERSION_TAG, "") if _value(made, "snapshot_id") else "",
                 leaves=tuple(sorted(leaves)),
                 inputs=tuple(self._inputs(key, tuple(keys), made)),
@@ -123,10 +127,10 @@ class Trace:
         pins = pinned_in(made, self.metadata(key))
         for parent in sorted(self.graph.get(key).parent_keys - {key}):
             name = ".".join(parent.path)
-            if name in by_snapshot:
+            if name in by_snapshot:  # shown as a leaf
                 continue
             pointer, pin = tags.get(get_input_event_pointer_tag(parent), NULL_EVENT_POINTER), pins.get(name, "")
-            # A pin that is no snapshot id: the input was empty.
+            # Nothing was read: the pin is no snapshot id (the input was empty), or there is neither a pin nor an event.
             if not pin.isdecimal() and (pin or pointer == NULL_EVENT_POINTER):
                 yield Made(name, ())
                 continue
@@ -138,7 +142,10 @@ class Trace:
             yield from self._known[place]
 
     def _read(self, key: dg.AssetKey, partitions: Partitions, pointer: str, pin: str) -> Iterator[Made]:
-        """Traces an input at its pinned snapshot; without one, up to the event that Dagster recorded (pointer)."""
+        """Traces an input at its pinned snapshot; without one, up to the event that Dagster recorded (pointer).
+
+        With a pin, versions in the pinned snapshot's history count; if it can't tell, the event decides.
+        """
         there = self.metadata(key) if pin else None
         history = History.behind(there, int(pin)) if there else None
         known = 0 if pointer == NULL_EVENT_POINTER else int(pointer)
@@ -154,9 +161,11 @@ class Trace:
                     return False
             return record.storage_id <= known
 
+        # Without partitions, or if runs also write rows of other partitions, the whole version is the input.
         if pin and not (partitions and self.graph.get(key).metadata.get(OWN_ROWS, True)):
             yield from self._version(key, int(pin), history)
             return
+        # The pinned snapshot may have been logged after the recorded event: runs log after their commit.
         records = [*latest_records(self.instance, key, partitions, counts, upto=None if pin else known)]
         if records or not pin:
             yield from self._grouped(key, partitions, records)
@@ -166,6 +175,7 @@ class Trace:
     def _version(self, key: dg.AssetKey, pin: int, history: History | None) -> Iterator[Made]:
         """Yields the run that made a snapshot, with all its partitions; else the snapshot alone."""
         line = [history.snapshots[one] for one in history.line] if history else []
+        # Rewrites add no rows: the run that made the version is the one before them.
         of_rows = (one for one in line if one.summary is None or one.summary.operation is not Operation.REPLACE)
         wanted = next((one.snapshot_id for one in of_rows), pin)
         found = latest_records(self.instance, key, (), lambda record: snapshot_of(record) == wanted)

@@ -1,4 +1,4 @@
-"""A step's inputs in a worker: as pinned, and their changes since the table's positions."""
+"""A step's inputs in a worker: the versions pinned for the run, and their changes since the table's positions."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from lakehouse_assets.worker.hook import ChunkContext, StageHook
 from lakehouse_assets.worker.session import TableCredentials, register_inputs
 
 OF_ICEBERG = ("_change_ordinal", "_commit_snapshot_id")
+"""Columns of Iceberg's changelog that mean nothing once the changes of several snapshots are netted."""
 
 
 class ReadInputs(StageHook):
@@ -104,6 +105,7 @@ class ReadInputs(StageHook):
             raise changes_unknown(
                 pin.name, self.table, f"its columns {', '.join(renumbered)} were dropped and added again since"
             )
+        # Appends and rewrites remove no rows; for all else, Iceberg's changelog is needed.
         operations = {snapshot.summary.operation if snapshot.summary else None for snapshot in snapshots}
         if operations <= {Operation.APPEND, Operation.REPLACE}:
             return self._appended(pin, since, until, is_empty=Operation.APPEND not in operations)
@@ -117,7 +119,7 @@ class ReadInputs(StageHook):
         return self._netted(pin, since, until)
 
     def _appended(self, pin: Pin, since: int, until: int, *, is_empty: bool) -> DataFrame:
-        """Returns the rows of added files. Iceberg refuses to read if there are none."""
+        """Returns the rows of appended files. Iceberg refuses to read where nothing was appended."""
         if is_empty:
             rows = self.spark.table(f"{LAKE}.{pin.name}").limit(0)
         else:
@@ -213,7 +215,7 @@ def _field_id(schema: Schema, name: str) -> int | None:
 def _has_deletes(snapshot: Snapshot, io: FileIO) -> bool:
     """Whether Iceberg's changelog refuses a snapshot, even one that has removed the last delete file.
 
-    It skips rewrites (org.apache.iceberg.BaseIncrementalChangelogScan).
+    The changelog skips rewrites (org.apache.iceberg.BaseIncrementalChangelogScan).
     """
     if snapshot.summary and snapshot.summary.operation is Operation.REPLACE:
         return False

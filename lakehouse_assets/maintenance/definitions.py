@@ -20,15 +20,16 @@ from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.resource import Lakehouse
 
 WEEKLY = "0 3 * * 0"
-"""Sundays at 3:00 UTC: each week confirms last week's findings."""
+"""Sundays at 3:00 UTC: a week's pass confirms and moves what the pass of the week before has marked."""
 
 
 def maintenance(
     tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()
 ) -> dg.Definitions:
-    """domains: all, since one without tables may release others' tables."""
+    """domains: the names of all domains: one without tables may have a release, which keeps snapshots."""
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
+    # Only the role of maintenance may delete tables' files:
     # https://docs.dagster.io/deployment/oss/deployment-options/aws#customizing-the-launched-runs-task
     overrides = {"taskRoleArn": settings.maintenance_role}
     tags = {"ecs/task_overrides": json.dumps(overrides)} if settings.maintenance_role else {}

@@ -31,6 +31,7 @@ from lakehouse_assets.run.in_flight import Flight, flights, location_of_sensor
 from lakehouse_assets.run.resource import Lakehouse
 
 WAIT_SECONDS = 900.0
+"""Seconds until a table whose work has to wait is looked at again: the default quiet period after a write."""
 NOT_THERE = "none"
 """Instead of a missing table's location in the cursor."""
 
@@ -56,6 +57,7 @@ def ask(
         reader = HealthReader.of(lakehouse, load_lake(lakehouse.settings), context.instance)
         policy = Policy([level for level in LEVELS if level.by_itself], {t.identifier: t.maintenance for t in tables})
         tick = DueTick(reader, policy, tables, history, cursor, events, now, time.monotonic() + TICK_SECONDS, location)
+        # With the tables whose work was left: they compete for the same run and budget.
         request = tick.request([*due, *cursor.waiting(ready, due)])
         waits += tick.waits
     looked = f"{len(due)} of {len(tables)} tables to check; " + ("these wait" if waits else "none needs a run")
@@ -83,11 +85,11 @@ class DueTick:
     def request(self, due: Sequence[Table]) -> dg.RunRequest | None:
         """Returns one run for all tables that need it, up to the deadline, or None.
 
-        The budget is for one day: a manual run's, times the number of tables.
+        The budget is for one day: that of a run by hand, for each declared table.
         """
         found: list[Candidate] = []
         for number, table in enumerate(due):
-            if number and time.monotonic() > self.deadline:
+            if number and time.monotonic() > self.deadline:  # at least one table in each tick
                 break
             self.cursor.last = table.identifier  # also if time is up: a large table must not starve the others
             try:
@@ -108,19 +110,21 @@ class DueTick:
             self.waits.append(f"{name}: {why}")
             self.cursor.seen[name] = Seen("", self.events[name], self.now + WAIT_SECONDS)
         for name in taken:
-            self.cursor.seen.pop(name)  # the next tick sees the run
+            self.cursor.seen.pop(name)  # due again; RunHistory.wait() ends each tick until the run has ended
         if not taken:
             return None
         config = {"tables": sorted(taken), "budget_gib": (budget - spent) / GIB, "dry_run": False}
         return dg.RunRequest(self.history.run_key, run_config=config)
 
     def _candidates(self, table: Table) -> list[Candidate]:
-        """Notes the table in the cursor as if it needed nothing."""
+        """Notes the table in the cursor as if it needed nothing; request() corrects this for tables with work."""
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
         care = replace(table.maintenance, without=sorted(table.maintenance.without))  # a set has no order
+        # With the declared care: if it changes, the table is planned again.
         location = short(f"{loaded.metadata_location} {care}") if loaded else NOT_THERE
         found: list[Candidate] = []
+        # A table in the same state has no new work until its snapshots are old enough to expire.
         changes = seen.changes if seen and seen.location == location else self.now
         if loaded and changes is not None and self.now >= changes:
             health = self.reader.health(table, loaded, self.deadline)

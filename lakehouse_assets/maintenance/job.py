@@ -21,6 +21,7 @@ POOL = "lake_maintenance"
 """The pool of maintenance: by default, one run at a time."""
 BUDGET_GIB, GIB = 1.0, 2**30
 KNOWN = ", ".join(level.name for level in LEVELS)
+"""For the launchpad. The parameter ``known`` differs from LEVELS only in tests."""
 
 
 class MaintenanceConfig(dg.Config):
@@ -63,7 +64,9 @@ def maintenance_job(
     tags: Mapping[str, str] = NO_TAGS,
     domains: Collection[str] = (),
 ) -> dg.JobDefinition:
-    """Returns the maintenance job. domains: beyond the tables'.
+    """Returns the maintenance job. known: the levels that a run may choose.
+
+    domains: as for maintenance(); those of the tables need not be among them.
 
     One op does all levels, because they share one look, one ranking and one budget. Separate ops would each wait for
     the pool while the plan gets old.
@@ -110,7 +113,7 @@ def _levels(names: Collection[str], known: Sequence[MaintenanceLevel]) -> list[M
 
 
 def bound_pool(instance: dg.DagsterInstance, pool: str = POOL, limit: int = 1) -> None:
-    """Sets a pool's limit unless a person has: Dagster's one default for all pools is too many here."""
+    """Sets a pool's limit unless a person has: Dagster's default, one for all pools, is too high for this one."""
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return

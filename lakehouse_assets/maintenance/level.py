@@ -1,4 +1,4 @@
-"""A level of maintenance, its work and its results."""
+"""A level is one kind of maintenance, such as ``expire``. Its work (candidates, actions) and results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPEN_COST = 4 * MIB
 
 
 def fewer_files(files: int, size: float, target: int) -> int:
-    """Returns how many files fewer a rewrite of so many leaves. size, target: in bytes."""
+    """Returns how many files fewer a rewrite leaves. size: of all together; target: of a new one; in bytes."""
     return max(0, files - ceil(size / target))
 
 
@@ -41,6 +41,7 @@ class Engine(StrEnum):
     """What carries out an action."""
 
     PYTHON = "Python"
+    """The run's own process."""
     SPARK = "Spark"
 
 
@@ -53,7 +54,7 @@ class Gain:
     manifests: int = 0
     snapshots: int = 0
     scan_work: int = 0
-    """Bytes that a full scan could read in the time saved; for snapshots, bytes that loads save."""
+    """Bytes that a full scan could read in the time saved; for snapshots, the bytes that each load reads less."""
 
     def __add__(self, other: Gain) -> Gain:
         return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
@@ -74,10 +75,14 @@ class Candidate:
     """Empty for one partition: its action has a reason for all partitions together."""
     gain: Gain = Gain()
     size: int = 0
+    """Bytes to rewrite."""
     files: int = 0
+    """Files to read."""
     partition: PartitionHealth | None = None
+    """None: the whole table."""
     why_spark: str = ""
     why_not: str = ""
+    """Why not to do it now; empty if nothing prevents it."""
 
     @property
     def engine(self) -> Engine:
@@ -106,7 +111,7 @@ class Result:
 
     gain: Gain = Gain()
     size: int = 0
-    """Bytes rewritten, including dropped ones."""
+    """Bytes rewritten, including those that did not land."""
     summary: str = ""
     proof: str = ""
     dropped: tuple[str, ...] = ()
@@ -114,7 +119,7 @@ class Result:
     faults: tuple[str, ...] = ()
     """What to show in red."""
     nothing_landed: bool = False
-    """Because writers were faster."""
+    """Although there was work: usually, writers were faster."""
     usages: tuple[Usage, ...] = ()
 
 
@@ -126,15 +131,16 @@ class MaintenanceContext:
     lakehouse: Lakehouse
     catalog: Catalog
     tables: Mapping[str, Table]
+    """All declared ones: runs of any may have pinned a maintained table's snapshots."""
     run: RunToken
     site: Site
-    """Caches what it reads of other tables."""
+    """What the collector works with. Caches what it reads of other tables."""
     extensions: Sequence[Extension]
     allow_large: bool = False
-    """Whether more than a fifth of a table may go."""
+    """Whether more than a fifth of a table may go to the trash."""
     force: bool = False
     domains: Collection[str] = ()
-    """Their namespaces may hold pointers of releases."""
+    """Their namespaces may hold pointers of releases, which keep snapshots."""
     reports: list[Report] = field(default_factory=list)
 
     @property
@@ -145,7 +151,7 @@ class MaintenanceContext:
         return {RUN_ID: self.run.text}
 
     def token(self, action: Action) -> RunToken:
-        """Returns the token by which a run does the action once."""
+        """Returns the token of the action's commit: a repeated action finds it and does nothing."""
         from lakehouse_assets.commit.tokens import RunToken
 
         return RunToken(f"{self.run.text}.{action.level.name}.{action.engine}", self.run.created)
@@ -158,13 +164,16 @@ class MaintenanceLevel(ABC):
     order: int = 1
     """Lower ones run first."""
     by_itself: bool = True
-    """Whether it runs without being asked for."""
+    """Whether it runs if nobody names it."""
     commits: bool = True
     """Whether it commits, which needs a supported format version."""
 
     @abstractmethod
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """force: also work below the limits, if it gains anything."""
+        """Yields the work that a table's health asks for. care: its declared maintenance.
+
+        force: also work below the limits, if it gains anything.
+        """
 
     @abstractmethod
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
@@ -179,5 +188,5 @@ class MaintenanceLevel(ABC):
         return ""
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:
-        """Looks closer, in a dry run."""
+        """Looks closer than at metadata, in a dry run. Changes nothing."""
         return Result()

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from lakehouse_assets.maintenance.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
-"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg)."""
+"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg). An expiry leaves at most 1,000, unless
+more must stay (ExpiryPolicy.maximum)."""
 METADATA = Limit(8 * MIB, 80 * MIB)
 """Bytes of metadata.json, which each commit writes and each load reads. As many snapshots as SNAPSHOTS allows, at 1 KiB
 each, take an eighth of the limit."""
@@ -70,6 +71,7 @@ class ExpireLevel(MaintenanceLevel):
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
         """Yields an expiry unless all snapshots must stay."""
+        # None: unknown. Then the expiry itself raises the reason.
         if health.expirable != 0 and (is_long(health) or (force and health.snapshots > 1)):
             reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
             gone = health.snapshots if health.expirable is None else health.expirable
@@ -82,7 +84,7 @@ class ExpireLevel(MaintenanceLevel):
 
         plans: list[ExpiryPlan] = []
 
-        def expiry(now: TableMetadata) -> Expiry:
+        def expiry(now: TableMetadata) -> Expiry:  # at each attempt, because runs may have pinned snapshots since
             kept = {one for of in means.extensions for one in of.kept_snapshots(means, action.table, now)}
             plans.append(plan_expiry(action.table, now, ExpiryPolicy(), int(time.time() * 1000), kept))
             return plans[-1].expiry
@@ -102,9 +104,10 @@ class ExpireLevel(MaintenanceLevel):
 LIMIT = Limit(101, 1_000)
 """Iceberg merges from 100 manifests (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s."""
 ENTRIES = 1_000
+"""The entries by which needed() counts: a manifest with more is too large to be merged (commit/manifest_merge.py)."""
 SURPLUS, LEAST_SURPLUS = 4, 2
-"""Up to this many times the needed manifests, nothing is rewritten: by default, and if a person forces it (a rewrite of
-fewer would merge too little)."""
+"""A table with up to SURPLUS times the needed manifests is left alone. If a person forces the rewrite, LEAST_SURPLUS
+counts: with fewer manifests, it would merge too little."""
 
 
 class ManifestsLevel(MaintenanceLevel):
@@ -165,6 +168,7 @@ def _manifests_text(health: TableHealth) -> str:
 UNNEEDED = Limit(0.2, 0.8)
 """The share of unneeded bytes. Beyond the warning, a person must allow the move."""
 NAMED = 5
+"""The most files that a result names as refused by the storage."""
 FOUND = ("table", "verdict", "why", "files", "size")
 DUE = ("table", "location", "size", "why")
 
@@ -217,7 +221,7 @@ def _collected(means: MaintenanceContext, action: Action, *, dry_run: bool) -> R
 
 
 def site_of(lakehouse: Lakehouse, instance: dg.DagsterInstance) -> Site:
-    """Returns the collector's site."""
+    """Returns what the collector works with: catalog, storage and Dagster's runs."""
     from lakehouse_assets.maintenance.collect.needed import chains
     from lakehouse_assets.maintenance.collect.seen import Site
 
@@ -284,4 +288,4 @@ LEVELS = (
     ExpireLevel(),
     CollectLevel(),
 )
-"""A partition is rewritten for the first that asks."""
+"""A partition for which several ask is rewritten for the first of these."""

@@ -53,7 +53,7 @@ def done_table(done: Iterable[Done]) -> dg.TableMetadataValue:
 
 
 def measured_table(healths: Sequence[TableHealth], levels: Iterable[MaintenanceLevel]) -> dg.TableMetadataValue:
-    """Returns tables' numbers and limits, by level with limits."""
+    """Returns each table's numbers and their limits, for the levels that have some."""
     shown = [level for level in levels if any(map(level.measured, healths))]
     rows = ((health.identifier, *(level.measured(health) for level in shown)) for health in healths)
     return shown_table(("table", *(level.name for level in shown)), rows if shown else ())
@@ -91,10 +91,12 @@ class MaintenanceRun:
     context: dg.OpExecutionContext
     lakehouse: Lakehouse
     declared: Sequence[Table]
-    """Runs of any may read a chosen one."""
+    """All tables: runs of any may read a chosen one."""
     extensions: Sequence[Extension]
     tables: Sequence[Table]
+    """The chosen ones."""
     known: Sequence[MaintenanceLevel]
+    """All levels, chosen or not: the checks evaluate all."""
     policy: Policy
     allow_large: bool
     domains: Collection[str] = ()
@@ -102,7 +104,7 @@ class MaintenanceRun:
     done: list[Done] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
-    """Tables with an action that failed or lost all to faster writers."""
+    """Tables with an action that failed, or of which nothing landed."""
 
     def run(self, budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
         """Returns metadata, and faults. budget: bytes to rewrite."""
@@ -120,6 +122,7 @@ class MaintenanceRun:
 
     def _shown(self, taken: Sequence[Action]) -> dict[str, Any]:
         done_to = {action.table for action in taken}
+        # Maintenance has changed the numbers of the tables that it worked on.
         others = [health for name, health in self.healths.items() if name not in done_to]
         measured = measured_table(others, self.policy.levels)
         return {LOOKED_AT: len(self.healths), **collection_tables(self.means.reports), MEASURED: measured}
@@ -148,7 +151,7 @@ class MaintenanceRun:
         )
 
     def _look(self) -> None:
-        """Unreadable health is a fault; other tables are maintained."""
+        """A table whose health can't be read is a fault; the others are maintained."""
         for table in self.tables:
             try:
                 if loaded := self.reader.load(table):
@@ -170,7 +173,7 @@ class MaintenanceRun:
         self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        """Tags name the table beforehand, so that a killed run still tells."""
+        """Tags name the table and the expected bytes beforehand, so that a killed run counts."""
         rewritten = 0
         for action in actions:
             note_rewritten(self.context, rewritten + action.size)
@@ -197,7 +200,7 @@ class MaintenanceRun:
         return result.size
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Leaves out tables that a current run will evaluate."""
+        """Stores changed results. Leaves out tables that a current run will evaluate."""
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
             stored = LastEvaluations.of(instance, table.key, time.time())

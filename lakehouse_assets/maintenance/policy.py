@@ -18,6 +18,7 @@ from lakehouse_assets.maintenance.rewrite_levels import SMALL, rewrite_reason
 from lakehouse_assets.run.in_flight import Flight, meet
 
 S3_TABLES = "--table-s3"
+"""The suffix of S3 Tables' buckets."""
 SPEED = 16 * MIB
 """Bytes rewritten and proved in a second: without a JVM, 22 MB in 200 files take about 1.5 s on one core
 (docs/measured.md)."""
@@ -30,7 +31,7 @@ VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
 
 
 class LeftOut(StrEnum):
-    """Why a level never touches a table, whatever happens to it."""
+    """Reasons that time and other work don't change, unlike those of _too_soon(): the sensor waits for no such work."""
 
     DECLARED = "the table's declaration leaves this level out"
     MANAGED = "the catalog's own optimizer does it"
@@ -42,8 +43,9 @@ class Policy:
     """The rules of a plan."""
 
     levels: Sequence[MaintenanceLevel]
-    """A partition is rewritten for the first that asks."""
+    """A partition for which several ask is rewritten once, for the first of these."""
     tables: Mapping[str, Maintenance]
+    """The owners' choices, by identifier."""
     force: bool = False
     patient: bool = True
     """Whether to leave recent writes for later."""
@@ -63,14 +65,14 @@ class NotTaken:
 
 @dataclass(frozen=True)
 class Plan:
-    """Actions to take now, and others."""
+    """The actions to take now, in the order to carry them out, and those left out."""
 
     taken: tuple[Action, ...]
     not_taken: tuple[NotTaken, ...]
 
 
 def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> list[Candidate]:
-    """Returns all work that a table asks for. writing: current or future runs. now: epoch seconds."""
+    """Returns all work that a table asks for. writing: runs that write to it, or will. now: epoch seconds."""
     found = list(_asked(health, policy, writing, now))
     # A partition is rewritten once: for the first level that asks and isn't left out, else for the first that asks.
     of_partition: dict[Partition, Candidate] = {}
@@ -118,10 +120,11 @@ def _too_soon(
 def plan(found: Iterable[Candidate], policy: Policy, budget: int, spent: int = 0) -> Plan:
     """Decides what to do now, and why not the rest. budget: in bytes, of which earlier runs have spent some.
 
-    Ranks by scan work saved for each vCPU-second, times the table's weight. Smaller pieces may follow one beyond the
-    budget.
+    Ranks by scan work saved for each vCPU-second, times the table's weight. If a candidate exceeds what is left of the
+    budget, smaller ones may still be taken.
     """
     found = list(found)
+    # Candidates that become one action share the start of its engine.
     alike = Counter((c.table, c.level.name, c.engine) for c in found if not c.why_not)
     in_process = Counter[str]()  # bytes, by table
     used_up = f"budget: {size_text(budget)} may be rewritten in all"
@@ -161,7 +164,7 @@ def _seconds(candidate: Candidate) -> float:
 
 
 def _actions(found: Iterable[Candidate]) -> list[tuple[Action, str]]:
-    """Joins pieces of one table, level, engine and ``why_not``."""
+    """Joins candidates of one table, level, engine and ``why_not``, which is returned with the action."""
     groups: dict[tuple[str, str, Engine, str], list[Candidate]] = defaultdict(list)
     for c in found:
         groups[c.table, c.level.name, c.engine, c.why_not].append(c)

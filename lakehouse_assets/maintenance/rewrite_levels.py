@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 SMALL = 128 * MIB
 """The most bytes of a table that a run rewrites without a JVM."""
 WORST = 10
+"""The most partitions that a finding names."""
 
 
 def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]:
     """Returns the gain of a partition's rewrite, its bytes and its files. target: in bytes.
 
-    Rewrites the small files, or all if rows are deleted.
+    Counts the small files, or all files if rows are deleted: the health doesn't say which files the deletes apply to.
     """
     if partition.has_deletes:
         files, size = partition.files, partition.size
@@ -107,11 +108,11 @@ class RewriteLevel(MaintenanceLevel):
 
 
 class LimitedLevel(RewriteLevel):
-    """A level that limits a number of each partition."""
+    """A level that rewrites partitions for which a number reaches a limit."""
 
     limit: Limit
     forced: float = sys.float_info.min
-    """The limit if a person forces a rewrite."""
+    """The limit if a person forces a rewrite: any number above 0."""
 
     @abstractmethod
     def number(self, partition: PartitionHealth, target: int) -> float:
@@ -126,7 +127,7 @@ class LimitedLevel(RewriteLevel):
         """Returns what the amount is of."""
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Whether a rewrite gains anything, even if no delete file applies to large files."""
+        """Whether a rewrite gains anything for sure: it takes large files only if delete files apply to them."""
         return fewer_files(partition.small_files, partition.small_size, target) > 0
 
     def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
@@ -208,7 +209,7 @@ class DeletesLevel(LimitedLevel):
     name = Level.DELETES.value
     limit = Limit(0.1, 0.5)
     forced = 0.0
-    """Delete files that apply to nothing have share 0."""
+    """Includes 0, the share of delete files that apply to nothing."""
 
     def number(self, partition: PartitionHealth, target: int) -> float:
         """Returns the share of possibly deleted rows."""
@@ -254,7 +255,7 @@ class SortLevel(RewriteLevel):
     by_itself = False
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields all partitions of a table with an order."""
+        """Yields all partitions of a table with an order. Their gain is unknown, so they rank last."""
         if not health.is_sorted and not care.zorder:
             return
         for partition in health.partitions:
@@ -291,7 +292,10 @@ def rewritten(metadata: TableMetadata | None, report: CompactionReport) -> Resul
 
 
 def _gain(metadata: TableMetadata | None, report: CompactionReport) -> Gain:
-    """The report can't tell the delete files: other files may still need applied ones."""
+    """Reads the snapshot's summary, because the report doesn't tell how many delete files went.
+
+    Other data files may still need those that were applied.
+    """
     snapshot = metadata.snapshot_by_id(report.snapshot_id) if metadata and report.snapshot_id is not None else None
     if snapshot is None or snapshot.summary is None:
         return Gain(files=sum(p.files_before - p.files_after for p in report.landed))
@@ -317,6 +321,7 @@ def _proof(report: CompactionReport) -> str:
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())
     digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]
+    # A proof that only counted has no hashes.
     counted = Digest(total.rows) == total and total.rows
     return f"{total.rows:,} rows, {'counted' if counted else f'digest {digest}'}" if proofs else ""
 

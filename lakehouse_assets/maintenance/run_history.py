@@ -1,4 +1,4 @@
-"""Past maintenance, from tags that runs set as they work, so that killed runs tell too."""
+"""Past maintenance, from tags that runs set as they work, so that killed runs count too."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from lakehouse_assets.run.in_flight import MAINTENANCE, UNFINISHED, tags_of_loca
 
 SENSOR = "lakehouse_maintenance_due"
 TABLE_TAG = "lakehouse/maintained."
+"""Followed by the table's identifier."""
 DONE, FAILED, UNDER_WAY = "done", "failed", "under way"
 """Values of TABLE_TAG. A run that ended with UNDER_WAY was killed at work on the table."""
 REWRITTEN_TAG = "lakehouse/rewritten-bytes"
-"""In bytes, with those expected of the current action."""
+"""The bytes that a run has rewritten, with those expected of its current action."""
 HOUR, DAY = 3600.0, 86_400.0
 PAUSE = HOUR
-"""Seconds between two runs, to plan later work together."""
+"""Seconds from the end of a run to the next one: what needs work meanwhile is planned together."""
 AFTER_SUCCESS = 16 * HOUR
 """Seconds until a table's next turn, as in OpenHouse. Bounds the cost of futile work, such as the expiry of tagged
 snapshots."""
 FIRST_WAIT, LONGEST_WAIT = HOUR, 24 * HOUR
 """Seconds after a failure, doubled with each further one."""
 LATEST = 100
-"""Over four days' runs, which cover all failures until the longest wait."""
+"""Runs to read: over four days', at one an hour. They include all failures until a wait is the longest."""
 
 
 def forget_parent(context: dg.OpExecutionContext) -> None:
@@ -46,7 +47,10 @@ def note_rewritten(context: dg.OpExecutionContext, size: int) -> None:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The runs that the sensor requested, latest first. Times are epoch seconds."""
+    """The runs that the sensor requested, latest first. Times are epoch seconds.
+
+    Other runs don't count: a person or a schedule decides how often they run.
+    """
 
     records: Sequence[dg.RunRecord]
 
@@ -57,7 +61,7 @@ class RunHistory:
         return cls(instance.get_run_records(dg.RunsFilter(job_name=MAINTENANCE, tags=tags), limit=LATEST))
 
     def wait(self, now: float) -> str:
-        """Returns why no run may be requested now, if so."""
+        """Returns why no run may be requested now; empty if one may."""
         if not self.records:
             return ""
         latest = self.records[0]
@@ -66,7 +70,7 @@ class RunHistory:
         return "the last run ended less than an hour ago" if now - _ended(latest) < PAUSE else ""
 
     def wait_of(self, table: str, now: float) -> str:
-        """Returns why a table must wait, if it must."""
+        """Returns why a table must wait; empty if it need not."""
         failures, ended = 0, 0.0
         for record in self.records:
             if not (fared := _fared(record.dagster_run, table)):
@@ -83,13 +87,16 @@ class RunHistory:
         return f"it was maintained less than {pause / HOUR:g} hours ago"
 
     def rewritten(self, now: float) -> int:
-        """Returns bytes of the last 24 hours."""
+        """Returns the bytes rewritten in the last 24 hours."""
         runs = [record.dagster_run for record in self.records if now - record.create_timestamp.timestamp() < DAY]
         return sum(int(run.tags.get(REWRITTEN_TAG) or 0) for run in runs)
 
     @property
     def run_key(self) -> str:
-        """Names the previous run: Dagster never starts two runs with one key, even if the first failed."""
+        """The next run's key. It names the previous run, so that a repeated tick requests no second run.
+
+        Dagster never starts two runs with one key, even if the first failed.
+        """
         return f"after {self.records[0].dagster_run.run_id if self.records else 'none'}"
 
 

@@ -74,7 +74,7 @@ class TakeOverConfig(dg.Config):
 
 
 def restore_job(tables: Sequence[Table], tags: Mapping[str, str] = NO_TAGS) -> dg.JobDefinition:
-    """Returns the job, in maintenance's pool because a concurrent collection would wait for it."""
+    """Returns the job, in maintenance's pool so that no collection runs meanwhile."""
     known = [table.identifier for table in tables]
 
     @dg.op(name="restore", pool=POOL, out=dg.Out(dg.Nothing))
@@ -247,6 +247,7 @@ def _drop_missing(context: dg.OpExecutionContext, config: DropMissingConfig, lak
     run = context.instance.get_run_record_by_id(context.run.run_id)
     assert run, "Dagster's storage has the run that it executes"
     token = RunToken(f"{context.run.run_id}.drop-missing", run.create_timestamp)
+    # PositionUpdate copies the positions up to which inputs were read, so that the snapshot that had them may expire.
     parts = [SummaryEntries({RUN_ID: context.run.run_id}), PositionUpdate()]
     try:
         published = publish(site.catalog, config.table, change, token, parts)
@@ -269,6 +270,7 @@ def _take_over(instance: dg.DagsterInstance, identifier: str, lakehouse: Lakehou
 
     site = site_of(lakehouse, instance)
     table = with_retries(lambda: load(site, identifier))
+    # With the time: the collector no longer takes older versions in the table's folder for another catalog's.
     now = OwnerMark.of(table, site.now_ms())
     with refusals(f"table {identifier}", "be read", place_of(mark_location(table.location()))):
         before = read_mark(table)

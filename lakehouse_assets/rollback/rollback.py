@@ -1,4 +1,4 @@
-"""Rolls a table back, and corrects Dagster's materializations."""
+"""Rolls a table back, and corrects what Dagster shows of its partitions."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def time_text(epoch_ms: int) -> str:
 def source_problem(table: Table, after: TableMetadata) -> str | None:
     """Says why the source can't provide the removed rows again, if so. Raises SourceUnreachable and SourceLost.
 
-    The position goes back with the rows; rows that the source has purged then exist only in the undone snapshots.
+    The table's position in it goes back with the rows; rows that the source has purged then exist only in the undone
+    snapshots.
     """
     if table.source is None:
         return None
@@ -212,7 +213,7 @@ def partitions_by_snapshot(
 def snapshot_rows(
     snapshots: Sequence[Snapshot], keys: Mapping[int, Sequence[Partition]], prefix: str = ""
 ) -> Iterator[Sequence[str]]:
-    """Yields a row for each snapshot: its operation, run and partitions."""
+    """Yields a row of COLUMNS for each snapshot. prefix: precedes the operation."""
     for snapshot in snapshots:
         summary = snapshot.summary
         said = summary.additional_properties if summary else {}
@@ -242,7 +243,7 @@ def events_after(
     """
     spec = dg.AssetSpec(table.key, partitions_def=table.partitions)
     latest = latest_made(instance, dg.Definitions(assets=[spec]).resolve_asset_graph(), table.key)
-    # A rollback that died behind its commit has left the event of an earlier one as the latest.
+    # A rollback that died after its commit may have logged nothing, so the latest event may be an earlier rollback's.
     wanted = {
         key
         for key, made in latest.items()
@@ -257,7 +258,7 @@ def events_after(
             current.setdefault(made.partition, made)
     for key in sorted(wanted, key=str):
         found = current.get(key)
-        if found and _snapshot_id(found) == _snapshot_id(latest[key]):
+        if found and _snapshot_id(found) == _snapshot_id(latest[key]):  # Dagster shows these rows already
             continue
         empty: Mapping[str, Any] = {"snapshot_id": str(target), "dagster/partition_row_count": 0}
         yield dg.AssetMaterialization(

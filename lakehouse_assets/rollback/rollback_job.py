@@ -78,6 +78,7 @@ def _rollback(
         raise RollbackRefused(f"table {table.identifier}: there is nothing to roll back, because it has no snapshot")
     rollback = Rollback(found.metadata, snapshot_of(table.identifier, found.metadata, config.to, catalog))
     target = rollback.target.snapshot_id
+    # A job that died after its commit can be run again: main is at the target, and only events are missing.
     if config.head not in ("", str(head.snapshot_id)) and head.snapshot_id != target:
         raise RollbackRefused(
             f"table {table.identifier}: expected main at snapshot {config.head}, found {head.snapshot_id}: another "

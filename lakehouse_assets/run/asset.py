@@ -22,7 +22,7 @@ from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_tab
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
 
-# Dagster would warn of these beta features in each run; its version is pinned.
+# Dagster would warn of these beta features in each run. They are used on purpose: its version is pinned.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)
 warnings.filterwarnings("ignore", "Function `PipesMessageReader.expected_writer_count`", dg.PreviewWarning)
 
@@ -66,6 +66,7 @@ def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefin
         try:
             yield from materialize(context, table, lakehouse, extensions)
         except Exception as error:
+            # Else Dagster would show the run's checks, which are not reached, as failed.
             keep_verdicts(context.instance, context.run, context.get_step_execution_context().step.key)
             redact(error)
             by_command = context.run.remote_job_origin is None
@@ -79,10 +80,11 @@ def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefin
 
 
 def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command: bool) -> dg.Failure | None:
-    """Returns None if the error itself says it best."""
+    """Returns the failure that a person should read; None if the error itself, with its traceback, says it best."""
     if isinstance(error, dg.Failure):
         return error
     if isinstance(error, (LakehouseError, SettingsError, SetupError)):
+        # Of these, only contention passes by itself: the others need a person.
         return dg.Failure(str(error), allow_retries=isinstance(error, PublishContended))
     full = full_disk(error, lakehouse.settings)  # libraries raise all kinds of errors for it
     if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
@@ -92,7 +94,7 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command
 
 
 def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
-    """The UI can't re-execute a run if Dagster has not stored its code location."""
+    """Adds what to do instead of re-executing: the UI can't, if Dagster has not stored the run's code location."""
     twice = ", and adds again the rows of partitions that this one has published: leave those out"
     again = twice if table.write_mode.adds_again else ""
     instead = f"the same command begins a new run, which stages everything again{again}"
@@ -102,17 +104,18 @@ def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
 
 
 PLAN = "lakehouse_plan"
+# The output's metadata that the command reads.
 LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
 
 
 class PlanConfig(dg.Config):
-    """Config of the job."""
+    """Config of the job of `lakehouse plan`."""
 
     tables: list[str] = Field([], description="Identifiers such as nyc.flights; if empty, all declared tables.")
 
 
 def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
-    """Returns the job."""
+    """Returns the job of `lakehouse plan`."""
 
     @dg.op(name="plan", out=dg.Out(dg.Nothing))
     def plan(context: dg.OpExecutionContext, config: PlanConfig, lakehouse: dg.ResourceParam[Lakehouse]) -> None:

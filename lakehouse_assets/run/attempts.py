@@ -28,14 +28,14 @@ def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
 def first_attempts(
     run: Run, fork_base: ForkBase, evolution: Evolution, extensions: Mapping[str, HookWork]
 ) -> dict[int, Attempt]:
-    """Returns attempts by chunk ordinal."""
+    """Returns first attempts by chunk ordinal. extensions: what RunHook.work() returned."""
     table, settings = run.table, run.lakehouse.settings
     merge, run_id = run.strategy.merge, run.context.run.run_id
     hooks, checks = [work.hook for work in extensions.values()], table.checks.values()
     landing = run.lakehouse.landing(table.domain)
     code = worker_code(table.step, checks, hooks=hooks)
     packages = code_packages(table.step, checks, hooks)
-    # Without secrets: the worker's environment has them.
+    # Assignments are stored, so they hold no secrets: the worker's own environment has them.
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
 
@@ -67,7 +67,7 @@ def first_attempts(
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
-    """run_id, partitions: for the services' lists."""
+    """run_id, partitions: for the services' lists of workers."""
     return Attempt(
         group=work.token,
         subject=table.identifier,

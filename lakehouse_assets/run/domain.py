@@ -41,7 +41,7 @@ class Domain:
     assets: Sequence[dg.AssetsDefinition] = ()
     """Other assets, such as reports."""
     schedules: Sequence[Callable[[dg.DefaultScheduleStatus], dg.ScheduleDefinition]] = ()
-    """From a schedule's initial status to the schedule."""
+    """Functions from a schedule's initial status in this environment (Settings.by_hand) to the schedule."""
 
     def __post_init__(self) -> None:
         for asset in self.assets:
@@ -82,8 +82,8 @@ def location_settings(
 ) -> Settings:
     """Reads the settings of a code location, and checks its declarations.
 
-    has_others: whether a dep may be an asset outside domains. Raises SettingsError, which also names bad declarations,
-    else DeclarationError.
+    has_others: whether the code location has assets outside its domains, so that a dep may be one of them. Raises
+    SettingsError, which also names bad declarations; DeclarationError if only declarations are bad.
     """
     tables = [table for domain in domains for table in domain.tables]
     problems = _problems(domains, tables, has_others)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dg.executor(name=dg.in_process_executor.name, config_schema=dg.in_process_executor.config_schema.as_field())
 def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    """Runs steps in the run's own process, and waits while Dagster's database is away.
+    """Runs steps in the run's own process, and makes this process wait while Dagster's database is away.
 
     Webserver, daemon and code servers make no executor, so they don't wait.
     """
@@ -36,8 +36,8 @@ def patient_executor(context: dg.InitExecutorContext) -> dg.Executor:
 def wait_for_database(instance: dg.DagsterInstance) -> None:
     """Makes PostgreSQL storages wait for a server that is away, but not for one that refuses.
 
-    Dagster (1.13.27) opens a connection for each query and gives up after 6 s. Now connections wait up to
-    UNREACHABLE_SECONDS for each absence.
+    Dagster (1.13.27) opens a connection for each query and gives up after 6 s. A run would lose its last events, and
+    stay *started*. Now each connection waits, UNREACHABLE_SECONDS at most for each absence of the server.
     """
     postgres = sys.modules.get("dagster_postgres")  # imported if a storage uses it
     if postgres is None:
@@ -52,7 +52,7 @@ def wait_for_database(instance: dg.DagsterInstance) -> None:
             try:
                 connection = dialect.connect(*arguments, **keywords)
             except dialect.loaded_dbapi.OperationalError:
-                begins = patience.since is None
+                begins = patience.since is None  # log once for each absence
                 if is_refused(*arguments, **keywords) or patience.failed(time.monotonic()):
                     raise
             else:

@@ -28,9 +28,9 @@ class Shown:
 
     of_run: dict[str, Any] = field(default_factory=dict)
     of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Metadata by partition key; WHOLE for a table without partitions."""
+    """Metadata by partition key; the key WHOLE for a table without partitions."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Tags of each of them."""
+    """Tags of each materialization."""
 
     def add(self, other: Shown) -> None:
         """Adds what another hook shows."""
@@ -43,39 +43,48 @@ class Shown:
 class RunHook:
     """A feature's part in one run of one table, in one process. Each method does nothing by default.
 
-    A run calls plan() first, unless it resumes another, which has planned it. For each staging it calls begin() and
-    work(), resume() if a resumed run has chunks left, and parts() if there is something to publish; at the end
-    published() and shown(). If it fails, at any time, it calls failed(). begin(), work(), parts() and the parts may
-    raise StageAgain: then all chunks are staged again.
+    A run calls plan() first, unless it resumes another run: then it reads that run's plan. For each staging it calls
+    begin() and work(), then resume() if it resumes another and has chunks left, then parts() if there is something to
+    publish; at the end published() and shown(). If the run fails, at any time, it calls failed(). begin(), work(),
+    parts() and the parts may raise StageAgain if others changed what the rows depend on: all chunks are staged again.
     """
 
     name: ClassVar[str]
-    """Names its part of the plan and of the assignments, in words that people read: "its <name> changed"."""
+    """The name of the hook's part of the plan and of the assignments. People read it in "its <name> changed"."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
-        """Returns a JSON value that RunPlan.part() has in all attempts of the run, or None. Raises PublishRefused."""
+        """Decides something once for all attempts of the run. Returns it as JSON data for RunPlan.part(), or None.
+
+        Raises PublishRefused.
+        """
 
     def resume(self, run: Run) -> None:
         """Raises PublishRefused if a resumed run can't stage its remaining chunks."""
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
-        """Looks at the table before a staging. again: why the last one did not count. Raises PublishRefused."""
+        """Looks at the table before a staging. Raises PublishRefused.
+
+        again: why the previous staging did not count; None at the first.
+        """
 
     def work(self, run: Run) -> HookWork | None:
-        """Returns what the workers get. Chunks staged with anything else are staged again."""
+        """Returns what the workers get, if anything. Chunks that were staged with other work are staged again."""
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
-        """Returns what the commit carries."""
+        """Returns what the commit carries besides the rows."""
         return ()
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
-        """Gets the published partition keys, those of earlier attempts too. What it raises is logged."""
+        """Gets the published partition keys, those of earlier attempts too.
+
+        What it raises is logged: the rows are published.
+        """
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Gets the reason why the run fails, perhaps before it has a plan. What it raises is logged."""
+        """Gets the error of a failing run, which may not have a plan yet. What this method raises is logged."""
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns metadata of the published chunks. What it raises is logged."""
+        """Returns what the UI shows of the published chunks. What it raises is logged, and shown instead."""
         return Shown()
 
 
@@ -96,14 +105,14 @@ class Upkeep(Protocol):
 
     @property
     def site(self) -> Any:
-        """What the storage holds; each listing is read once."""
+        """The files that the storage holds; each listing is read once."""
 
 
 class Extension:
     """A feature that plugs into tables and code locations. Each method does nothing by default."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns its hooks in one run, in calling order."""
+        """Returns the feature's hooks in one run, in calling order."""
         return ()
 
     def problems(self, tables: Sequence[Table]) -> Iterable[str]:
@@ -111,12 +120,12 @@ class Extension:
         return ()
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
-        """Returns the snapshots that must not expire. Raises LakehouseError if they are unknown.
+        """Returns the ids of the snapshots that must not expire. Raises LakehouseError if they are unknown.
 
-        Tags and branches keep theirs anyway.
+        Snapshots that a tag or branch names stay anyway.
         """
         return ()
 
     def definitions(self, tables: Sequence[Table], settings: Settings) -> dg.Definitions:
-        """Returns what a code location with these tables has once."""
+        """Returns what a code location with these tables gets once: sensors, jobs, checks."""
         return dg.Definitions()

@@ -1,6 +1,6 @@
 """Finds the partitions that runs and backfills of this instance are about to write.
 
-Only saves work: commits check again.
+This only saves work: each commit checks for conflicts itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, *ACTIVE]
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+# The code location's own jobs.
 MAINTENANCE, RESTORE, REDRIVE = "lakehouse_maintenance", "lakehouse_restore", "lakehouse_redrive"
 DROP_MISSING = "lakehouse_drop_missing"
 PARTITION = "dagster/partition"
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 REPOSITORY = ".dagster/repository"
-"""The tag of a code location's runs."""
+"""The tag by which Dagster's storage finds a code location's runs."""
 Keys = Collection[str] | None
 """Partition keys; None means the whole table."""
 
@@ -42,7 +43,8 @@ class Flight:
 def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
     """Finds what is about to write each table, by identifier.
 
-    Other code locations' runs don't count: they must not hold up this one's tables. location: None counts all.
+    Other code locations' runs don't count: they must not hold up this one's tables. Runs that Python code started
+    without a code location do. location: None counts all runs.
     """
     from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions don't need it
 
@@ -79,7 +81,7 @@ def location_of(run: dg.DagsterRun) -> str | None:
 
 
 def tags_of_location(location: str | None) -> dict[str, str]:
-    """Returns the tags of its runs."""
+    """Returns the tags of a code location's runs."""
     return {REPOSITORY: f"__repository__@{location}"} if location else {}
 
 
@@ -97,7 +99,7 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """Returns the run's keys of this table; None unless its tags name only those."""
+    """Returns the run's keys of this table; None unless its tags name only those: they may be another asset's."""
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()

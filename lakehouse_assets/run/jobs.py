@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from lakehouse_assets.declare.table import Table
 
 READS = "reads"
-"""Metadata: snapshots of tables that are no assets here, and of all tables of a release."""
+"""Metadata: the snapshots that were read of tables that are no assets here, and of all tables of a release."""
 PINNED = "pinned"
 """Metadata: the snapshots that a run read of its deps."""
 OWN_ROWS = "partitions_own_rows"
@@ -32,11 +32,11 @@ def chosen_tables(identifiers: Collection[str], tables: Sequence[Table]) -> list
 
 
 class SensorCursor:
-    """A sensor's cursor. Losing one loses nothing else."""
+    """Base of sensors' cursors: dataclasses whose fields all have defaults. A lost cursor loses nothing else."""
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Parses a cursor; text that a person set gives a new one."""
+        """Parses a cursor. None, and other text that a person set in the UI, give a new one."""
         try:
             found: Self = TypeAdapter(cls).validate_json(text or "{}")
         except ValueError:
@@ -56,7 +56,8 @@ def job_of(
 ) -> dg.JobDefinition:
     """Returns a job of one op whose config is only the op's fields.
 
-    Three levels deep, the launchpad shows no descriptions, and lists loggers and resources that can't be configured.
+    Otherwise these fields would be three levels deep. There the launchpad shows no descriptions, and it lists loggers
+    and resources that can't be configured.
     """
 
     @dg.config_mapping(config_schema=config.to_fields_dict())
@@ -71,12 +72,12 @@ def job_of(
 
 
 def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
-    """Returns Dagster metadata."""
+    """Returns rows as a table for Dagster's UI."""
     records = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in rows]
     return dg.MetadataValue.table(records, schema=dg.TableSchema([dg.TableColumn(name) for name in names]))
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns Markdown; cells may hold links."""
+    """Returns the same as Markdown, whose cells may hold links."""
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *cells))

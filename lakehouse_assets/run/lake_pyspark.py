@@ -32,7 +32,7 @@ class LakePySpark(LazyPySparkResource):
 
     @classmethod
     def of(cls, lakehouse: Lakehouse, tables: Sequence[str]) -> Self:
-        """Raises SetupError if Java or jars are missing."""
+        """Makes the resource; starts no JVM yet. Raises SetupError if Java or jars are missing."""
         os.environ.update(environment())
         conf = spark_conf(lakehouse.settings, {}, "inline")
         made = cls(spark_config=public(conf))
@@ -43,17 +43,18 @@ class LakePySpark(LazyPySparkResource):
     def spark_session(self) -> SparkSession:
         """Starts a session, and the JVM unless this process has one. Raises SettingsError."""
         if self._session is None:
-            # The settings are checked first; they are spark_config.
+            # start() checks the settings first. It then calls the base class, which takes the same from spark_config.
             self._session = self._open(lambda _: super(LakePySpark, self).spark_session)
         return self._session
 
 
 def _open(lakehouse: Lakehouse, tables: Sequence[str], conf: Mapping[str, str], launch: Launch) -> SparkSession:
     properties = catalog_properties(lakehouse.settings)
+    # A REST catalog may vend credentials with each table, so Spark opens it itself.
     live = catalog_type(properties)[0] == "rest"
     spark, secrets = start(conf, launch, brought=())
     configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
-    if not live:  # Spark opens no other catalog: it gets the tables' metadata files
+    if not live:  # Spark opens no other catalog: it reads the tables' present metadata files
         catalog = lakehouse.catalog()
         found = with_retries(lambda: [find_table(catalog, name) for name in tables])
         register_inputs(spark, {".".join(table.name()): table.metadata_location for table in found if table})

@@ -18,11 +18,13 @@ from lakehouse_assets.run.jobs import PINNED
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
 BATCH = 1000
 Partition = str | None
+"""None for an asset without partitions."""
 Metadata = Callable[[dg.AssetKey], TableMetadata | None]
+"""Finds an asset's table; None if the asset is no table."""
 
 
 def no_metadata(_: dg.AssetKey) -> None:
-    """With it, only the event log counts."""
+    """With it, only Dagster's event log counts, and no rollback is found."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,18 @@ class Outdated:
     """Partitions that read an input before it was materialized again or rolled back."""
 
     input: str
-    """Its key, with dots."""
+    """The input's key, with dots."""
     partitions: tuple[Partition, ...]
     by: str | None
-    """A run id; empty if it was reported without a run, None after a rollback."""
+    """The run that materialized the input; empty if a person reported it without a run, None after a rollback."""
     snapshot: str
-    """What that run published, or what was rolled back."""
+    """What that run published, or what was rolled back; empty if the input is no table."""
 
 
 def latest_made(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey
 ) -> dict[Partition, dg.AssetMaterialization]:
-    """Returns latest materializations by partition, of those that are declared: nobody can make others again."""
+    """Returns the latest materialization of each declared partition: no run can make other partitions again."""
     if (declared := graph.get(key).partitions_def) is not None:
         keys = {*declared.get_partition_keys(dynamic_partitions_store=instance)}  # asked one by one, each is a query
         latest = instance.get_latest_storage_id_by_partition(key, MADE)
@@ -65,7 +67,8 @@ def stale_inputs(
 ) -> Iterator[Outdated]:
     """Yields each input that was materialized again or rolled back, with the partitions that read it before.
 
-    Leaves out materializations of earlier versions, which don't say what they read.
+    made: latest_made() of ``key``. metadata: to find rollbacks. Leaves out materializations by earlier versions of this
+    library, which don't say what they read.
     """
     with dg.partition_loading_context(dynamic_partitions_store=instance):
         for parent in sorted(parents):
@@ -77,6 +80,7 @@ def stale_inputs(
             last = 0
             for partition, materialization in made.items():
                 pin = _pinned(materialization, parent)
+                # What was read is not in main's history: it was rolled back, whatever was published since.
                 if history and pin and history.lacks(int(pin)):
                     gone.setdefault(pin, []).append(partition)
                     continue
@@ -103,11 +107,11 @@ def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:
 def _newest(
     instance: dg.DagsterInstance, graph: BaseAssetGraph[Any], key: dg.AssetKey, history: History | None
 ) -> Mapping[Partition, int]:
-    """Ignores what was rolled back."""
+    """Returns the storage id of each partition's latest materialization that was not rolled back."""
     ids: Mapping[Partition, int] = {}
     if graph.get(key).is_partitioned:
         ids = dict(instance.get_latest_storage_id_by_partition(key, MADE).items())
-        if not (ids and history and history.has_others):
+        if not (ids and history and history.has_others):  # nothing was rolled back: one query is enough
             return ids
     partitions = [one for one in ids if one is not None]
     records = latest_records(instance, key, partitions, lambda record: not is_gone(record, history))
@@ -125,7 +129,7 @@ def latest_records(
 ) -> Iterator[dg.EventLogRecord]:
     """Yields each partition's latest materialization that counts; without partitions, the asset's latest.
 
-    before: exclusive. upto: an event id, inclusive.
+    counts: says whether a materialization counts. before: exclusive. upto: an event's storage id, inclusive.
     """
     wanted, cursor, limit = {*partitions}, None if upto is None else upto + 1, BATCH if partitions else 1
     while True:

@@ -1,4 +1,4 @@
-"""The plan of a run, written once."""
+"""The plan of a run, decided and written once. A *chunk* is the partition keys of one worker."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class RunPlan(Durable):
     FORMAT: ClassVar[int] = 2
 
     token: str
-    """The id of the run at the head of the resume chain."""
+    """The id of the run at the head of the resume chain (resume.py)."""
     run_id: str
     made_at: datetime
     table_uuid: UUID
     snapshot_id: int | None
     columns: tuple[str, ...]
-    """Includes nested ones, with dots."""
+    """The table's when the plan was made; nested ones with dots."""
     write_mode: str
     code_version: str
     chunks: tuple[Chunk, ...]
-    """A chunk's ordinal is its index here."""
+    """In order: a chunk's ordinal is its index here."""
     extensions: Mapping[str, Any] = field(default_factory=dict)
     """What RunHook.plan() returned, by the hook's name."""
 
@@ -76,9 +76,9 @@ class RunPlan(Durable):
 
     @classmethod
     def _current(cls, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Version 1, written until December 2026, had the extensions' parts as fields.
+        """Reads version 1, written until December 2026, which had the extensions' parts as fields.
 
-        Runs can be resumed for RESUMABLE.
+        Needed while its runs can be resumed (tokens.RESUMABLE).
         """
         if found.get("version") != 1:
             return found
@@ -119,7 +119,7 @@ class Plans:
         return f"{self.prefix}/{token}/plan.json"
 
     def find(self, token: str) -> RunPlan | None:
-        """Reads a plan; None if it is missing or torn: then nothing has started.
+        """Reads a plan; None if it is missing or torn. Then no worker has started, as the plan is written first.
 
         Raises OSError, and ForeignVersion for a plan that this code can't read.
         """
@@ -150,7 +150,7 @@ def plans_of(lakehouse: Lakehouse, table: str) -> Plans:
 def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
     """Cuts the run's keys into chunks of at most ``partitions_per_worker``, in order.
 
-    Returns one chunk without partitions, or if the write mode does not split.
+    Returns one chunk for a table without partitions, or if the write mode needs all rows in one worker.
     """
     if not keys:
         return [Chunk(0, ())]
@@ -161,9 +161,9 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
 def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
     """Returns the token to publish these chunks with: the run's for all, ``<token>.<part>:0-2_5-5`` for some.
 
-    With the run's token, a later publish of the others would count as a repetition. The ordinals name the chunks that a
-    resumed run must not publish again, as another run may have replaced them. Their length has no bound, so they are
-    not in the property's name (tokens.SPANS).
+    With the run's own token for some chunks, a later publish of the others would count as a repetition. The ordinals
+    name the chunks that a resumed run must not publish again, as another run may have replaced their rows. They may be
+    many, so the table's property has them in its value, not in its name (tokens.SPANS).
     """
     if len(ready) == len(plan.chunks):
         return plan.token
@@ -174,7 +174,10 @@ def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
 
 
 def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict[int, int]:
-    """Returns ordinal → snapshot of the published chunks. Raises as tokens.find_published()."""
+    """Returns ordinal → snapshot of the chunks that attempts of this run have published to main.
+
+    Raises as tokens.find_published().
+    """
     published: dict[int, int] = {}
     for name in tokens.properties_of(metadata, plan.token):
         part = name.removeprefix(tokens.PREFIX)
@@ -190,7 +193,7 @@ def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict
 
 
 def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> None:
-    """Raises PublishRefused if a run without a plan has published parts: their keys are unknown."""
+    """Raises PublishRefused if a run whose plan is gone has published parts: their keys are unknown."""
     if parts := [name for name in tokens.properties_of(metadata, token) if name != tokens.PREFIX + token]:
         raise PublishRefused(
             f"table {table}: the run {token}, which this one resumes, published some of its chunks ({len(parts)} "
@@ -201,8 +204,11 @@ def refuse_unplanned_parts(table: str, metadata: TableMetadata, token: str) -> N
 
 
 def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ...]:
-    """Raises PublishRefused if an end of the run's range is no longer declared."""
-    # Not from run tags: a range run's tags reach every asset in it.
+    """Returns the run's partition keys of this asset.
+
+    Raises PublishRefused if an end of the run's range is no longer declared.
+    """
+    # From the asset's own partitions, not from run tags: a range's tags are the same for all assets of the run.
     if table.partitions is None or not (context.has_partition_key or context.has_partition_key_range):
         return ()
     try:

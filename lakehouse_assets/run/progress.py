@@ -13,13 +13,15 @@ class Progress:
 
     table: str
     done: int
+    """Partitions staged so far."""
     total: int
-    """Partitions; 1 for an unpartitioned table."""
+    """All partitions of the run; 1 for an unpartitioned table."""
     running: int
+    """Workers."""
     started_at: float
     """Epoch seconds."""
     waiting: bool = False
-    """For another run's slot."""
+    """Whether the run waits for a slot that another run holds."""
 
 
 _listeners: list[Callable[[Progress], None]] = []

@@ -35,15 +35,15 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Assignment, Cause
 
-# Few: they are stored with every materialization.
+# Of a preview. Few: they are stored with every materialization.
 ROWS = 5
 CELL_LENGTH = 40
 MOST_PARTITIONS = 50
-"""With previews: each one opens a file in storage."""
+"""A run with more partitions has no previews: each one opens a file in storage."""
 
 
 class RunFacts(RunHook):
-    """What every run records and shows."""
+    """What every run records in the snapshot's summary, and shows."""
 
     name: ClassVar[str] = "run"
 
@@ -63,6 +63,7 @@ class RunFacts(RunHook):
         if forks:
             region = run.region_of([run.plan.chunks[fork.receipt.chunk] for fork in forks])
             shown.of_key = shown_by_key(table, region, forks)
+        # The run's own rows are not all of the table's.
         if table.partitions is None and not table.write_mode.replaces:
             now = with_retries(lambda: run.lakehouse.catalog().load_table(table.identifier))
             shown.of_run |= rows_now(now, run.published.snapshot_id)
@@ -72,7 +73,7 @@ class RunFacts(RunHook):
 def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
     """Returns the metadata of the whole run.
 
-    Links and usages are of the run's own workers; the receipt of an earlier run's worker names its host.
+    Links and usages are known of workers that this run started; of an earlier run's worker, its receipt names the host.
     """
     target, published, results = run.staging.evolution.target, run.published, run.results
     receipts = [chunk.receipt for chunk in chunks]
@@ -99,7 +100,10 @@ def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
 
 
 def _schema_change(run: Run) -> dict[str, str]:
-    """Reads the snapshot if another process committed: the table already has the changes."""
+    """Returns how the run changed the table's columns.
+
+    If an earlier attempt committed, the table no longer differs, and the snapshot's summary tells.
+    """
     evolution = run.staging.evolution
     if not run.published.repeated:
         return evolution_texts(evolution.applied)
@@ -118,7 +122,7 @@ def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
 
 
 def _declared_nulls(schema: Schema, table: Table) -> Schema:
-    """Marks columns as required that are optional in Iceberg: the audit refuses nulls."""
+    """Marks columns as required that are declared so, but optional in Iceberg: the audit refuses their nulls."""
     required = {column.name for column in table.schema.columns if column.required}
     return Schema(*(c.model_copy(update={"required": True}) if c.name in required else c for c in schema.columns))
 
@@ -150,8 +154,8 @@ def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
 def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dict[str, Any]]:
     """Returns each partition's staged rows, files and bytes, and a preview.
 
-    If partitions own no rows (Append, Merge), a chunk's rows belong to its partitions together: only chunks of one
-    partition show numbers, and no row count after a merge, which rewrites other rows.
+    If partitions own no rows (Append, Merge), a chunk's rows belong to all its partitions together. Then only chunks of
+    a single partition show numbers; and after a merge, which also rewrites rows of others, no row count.
     """
     rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
     if table.partitions is None or table.write_mode.owns_partitions:
@@ -216,6 +220,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"
 
 
+# Checked besides the rules of the write mode.
 RULES_OF_EVERY_RUN = (OWN_COMMITS, TEXT)
 
 
@@ -248,14 +253,14 @@ def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
 
 
 def report_progress(run: Run, results: Results) -> None:
-    """Tells the listeners of this process."""
+    """Reports progress to the listeners of this process."""
     done = sum(len(run.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
     total = len(run.plan.keys) or 1
     report(Progress(run.table.identifier, done, total, results.running, run.started, results.waiting))
 
 
 def log_published(run: Run, published: Published) -> Published:
-    """Logs and returns its argument."""
+    """Logs what was published, and returns it."""
     text = f"{run.table.identifier}: published snapshot {published.snapshot_id} in {published.seconds:.2f} s"
     text += " (already done by an earlier attempt)" if published.repeated else ""
     text += f" at attempt {published.attempts}" if published.attempts > 1 else ""
@@ -266,7 +271,7 @@ def log_published(run: Run, published: Published) -> Published:
 def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]:
     """Yields the materialization of a published run.
 
-    Raises Failure if some chunks failed, after it has logged the others' materializations.
+    If some chunks failed (publish_others), it logs the materializations of the other partitions and raises Failure.
     """
     context, table, plan, results = run.context, run.table, run.plan, run.results
     version = dg.DataVersion(str(run.published.snapshot_id))  # tells downstream assets that rows changed
@@ -279,7 +284,7 @@ def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]
     by_key = {key: {**shown.of_key.get(key, {}), **shown.of_run} for key in plan.keys if key not in failed}
     context.log.info(f"{table.identifier}: reporting {len(by_key)} materialized partitions to Dagster")
     if failed:
-        # The tags that Dagster gives to results.
+        # The run fails, so it can't yield a result: these tags are those that Dagster gives to results.
         made_by = {CODE_VERSION_TAG: table.code_version, DATA_VERSION_TAG: version.value, **shown.tags}
         for key, metadata in by_key.items():
             context.log_event(dg.AssetMaterialization(table.key, partition=key, metadata=metadata, tags=made_by))
@@ -291,7 +296,10 @@ def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
-    """consequence: what happened to the other chunks. advice: from advice_after()."""
+    """Returns the failure of a run with failed chunks.
+
+    consequence: what happened to the other chunks. advice: from advice_after().
+    """
     failures = results.failures
     first = failures[0]
     chunks = ", ".join(str(failure.chunk) for failure in failures)
@@ -307,7 +315,7 @@ def staging_failure(table: str, consequence: str, advice: str, results: Results)
 
 
 def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
-    """Returns half a sentence. added: whether the other chunks' rows would be added again."""
+    """Says what to do, in half a sentence. added: whether re-executing all would add published rows again."""
     causes = {failure.cause for failure in failures}
     if added:
         return "fix the cause and re-execute from failure: re-executing all would add the other partitions' rows again"
@@ -325,12 +333,15 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 
 
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
-    """Yields why staged chunks are staged again. receipts: of an earlier attempt. attempts: the work now."""
+    """Yields why staged chunks are staged again, a sentence for each changed part of the work.
+
+    receipts: of an earlier attempt. attempts: the work now, by chunk.
+    """
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:
         parts = Assignment.from_json(attempts[receipt.chunk].payload).parts
         changed = (name for name in {**parts, **receipt.parts} if receipt.parts.get(name) != parts.get(name))
-        if first := next(changed, None):  # none if its worker wrote the receipt only now
+        if first := next(changed, None):  # None: its worker wrote the receipt only now, so it was not stale
             chunks[first].append(receipt.chunk)
     for changed_part, ordinals in chunks.items():
         one = len(ordinals) == 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
 
-# The package that workers run.
+# The package that workers run (``python -m``).
 WORKER = "lakehouse_assets.worker"
 
 
@@ -44,15 +44,15 @@ class Lakehouse:
 
     @cache  # noqa: B019  a resource lives as long as its process
     def launcher(self, compute: str | None = None) -> Launcher:
-        """Returns a table's launcher. compute: None for LAKEHOUSE_COMPUTE."""
+        """Returns the launcher of workers. compute: a table's own; None for LAKEHOUSE_COMPUTE."""
         return self.settings.computes[compute or self.settings.compute].launcher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
-        """Opens the catalog ``lake``: a run's op and its workers share no connection."""
+        """Opens the catalog ``lake`` at each call: a run's op and its workers share no connection."""
         return with_retries(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:
-        """Returns the FileIO for everything below LAKEHOUSE_STAGING."""
+        """Returns the FileIO for everything below LAKEHOUSE_STAGING: plans, receipts, journals."""
         from pyiceberg.io import load_file_io
 
         return load_file_io(catalog_properties(self.settings), self.settings.staging)

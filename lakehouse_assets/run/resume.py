@@ -1,4 +1,7 @@
-"""Resumed and repeated runs: the token to publish with, and refusals."""
+"""Resumed and repeated runs: the token to publish with, and what is refused.
+
+A run *resumes* the run that it re-executes from failure, with the same token. Any other re-execution *repeats* a run.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
 def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """Returns the id of the run at the head of the resume chain.
 
-    By its own id, a re-execution from failure would not recognize its parent's commits. By the first run's id, any
-    other re-execution, which computes everything again, would find that run's commit and do nothing.
+    That id is the token. With its own id, a re-execution from failure would not recognize its parent's commits. Any
+    other re-execution begins a new chain: with the id of the run that it repeats, it would find that run's commit and
+    do nothing.
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := _parent(run)):
         parent_run = instance.get_run_by_id(parent)
@@ -48,7 +52,8 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> RunToken:
     """Returns the chain head's token. Raises PublishRefused if that run is too old or gone.
 
-    After RESUMABLE, its token may be pruned, and its chunks would be published again over newer rows.
+    After RESUMABLE, the table may have pruned the token: then its chunks would look unpublished, and be published again
+    over newer rows.
     """
     head = chain_head(instance, run)
     created, resumed = _created(instance, head), _created(instance, run.run_id)
@@ -63,7 +68,8 @@ def run_token(table: str, instance: dg.DagsterInstance, run: dg.DagsterRun) -> R
 def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: dg.DagsterRun) -> None:
     """Raises PublishRefused for a resumed run whose token may be pruned.
 
-    Its age looks right to run_token() if the clock of Dagster's storage was set back.
+    run_token() already refuses runs by age. This refuses one that only looks young enough, because the clock of
+    Dagster's storage was set back.
     """
     if token.text != run.run_id and tokens.is_forgotten(metadata, token):
         kept = f"the table has pruned tokens of that age, {KEEP.days} days after the run (or a clock was wrong)"
@@ -72,7 +78,10 @@ def refuse_forgotten(table: str, metadata: TableMetadata, token: RunToken, run: 
 
 
 class AppendOnce(RunHook, CommitPart):
-    """Refuses to add rows that a repeated run has added, before staging and in the commit."""
+    """Refuses to add rows that a repeated run has added: before staging, and again in each attempt to commit.
+
+    Two repetitions may be in progress at once.
+    """
 
     name: ClassVar[str] = "append_once"
 
@@ -128,7 +137,7 @@ def _added_before(
     for run_id, repeated in _repeated(instance, run):
         if run_id != run.run_id and (what := _added(table, metadata, instance, run_id)):
             yield run_id, what
-        # A re-executed backfill makes new runs: the old ones are not their parents.
+        # The runs of a re-executed backfill are new: they have no parent run, only the backfill has a parent backfill.
         for backfill_id in _parent_backfills(instance, repeated):
             found = instance.get_runs(dg.RunsFilter(tags={BACKFILL_ID_TAG: backfill_id}))
             yield from meeting(o for o in found if o.asset_selection is None or table.key in o.asset_selection)
@@ -151,7 +160,7 @@ def _repeats(run: dg.DagsterRun) -> bool:
 
 
 def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
-    """Includes backfills, whose id may be all that two re-executions have in common."""
+    """Returns the run and what it repeats: also backfills, which may be all that two re-executions have in common."""
     found: set[str] = set()
     for run_id, here in _repeated(instance, run):
         found |= {run_id, *_parent_backfills(instance, here)}
@@ -161,17 +170,17 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns what is known of the rows; empty if none were added or all rolled back."""
+    """Returns what is known of a run's rows; empty if it added none, or all were rolled back."""
     if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
         return f"has added its rows with snapshot {snapshot_id}"
-    created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)
+    created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)  # deleted: it may be of any age
     if tokens.is_forgotten(metadata, RunToken(run_id, created)):
         return f"may have added its rows: the table has forgotten runs of its age, {KEEP.days} days and more"
     return ""
 
 
 def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tuple[str, dg.DagsterRun | None]]:
-    """Yields the run and those that it re-executes; a deleted one is None and the last."""
+    """Yields the run and those that it re-executes, the latest first; a deleted run is None, and ends the chain."""
     here: dg.DagsterRun | None = run
     yield run.run_id, run
     while here and (parent := _parent(here)):
@@ -180,7 +189,7 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tupl
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
-    """Dagster's Python API sets no tags: such a re-execution is not recognized as one from failure."""
+    """Dagster's Python API sets no tags: such a re-execution counts as a repetition, even from failure."""
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
@@ -195,11 +204,11 @@ def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -
 def _added_keys(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Keys:
-    """Falls back to all keys of the plan, else of the run."""
+    """Returns the keys of published chunks; if none is known, all of the plan, else of the run."""
     if table.partitions is None or (plan := plans.find(run.run_id)) is None:
         return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}
-    with suppress(RolledBack):  # some part was rolled back
+    with suppress(RolledBack):  # a part was rolled back: then all keys of the plan count
         published = published_chunks(table.identifier, metadata, plan)
     return frozenset(key for ordinal in published for key in plan.chunks[ordinal].keys) or frozenset(plan.keys)
 

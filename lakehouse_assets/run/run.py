@@ -31,8 +31,9 @@ class Staging:
 
     evolution: Evolution
     earlier: Mapping[int, int]
-    """Published chunks → snapshot."""
+    """Chunks that an earlier attempt with this token has published, by ordinal, → snapshot id."""
     attempts: Mapping[int, Attempt]
+    """By chunk ordinal."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Staged:
     """What is staged and ready to be published."""
 
     chunks: Sequence[Chunk]
-    """Without published ones."""
+    """Without those that an earlier attempt has published."""
     forks: Sequence[StagedChunk]
+    """In the order of chunks."""
     table: IcebergTable
     """Loaded after staging: credentials vended when the run began may have expired."""
 
@@ -54,7 +56,7 @@ class Run:
     table: Table
     lakehouse: Lakehouse
     token: RunToken
-    """Its own, or the resumed run's."""
+    """The run's own, or that of the first run in the chain that it resumes."""
     keys: tuple[str, ...]
     """Empty for a table without partitions."""
     results: Results = field(default_factory=Results)
@@ -75,7 +77,7 @@ class Run:
 
     @cached_property
     def region(self) -> Region:
-        """What its keys own. Raises UnknownPartitions."""
+        """What the run's keys own. Raises UnknownPartitions."""
         return self.table.alignment.region(self.keys)
 
     @cached_property
@@ -85,7 +87,7 @@ class Run:
 
     @property
     def journal(self) -> Journal:
-        """The journal of its chunks."""
+        """The journal of the run's chunks."""
         return self.plans.journal(self.token.text)
 
     @cached_property
@@ -95,7 +97,7 @@ class Run:
 
     @cached_property
     def launcher(self) -> Launcher:
-        """The launcher of its workers."""
+        """The launcher of the run's workers."""
         return self.lakehouse.launcher(self.table.compute)
 
     @property
@@ -112,7 +114,7 @@ class Run:
 def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
     """Returns the partitions that failures name as bad; WHOLE for a table without partitions.
 
-    A worker with many partitions names only those of its step's BadPartitions.
+    If a worker had several, only its step can tell which of them failed, by raising BadPartitions; else none is named.
     """
     named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
     return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

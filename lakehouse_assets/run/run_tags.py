@@ -11,10 +11,10 @@ from lakehouse_assets.errors import BadRunTag
 READ_ALL = "lakehouse/read_all"
 """``true``: the step reads its inputs from their beginning."""
 ACCEPT_LOSS = "lakehouse/accept_loss"
-"""``true``: gives up the rows that the source lost before their move."""
+"""``true``: gives up rows that the source lost before they were moved into the table."""
 APPEND_AGAIN = "lakehouse/append_again"
-"""The id of a run whose rows its re-execution may add again. Not ``true``: Dagster copies tags to re-executions, which
-must not inherit the permission."""
+"""The id of the run whose rows this re-execution may add again. Not ``true``: Dagster copies a run's tags to its
+re-executions, and these must not inherit the permission."""
 RELEASE_ANYWAY = "lakehouse/release_anyway"
 """``true``: releases tables that don't fit together."""
 RELEASE_AGAIN = "lakehouse/release_again"
@@ -33,7 +33,7 @@ class RunTags:
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> Self:
-        """Reads all tags, so that none is ignored. Raises BadRunTag."""
+        """Reads all tags, even those that the run does not use, so that no wrong value is ignored. Raises BadRunTag."""
         return cls(
             _is_true(tags, READ_ALL),
             tags.get(APPEND_AGAIN, ""),

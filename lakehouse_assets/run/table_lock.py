@@ -1,6 +1,6 @@
-"""A lock by table, for a run that others disturbed too often: no other merge begins to land meanwhile.
+"""A lock for each table. A run that others disturbed too often takes it; no other merge begins to land meanwhile.
 
-It is a Dagster pool with one slot: the UI shows it, and it is freed if its run dies.
+It is a Dagster pool with one slot: the UI shows it, and Dagster frees it if its run dies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lakehouse_assets.drive.liveness import Context, Lookout, ThisRun
 from lakehouse_assets.drive.slots import no_other_claims
 
+# Each refused claim is a write to the instance's storage.
 WAIT_SECONDS = 1.0
 
 
@@ -23,8 +24,9 @@ class TableLock:
     context: Context
     table: str
     before_waiting: Callable[[], object]
-    """Gives back slots of workers, which the run that holds the lock may need."""
+    """Called before each wait. Gives back the slots of this run's workers: the run with the lock may need them."""
     is_taken: bool = False
+    # Whether the lock, or a place in its queue, is to be freed.
     _is_asked: bool = False
 
     def __post_init__(self) -> None:
@@ -53,7 +55,8 @@ class TableLock:
         if self.is_taken or not (holders := self._holders()):
             return
         if self._run.id in holders:
-            # An earlier process of this run took it; Dagster frees it only at the run's end.
+            # An earlier process of this run took it. This process has not asked for it yet, and Dagster would free it
+            # only at the run's end.
             self._storage.free_concurrency_slot_for_step(self._run.id, self._step)
         self.context.log.info(f"{self.table}: waiting for a merge that other commits disturbed too often")
         self._wait_while(lambda: bool(self._holders() - {self._run.id}))

@@ -46,7 +46,7 @@ from lakehouse_assets.run.table_lock import TableLock
 from lakehouse_assets.wire.work import Cause
 
 STAGINGS, UNLOCKED_STAGINGS = 5, 2
-"""The most stagings of a disturbed run; and how many without the table's lock."""
+"""The most stagings of a run that others disturb; and how many of these come before it takes the table's lock."""
 
 Events = Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def materialize(
     Before the plan, it only creates a missing table. Raises Failure if a person must act, UnknownPartitions for keys
     that can't work, and as Evolution.of(), Plans.find(), publish(), hooks and launchers.
     """
-    RunTags.of(context.run.tags)  # refuses unknown values
+    RunTags.of(context.run.tags)  # refuses unknown values before anything starts
     token = run_token(table.identifier, context.instance, context.run)
     run = TableRun(context, table, lakehouse, token, asked_keys(context, table))
     of_core = [report.RunFacts(), *([AppendOnce(run)] if table.write_mode.adds_again else [])]
@@ -83,7 +83,7 @@ class TableRun(Run):
     hooks: Sequence[RunHook] = ()
 
     def tell(self, what: str, call: Callable[[RunHook], T]) -> list[tuple[RunHook, T | Exception]]:
-        """Calls each hook, and logs what it raises: nothing here may fail the run."""
+        """Calls each hook; returns its answers, or the errors, which it logs: none of them may fail the run."""
         found: list[tuple[RunHook, T | Exception]] = []
         for hook in self.hooks:
             try:
@@ -119,7 +119,7 @@ class TableRun(Run):
         refuse_unplanned_parts(self.table.identifier, now, self.token.text)
         parts = {hook.name: part for hook in self.hooks if (part := hook.plan(self, now)) is not None}
         try:
-            parts = json.loads(json.dumps(parts))  # as a resumed run reads them
+            parts = json.loads(json.dumps(parts))  # this run must see the same values as a run that resumes it
         except TypeError as error:
             raise DeclarationError(f"an extension's plan is not JSON ({error}): {parts}") from error
         plan = RunPlan(
@@ -138,7 +138,11 @@ class TableRun(Run):
         return plan
 
     def _land(self, drive: Drive, evolution: Evolution) -> Generator[dg.AssetCheckResult, None, None]:
-        """Stages again if others changed what the rows depend on."""
+        """Stages, audits and publishes; again if others changed what the rows depend on (StageAgain).
+
+        Dagster accepts one result of a check: while the rows may be staged again, a green one is yielded only after the
+        publish.
+        """
         with closing(TableLock(self.context, self.table.identifier, drive.settle)) as lock:
             again: StageAgain | None = None
             for number in range(1, STAGINGS + 1):
@@ -170,7 +174,7 @@ class TableRun(Run):
                             f"{why}. This happened each of the {STAGINGS} times that the run was staged. Nothing was "
                             "published; materialize again when the other writers are done"
                         ) from why
-                    if is_audited:  # Dagster accepts one result of a check
+                    if is_audited:  # a second audit could not be reported
                         raise
                     self.context.log.info(f"{why}. Everything is staged again, from the current state of the tables")
                     self.results.forget_chunks()
@@ -179,7 +183,7 @@ class TableRun(Run):
                     return
 
     def _begin(self, evolution: Evolution, again: StageAgain | None) -> Staging:
-        """Begins a staging. again: why the last one did not count.
+        """Begins a staging. again: why the previous one did not count.
 
         Raises PublishRefused if the run may not write, and as RunHook.begin().
         """
@@ -191,7 +195,7 @@ class TableRun(Run):
             self._warn_of_another_owner(now)
         for hook in self.hooks:
             hook.begin(self, now, again)
-        # A resumed merge keeps the base on which most of its chunks were staged, else their receipts would not count.
+        # A resumed merge keeps the snapshot on which most of its chunks were staged: their receipts count only with it.
         may_go_on = self.is_resumed and again is None and self.strategy.merge
         staged_on = self.journal.staged_on(chunk.ordinal for chunk in plan.chunks) if may_go_on else None
         base = self.strategy.fork(evolution.target, plan.token, plan.made_ms, staged_on)
@@ -204,7 +208,10 @@ class TableRun(Run):
                 self.context.log.warning(found)
 
     def _stage(self, drive: Drive) -> None:
-        """Stages the chunks left. Raises StageAgain, and Failure if a chunk failed and the others may not go on."""
+        """Stages the chunks that have no receipt yet.
+
+        Raises StageAgain, and Failure if a chunk failed and the others may not be published without it.
+        """
         table, chunks, results, staging = self.table, self.plan.chunks, self.results, self.staging
         left = drive.resume(chunks, staging.attempts, done=staging.earlier)
         report.log_beginning(self, left)
@@ -231,7 +238,8 @@ class TableRun(Run):
         if staged.chunks:
             region = self.region_of(staged.chunks)
             self.findings += audit(self.table, region, staged.forks, strategy.rules, strategy.at_most_changed)
-        # In process, the workers share this JVM's application id with earlier runs.
+        # A worker's commits are recognized by Spark's application id, which workers in this process share with earlier
+        # runs: their snapshots must not count.
         known = {s.snapshot_id for s in self.staging.evolution.found.snapshots()} if self.launcher.blocking else ()
         self.findings += own_commits(self.table, staged.table.metadata, staged.forks, known)
         seconds, run_id = time.monotonic() - start, self.context.run.run_id
@@ -241,7 +249,7 @@ class TableRun(Run):
         """Returns what the commit carries besides its rows; nothing if there is nothing to publish."""
         if not self.staged.chunks:
             return []
-        # The hook that looked first judges last: by then the others have refused.
+        # In reverse: the part of the hook that looked first at the table is asked last, when no other part has refused.
         of_hooks = (part for hook in reversed(self.hooks) for part in hook.parts(self, self.staged))
         return [self.staging.evolution, *of_hooks]
 
@@ -259,12 +267,15 @@ class TableRun(Run):
         return report.log_published(self, published)
 
     def _newest_published(self) -> int:
-        """Parts of the run may have been published one after another, in any order."""
+        """Returns the run's newest snapshot: its parts may have been published one after another, in any order."""
         order = {one.snapshot_id: n for n, one in enumerate(oldest_first(self.staged.table.metadata))}
         return max(self.staging.earlier.values(), key=lambda snapshot_id: order.get(snapshot_id, -1))
 
     def _shown(self) -> Shown:
-        """Raises nothing: the rows are published, and Dagster would request a failed run again forever."""
+        """Returns what all hooks show. Raises nothing.
+
+        The rows are published: if the run failed now, automation would request it again, for ever.
+        """
         forks = [*self.staged.forks, *self._forks_published_earlier()]
         # Text: JavaScript would round a 64-bit snapshot id.
         all_shown = Shown({"snapshot_id": str(self.published.snapshot_id)})
@@ -276,7 +287,7 @@ class TableRun(Run):
         return all_shown
 
     def _forks_published_earlier(self) -> list[StagedChunk]:
-        """For their numbers only: missing or broken files are no failure."""
+        """Reads the chunks that an earlier attempt has published, for their numbers: broken files are no failure."""
         receipts = [r for ordinal, r in self.results.receipts.items() if ordinal in self.staging.earlier]
         try:
             return read_all(self.staged.table.io.properties, receipts)

@@ -35,9 +35,9 @@ class Reading:
     """What a partition's run had read."""
 
     after: int
-    """The run has read what was published before this storage id, perhaps also later."""
+    """A storage id of the event log. The run has read all that was published before this event, perhaps more."""
     runs: frozenset[str] = frozenset()
-    """Runs whose results it had read."""
+    """Runs whose results it had read: its own, and the head of its resume chain."""
 
 
 def behind_upstream(
@@ -48,14 +48,15 @@ def behind_upstream(
 ) -> set[Key]:
     """Returns the keys that depend on something published after their reading.
 
-    never: the reading of keys without one.
+    never: the reading of keys without one. downstream: from upstream keys to the keys that depend on them.
     """
+    # The places in the log at which readings end.
     marks = sorted({never.after, *(reading.after for reading in readings.values())})
     found: set[Key] = set()
     events = sorted(published, key=lambda event: event.storage_id)
     # Events of one run between two marks mean the same for every key: one mapping is enough.
     for (older, run), group in groupby(events, key=lambda e: (bisect_left(marks, e.storage_id), e.run_id)):
-        if older:
+        if older:  # else it precedes all readings, and every key has read it
             keys = downstream({event.partition for event in group})
             of_key = ((key, readings.get(key, never)) for key in keys)
             found |= {key for key, reading in of_key if reading.after <= marks[older - 1] and run not in reading.runs}
@@ -66,15 +67,15 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     """Holds while ``upstream`` has a materialization that the partition's run may not have read.
 
     Compares storage ids of the event log, not times. A materialization is logged after its commit, and a run reads
-    after its request, so it has read what was logged before. The request counts, not the start: a publish while the run
-    is queued causes one run too many, never one too few. A re-execution from failure counts from the first run of its
-    chain, whose results it takes. A partition never materialized counts from the condition's first evaluation: missing
-    history is not requested.
+    after its request. So the run has read whatever was logged before the request. The request counts, not the start:
+    a publish while the run is queued causes one run too many, never one too few. A re-execution from failure counts
+    from the request of its chain's first run, whose results it takes. A partition that was never materialized counts
+    from the condition's first evaluation: missing history is not requested.
     """
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        # A reading does not change, so only new runs are looked up.
+        # Readings by asset and run. A run's reading does not change, so only new runs are looked up.
         self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
@@ -92,10 +93,11 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
-        """Returns the outdated candidates; the cursor is the log's end at the first evaluation."""
+        """Returns the outdated candidates. The cursor keeps the log's end at the first evaluation, and never moves."""
         view, key = context.asset_graph_view, context.key
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)
-        # Upstream first: a partition materialized meanwhile must look newer, not older.
+        # Upstream first: if a partition is materialized between the two reads, it must look newer than upstream, not
+        # older.
         published = {upstream: _latest(view, upstream) for upstream in self._upstream}
         readings = self._readings(view, key)
         found: set[Key] = set()
@@ -120,7 +122,7 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
     """Holds while a partition that this one is made of does not exist yet.
 
-    ``any_deps_missing`` looks only at existing partitions: a month is over before its last week is.
+    Dagster's ``any_deps_missing`` looks only at existing partitions. When a month is over, its last week may not be.
     """
 
     @property
@@ -133,7 +135,8 @@ class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
         view, key, candidates = context.asset_graph_view, context.key, context.candidate_subset
         found = view.get_empty_subset(key=key)
         for upstream in view.asset_graph.get(key).parent_keys - {key}:
-            if _to_come(view, upstream, candidates, context.evaluation_time):  # rarely
+            # Rarely true. So all candidates are asked together, and one by one only then.
+            if _to_come(view, upstream, candidates, context.evaluation_time):
                 for one in candidates.expensively_compute_asset_partitions():
                     subset = view.get_asset_subset_from_asset_partitions(key, {one})
                     if _to_come(view, upstream, subset, context.evaluation_time):
@@ -149,6 +152,7 @@ def _to_come(view: AssetGraphView, upstream: dg.AssetKey, subset: EntitySubset[d
     if missing.is_empty:
         return False
     windows = map(definition.time_window_for_partition_key, missing.expensively_compute_partition_keys())
+    # A window beyond the definition's own end never comes.
     last = definition.end if isinstance(definition, dg.TimeWindowPartitionsDefinition) else None
     return any(window.end > now and not (last and window.end > last) for window in windows)
 
@@ -173,7 +177,8 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     requested = condition.newly_requested().since(
         condition.cron_tick_passed(again) | condition.newly_updated() | published
     )
-    # in_progress first: a run that ends during the tick must count as running, or by its results.
+    # in_progress first: a run that ends during the tick must count either as running, or by its results. In another
+    # order it could count as neither.
     return (
         ~condition.in_progress()
         & PublishedSinceRead(*upstream)
@@ -196,6 +201,7 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
     """Returns readings by run id; None for a run that had not planned ``key``."""
+    # Dagster logs what a run plans before the run starts: this event stands for the request.
     from lakehouse_assets.run.resume import chain_head  # definitions don't need it
 
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
@@ -210,7 +216,10 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
 
 
 def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[str]) -> dict[str, int]:
-    """Reads pages from the newest: after a restart, a query by run would take longer than a tick may."""
+    """Returns the storage id of the last event by which each run planned ``key``.
+
+    Reads pages from the newest: after a restart, a query for each run would take longer than a tick may.
+    """
     last: dict[str, int] = {}
     before = None
     while run_ids - last.keys():

@@ -40,14 +40,14 @@ class Row(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Texts by COLUMNS."""
+        """The row's texts, in the order of COLUMNS."""
         return self.table, self.difference, self.declared, self.on_the_lake, self.next_run
 
 
 def all_differences(
     instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table], graph: AssetGraph
 ) -> Iterator[Row]:
-    """Yields the differences of these tables, and what can't be read."""
+    """Yields the differences of these tables from their declarations; what can't be read is a difference too."""
     metadata = metadata_of(catalog)
     for table in tables:
         try:
@@ -60,18 +60,18 @@ def all_differences(
         made_by = {partition: of[CODE_VERSION_TAG] for partition, of in tags.items() if CODE_VERSION_TAG in of}
         try:
             yield from differences(table, found, made_by)
-        except Exception as error:  # unreadable manifests
+        except Exception as error:  # manifests are read to count the values of a column to drop
             yield Row(table.identifier, "table", "can be read", f"{error}", "fails", fails=True)
             continue
         try:
             if found is not None:
                 yield from _inputs_made_anew(instance, graph, table, made, metadata)
-        except Exception as error:  # nor must a broken input hide them
+        except Exception as error:  # a broken input must not hide the next tables either
             yield Row(table.identifier, "inputs", "can be read", f"{error}", "fails", fails=True)
 
 
 def failing_tables(rows: Iterable[Row]) -> list[str]:
-    """Returns failing tables, sorted."""
+    """Returns the tables whose next run fails, sorted."""
     return sorted({row.table for row in rows if row.fails})
 
 
@@ -87,7 +87,7 @@ def metadata_of(catalog: Catalog) -> Metadata:
 
 
 def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """Raises PublishRefused for a lost table."""
+    """Returns None if there is no table. Raises PublishRefused if the catalog has lost it."""
     if found := find_table(catalog, table.identifier):
         return found
     from lakehouse_assets.commit.target import refusal  # imports PyArrow: half a second
@@ -121,7 +121,8 @@ def _inputs_made_anew(
 def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str | None, str]) -> Iterator[Row]:
     """Yields a row for each difference.
 
-    made_by: known code versions by partition. Raises the storage's errors when it counts values to be dropped.
+    made_by: the code version that made each partition, if known. Raises the storage's errors when it counts the values
+    of columns to drop.
     """
     if found is None:
         yield Row(table.identifier, "table", _summary(table), "not there", "creates it")
@@ -146,6 +147,7 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
 
 
 def _changed(made_by: str, now: str) -> str:
+    # Table.code_version is a hash of the code, a dash, and a hash of the declaration.
     halves = zip(("code", "declaration"), made_by.split("-"), now.split("-"), strict=False)
     return " and ".join(half for half, then, today in halves if then != today)
 

@@ -118,14 +118,14 @@ def note_opened(files: Iterable[OpenedFile]) -> None:
 
 
 def take_opened() -> tuple[OpenedFile, ...]:
-    """Returns the files noted since the last call, by path."""
+    """Returns the files noted since the last call, sorted by path; the receipt lists them."""
     found = tuple(_opened[path] for path in sorted(_opened))
     _opened.clear()
     return found
 
 
 MOVE = "lakehouse_assets.step.window:move"
-"""The name by which tables declare it."""
+"""The name of move(), the step of tables that have a source and declare no step."""
 
 
 def move(spark: SparkSession, window: Window) -> DataFrame:

@@ -21,15 +21,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 THREADS = READERS
 LARGEST_COPY = 5 * 2**30
-"""Bytes in one CopyObject (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
+"""The most bytes in one CopyObject (https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html)."""
 LARGEST_DELETE = 1000
-"""Objects in one DeleteObjects (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
+"""The most objects in one DeleteObjects (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html)."""
 
 
 def raw_client(properties: Mapping[str, str]) -> Any:
     """Returns a boto3 client of S3, cached by endpoint and keys: a new one takes a quarter of a second.
 
-    boto3's own configuration replaces missing properties. Unlike PyArrow and URLs, it takes keys with any characters.
+    properties: PyIceberg's; boto3's own configuration replaces missing ones. Unlike PyArrow and URLs, boto3 takes keys
+    with any characters.
     """
     found = {argument: properties.get(f"s3.{n}", properties.get(f"client.{n}")) for n, argument in ARGUMENTS.items()}
     return _client(frozenset({"endpoint_url": properties.get("s3.endpoint"), **found}.items()), S3_ATTEMPTS)
@@ -65,18 +66,18 @@ def milliseconds(moment: datetime) -> int:
 
 
 def bare(etag: str) -> str:
-    """Returns an etag without quotes, which some servers omit."""
+    """Returns an etag without quotes, which some servers omit in some answers."""
     return etag.strip('"')
 
 
 def at_once(call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Calls sixteen at a time; returns results in order. After an error, starts no further calls."""
+    """Makes THREADS calls at a time; returns results in order. After an error, starts no further calls."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="objects") as pool:
         return list(pool.map(call, items))
 
 
 def keys_below(client: Any, folder: Place) -> list[str]:
-    """Returns all objects' keys below the folder, whose key ends with a slash."""
+    """Returns all objects' keys below the folder, whose own key must end with a slash."""
     listed = pages(client, "list_objects_v2", folder)
     return [found["Key"] for page in listed for found in page.get("Contents", ())]
 
@@ -95,7 +96,7 @@ def pages(client: Any, operation: str, place: Place, **more: Any) -> Iterator[di
 
 
 def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
-    """Returns the objects below a folder."""
+    """Returns the objects below a folder. properties: as raw_client()."""
     return LocalObjects(folder.key) if folder.kind is StorageKind.FILE else S3Objects(raw_client(properties), folder)
 
 
@@ -133,12 +134,12 @@ class LocalObjects:
         sync(os.path.dirname(path))
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError if there is no file."""
+        """Returns the content. Raises FileNotFoundError if there is no file."""
         with open(os.path.join(self.folder, name), "rb") as file:
             return file.read()
 
     def names(self) -> list[str]:
-        """Returns the files' sorted relative paths, without parts."""
+        """Returns the files' sorted relative paths, without part files; none if the folder is missing."""
         found = (os.path.join(top, name) for top, _, names in os.walk(self.folder, onerror=_raise) for name in names)
         return sorted(os.path.relpath(path, self.folder) for path in found if not path.endswith(".part"))
 
@@ -163,12 +164,12 @@ class S3Objects:
     folder: Place
 
     def write(self, name: str, content: bytes) -> None:
-        """Puts the object, durably."""
+        """Puts the object, which is durable once S3 has answered."""
         place = self.folder.child(name)
         self.client.put_object(Bucket=place.bucket, Key=place.key, Body=content)
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError if S3 has no such key."""
+        """Returns the content. Raises FileNotFoundError if S3 has no such key."""
         place = self.folder.child(name)
         try:
             return bytes(self.client.get_object(Bucket=place.bucket, Key=place.key)["Body"].read())
@@ -181,11 +182,11 @@ class S3Objects:
         return sorted(key.removeprefix(folder.key) for key in keys_below(self.client, folder))
 
     def delete(self, folder: str) -> None:
-        """Raises as delete_all()."""
+        """Deletes all objects below a folder. Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, keys_below(self.client, self.folder.child(f"{folder}/")))
 
     def remove(self, names: Sequence[str]) -> None:
-        """Raises as delete_all()."""
+        """Deletes objects; ignores missing ones. Raises as delete_all()."""
         delete_all(self.client, self.folder.bucket, [self.folder.child(name).key for name in names])
 
 

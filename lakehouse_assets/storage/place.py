@@ -1,4 +1,4 @@
-"""Normalises and compares locations of files."""
+"""Normalises and compares locations of files, about which clients differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakehouse_assets.errors import UnknownStorage
 
 
 class StorageKind(StrEnum):
-    """Storages whose files can be collected."""
+    """Storages whose files can be collected (removed if nobody needs them)."""
 
     FILE = "file"
     S3 = "s3"
@@ -24,7 +24,7 @@ class StorageKind(StrEnum):
 S3_URL = re.compile(r"(?i:s3[an]?)://([^/]+)(?:/(.*))?", re.DOTALL)
 """S3's scheme and its aliases (org.apache.iceberg.aws.s3.S3URI, Hadoop's S3A)."""
 APART = re.compile(r"(?i:abfss?|wasbs?|adl|hdfs):")
-"""Azure's and Hadoop's storages: neither S3-compatible nor local."""
+"""Schemes of Azure's and Hadoop's storages, which are neither S3-compatible nor local."""
 # What urlparse cuts off or drops when PyIceberg opens a URL (pyiceberg.io.pyarrow.PyArrowFileIO.parse_location).
 # Plain paths stay as they are.
 PARSED_AWAY = re.compile(r"[#?;\t\r\n]")
@@ -48,14 +48,14 @@ class Place:
 
     @property
     def raw(self) -> bytes:
-        """Unique bytes, the same in every process."""
+        """Bytes that identify the place, the same in every process: hashes are made of them."""
         return os.fsencode(f"{self.kind}\0{self.bucket}\0{self.key}")
 
     @property
     def is_ambiguous(self) -> bool:
         """Whether clients differ about which file this is.
 
-        Some (Hadoop, SeaweedFS) drop ``//``, ``.`` and ``..``; a trailing slash marks a folder.
+        Some (Hadoop, SeaweedFS) resolve ``//``, ``.`` and ``..``; a trailing slash marks a folder.
         """
         parts = self.key.removeprefix("/").split("/") if self.kind is StorageKind.FILE else self.key.split("/")
         return any(part in ("", ".", "..") for part in parts)
@@ -90,15 +90,15 @@ def place_of(location: str) -> Place:
 
 
 def is_elsewhere(location: str) -> bool:
-    """Whether the location's storage has no Places, as Azure's or HDFS."""
+    """Whether the location is in a storage that Place can't describe, such as Azure's or HDFS."""
     return APART.match(location) is not None
 
 
 def aliases(location: str) -> frozenset[Place]:
     """Returns all places that some client may take the location for.
 
-    Besides the place: without empty and dotted parts (Hadoop, local file systems), and as cut by urllib.parse.urlparse
-    (PyIceberg). Files reachable under any of them must be kept. Raises UnknownStorage.
+    Besides the place itself: the place without empty and dotted parts (Hadoop, local file systems), and as
+    urllib.parse.urlparse cuts it (PyIceberg). Files reachable under any of them must be kept. Raises UnknownStorage.
     """
     place = place_of(location)
     found = {place}
@@ -117,7 +117,7 @@ def _normal(place: Place) -> Place:
 
 
 def crc_owner(place: Place) -> Place:
-    """Returns the file of a Hadoop checksum ``.<name>.crc``; both live or go together. Else itself."""
+    """Returns the file whose Hadoop checksum this is (``.<name>.crc``): both live or go together. Else itself."""
     folder, slash, name = place.key.rpartition("/")
     if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
         return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")

@@ -1,4 +1,7 @@
-"""A table's step: how to find and call it, and how to hash it with the code that it reaches."""
+"""A table's step: how to find and call it, and how to hash it with the code that it reaches.
+
+Staged rows are reused only if this hash is the same.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
 SOURCELESS = ("built-in", "frozen")
 """The origins of Python's own modules without a source file, such as ``os``."""
 PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
+"""Targets that only bind names; to assign an attribute or an item may have any effect."""
 
 
 def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
@@ -46,8 +50,8 @@ def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
     for type checkers, other installed packages, modules imported by a computed name or named only in ``__all__``, files
     that are not Python, and side effects of assignments.
 
-    imported: module → source, in place of the file; later imports are added, so a process for several runs knows its
-    code.
+    imported: module → source, used in place of the file; modules that Python has imported are added. So a process for
+    several runs hashes the code that it has, even if files change.
 
     Raises ImportError if there is no such module or function, SyntaxError if a module can't be parsed.
     """
@@ -70,6 +74,8 @@ def function_doc(reference: str) -> str:
 
 
 class _Reach:
+    """A walk from a function over names and imports."""
+
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
@@ -77,7 +83,7 @@ class _Reach:
         self.folders = project_folders(self.specs.values())
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
-        self.whole: set[str] = set()
+        self.whole: set[str] = set()  # modules whose statements all count
         self.pending: list[tuple[str, str]] = [
             (self.root, self.function or "*")
         ]  # names to follow; "*" for all of a module
@@ -92,7 +98,7 @@ class _Reach:
             self._follow(*self.pending.pop())
         texts = []
         for module, taken in sorted(self.taken.items()):
-            if taken:  # others have no effect, wherever they are imported
+            if taken:  # the other modules have no effect, whatever imports them
                 texts += [f"# {module}", *(self.modules[module][ordinal].text for ordinal in sorted(taken))]
         return "\n".join(texts)
 
@@ -116,8 +122,10 @@ class _Reach:
         for ordinal, statement in enumerate(self.modules[name]):
             if statement.runs:
                 self._take(name, ordinal)
+            # An import that nothing in the function's module uses is there for its effects: its module counts.
             elif statement.is_import and name == self.root and used.isdisjoint(statement.binds):
                 self.pending += self._modules(statement)
+            # Of other imported modules, only what runs at their import, until something uses their names.
             elif statement.is_import and name != LIBRARY:
                 for module, _ in self._modules(statement):
                     self.load(module)
@@ -168,8 +176,9 @@ class _Statement:
     text: str
     """Without docstrings, lines of comments, and empty lines."""
     binds: frozenset[str]
+    """Names that it assigns; "*" of an import for any."""
     imports: Sequence[tuple[str, str]]
-    """Modules, each with a name that is taken from it, "*" for all."""
+    """What it imports, whenever it runs: modules, each with a name in it, "*" for all."""
     uses: Set[str] = frozenset()
     runs: bool = False
     """Whether it may have an effect at import."""
@@ -179,14 +188,14 @@ class _Statement:
 
     @classmethod
     def of(cls, found: dict[str, Any]) -> _Statement:
-        """Returns a statement that was written as JSON. Raises TypeError for another text."""
+        """Returns a statement from its JSON data. Raises LookupError or TypeError for other data."""
         imports = [(module, name) for module, name in found.pop("imports")]
         return cls(binds=frozenset(found.pop("binds")), imports=imports, uses={*found.pop("uses")}, **found)
 
 
 @lru_cache(maxsize=512)
 def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
-    """Returns _parsed(), from LAKEHOUSE_CACHE if any process has parsed the same there."""
+    """Returns _parsed(), from LAKEHOUSE_CACHE if any process has parsed the same source."""
     identity = hashlib.sha256(repr((_own_hash(), sys.version_info[:2], source, name, package)).encode()).hexdigest()
     file = cache_folder() / "code" / identity
     with suppress(OSError, AttributeError, LookupError, TypeError, ValueError):  # not there yet, or damaged
@@ -202,13 +211,13 @@ def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
 
 @cache
 def _own_hash() -> str:
-    """What other code has parsed is not used."""
+    """Returns the hash of this module, so that what another version of it has parsed is not used."""
     assert __spec__
     return _digest(_source(__spec__))
 
 
 def _parsed(source: str, name: str, package: str) -> tuple[_Statement, ...]:
-    """Skips lone constants and code for type checkers. Raises SyntaxError.
+    """Returns a module's statements without lone constants and code for type checkers. Raises SyntaxError.
 
     package: the base of relative imports.
     """
@@ -258,7 +267,7 @@ def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
 
 
 def _lazy_imports(text: str) -> str:
-    """Returns this library's own imports for type checkers; the rest of that module would change with each new name."""
+    """Returns the imports for type checkers in this library's __init__.py; the rest would change with each new name."""
     statements = ast.parse(text).body
     return "\n".join(ast.unparse(part) for node in statements if _is_for_type_checkers(node) for part in node.body)
 
@@ -295,7 +304,7 @@ def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[
 
 
 def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """Includes modules that a call may import by a constant name."""
+    """Yields what part of a statement imports, and modules that a call may import by a constant name."""
     if isinstance(part, ast.Import | ast.ImportFrom):
         for _, imports in _imports(part, package):
             yield from imports
@@ -307,7 +316,7 @@ def _imported_by(part: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _resolved(name: str, package: str) -> str:
-    """Returns the name itself if it leads out of its package."""
+    """Returns a module's full name; a relative one that leads out of its package stays as it is."""
     with suppress(ImportError):
         return importlib.util.resolve_name(name, package)
     return name
@@ -321,20 +330,20 @@ def _top_level(name: str) -> ModuleSpec | None:
 
 
 def _source(spec: ModuleSpec) -> str:
-    """Returns a compiled module's source as a call with its hash."""
+    """Returns a module's source: of a compiled one, a call with its hash, as a call counts wherever it is."""
     loader: Any = spec.loader  # of a file or of a zip
     source: str | None = loader.get_source(spec.name) if loader else ""
     return source if source is not None else f"{hashlib.sha256(loader.get_data(spec.origin)).hexdigest()!r}.strip()"
 
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""A check of another form is SQL."""
+"""``module:function``; a check of another form is SQL."""
 WORKER = "lakehouse_assets.worker.__main__:main"
 
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """Computes a table's rows, and knows what it is made of."""
+    """Something that computes a table's rows, and knows the code that decides them."""
 
     reference: str
     """The text by which tables declare it."""
@@ -346,7 +355,7 @@ class Step(ABC):
 
     @abstractmethod
     def source(self, imported: dict[str, str] | None = None) -> str:
-        """Returns the text of all that decides which rows it computes. If it changes, rows are not reused.
+        """Returns the text of all that decides which rows it computes. If the text changes, staged rows are not reused.
 
         Raises ImportError, OSError, SyntaxError or ValueError if it can't be read.
         """

@@ -1,4 +1,4 @@
-"""Receipts: what a worker proves about the rows that it staged or rewrote."""
+"""Receipts: the files by which workers prove what they staged or rewrote."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Receipt(Durable):
     token: str
     chunk: int
     work: str
-    """Assignment.work, or RewriteAssignment.work."""
+    """The hash Assignment.work or RewriteAssignment.work: the receipt counts only for the same work."""
     fork_base: str
     metadata_location: str
-    """What the worker wrote; ``fork_base`` if a merge changes no row."""
+    """The metadata file that the worker's commit wrote; ``fork_base`` if a merge changes no row."""
     created_at: str
     """In ISO 8601, with a timezone."""
     worker: str
-    """Its host, for people."""
+    """The host on which it ran, for people."""
     rewritten: Rewritten | None = None
     """None if rows were staged."""
     keys: tuple[str, ...] = ()
@@ -55,11 +55,14 @@ class Receipt(Durable):
     duplicates: tuple[str, ...] = ()
     """At most 5 examples of rows that break ``unique``."""
     base_snapshot_id: int | None = None
+    """Assignment.base_snapshot_id."""
     merged: Merged | None = None
     """None if rows were appended."""
     failed_checks: tuple[FailedCheck, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
+    """Assignment.parts: if the work differs, they show why."""
     files: tuple[OpenedFile, ...] = ()
+    """Files of the drop zone that the step opened."""
     extensions: Mapping[str, Any] = field(default_factory=dict)
     """What StageHook.done() returned, by the extension's name."""
 
@@ -89,8 +92,8 @@ class Receipt(Durable):
 def read_json(io: FileIO, location: str, parse: Callable[[str], R]) -> R | None:
     """Reads a durable file; None if it is missing.
 
-    It counts as missing, with a warning, if ``parse`` raises ValueError, TypeError, KeyError or AttributeError: it is
-    torn, foreign or of another version. Raises OSError if the storage can't be read.
+    The file counts as missing, with a warning, if ``parse`` raises ValueError, TypeError, KeyError or AttributeError:
+    then it is torn, foreign or of another version. Raises OSError if the storage can't be read.
     """
     try:
         with io.new_input(location).open() as stream:

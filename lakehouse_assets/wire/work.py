@@ -28,7 +28,7 @@ def encode(kind: Any, value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """Reads JSON data as a value of this type. Raises ValueError for others."""
+    """Reads JSON data as a value of this type. Raises ValueError for data of another."""
     return _codec(kind).validate_python(data)
 
 
@@ -43,7 +43,7 @@ class Durable:
     """Base of frozen dataclasses that are stored as JSON with a version."""
 
     FORMAT: ClassVar[int] = 1
-    """The version."""
+    """The version of the fields."""
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def to_fields(self) -> dict[str, Any]:
@@ -51,11 +51,11 @@ class Durable:
         return {"version": self.FORMAT, **encode(type(self), self)}
 
     def to_json(self) -> str:
-        """Returns the same as text."""
+        """Returns to_fields() as text."""
         return json.dumps(self.to_fields())
 
     def write(self, io: FileIO, location: str) -> None:
-        """Writes the same in one piece, over an earlier file."""
+        """Writes to_json() in one piece, over an earlier file."""
         with io.new_output(location).create(overwrite=True) as stream:
             stream.write(self.to_json().encode())
 
@@ -76,12 +76,12 @@ class Durable:
 
     @classmethod
     def _current(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the fields in the form that this code reads. Raises ValueError."""
+        """Returns stored fields, perhaps of an older release, in the form that this code reads. Raises ValueError."""
         return fields
 
 
 MAIN = "main"
-"""PyIceberg's own constant takes half a second to import."""
+"""The main branch. PyIceberg's own constant takes half a second to import."""
 
 
 REF = re.compile(r"(\w+(?:\.\w+)+?)\.(?:branch|tag)_(.+)")
@@ -100,9 +100,9 @@ class Pin:
     """The version of a table that a run reads, fixed when the run is planned."""
 
     name: str
-    """In Spark's catalog ``lake``: the identifier, and a branch or tag."""
+    """The name in Spark's catalog ``lake``: the identifier, perhaps with a branch or tag."""
     uuid: UUID
-    """A table that was created again has another."""
+    """A table that is created again gets another."""
     snapshot_id: int | None
     """None for a table that has none, and is read as empty."""
     schema_id: int
@@ -130,7 +130,7 @@ class Pin:
 
 
 EMPTY = 0
-"""The snapshot of an input that had none: no snapshot has this id."""
+"""Stands for the snapshot of an input that had none: no snapshot has this id."""
 
 
 class Position(NamedTuple):
@@ -153,7 +153,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadOn:
-    """How far the runs whose rows are in the table have read each input."""
+    """How far each input was read by the runs whose rows are in the table."""
 
     positions: Mapping[str, str] = field(default_factory=dict)
     """Input → Position; a missing input is read from its beginning."""
@@ -161,7 +161,7 @@ class ReadOn:
     """Input → why its position is unknown, in a clause."""
 
     def text(self, name: str) -> str:
-        """Returns an input's position, for people and for comparison."""
+        """Returns an input's position as text, for messages and comparison."""
         return "where nobody knows" if name in self.unknown else self.positions.get(name, "the beginning")
 
 
@@ -180,7 +180,7 @@ class MergeWork:
     delete_when: str = ""
     """An SQL condition by which a change deletes its row."""
     order_by: str = ""
-    """Decides which change of a key is the latest; without it, two are an error."""
+    """The column that decides which change of a key is the latest; without it, two changes of a key are an error."""
     only_inserts: bool = False
     """Whether only rows with new keys are inserted, one for each key, and nothing else changes."""
 
@@ -191,7 +191,7 @@ class Bound:
 
     column: str
     values: tuple[str, ...] = ()
-    """Empty if there are many."""
+    """All of them; empty if they are too many to list."""
     low: str = ""
     """Included, as is ``high``; empty if there are ``values``."""
     high: str = ""
@@ -202,15 +202,15 @@ class Merged:
     """What one worker's merge did, in rows, and within which bounds."""
 
     bounds: tuple[Bound, ...] = ()
-    """All rows that a change could match are within them, and Iceberg finds all files with such rows."""
+    """All rows that a change could match are within all of these, and Iceberg finds all files with such rows."""
     changes: int = 0
     """Rows that the step returned."""
     left_out: int = 0
-    """Changes that were repeated, or followed by a later one of their key."""
+    """Changes that repeat another, or have a later change of their key."""
     matched: int = 0
-    """Other changes whose key was there; some may change nothing."""
+    """Other changes whose key was in the table; some may change nothing."""
     inserted: int = 0
-    """Rows of the table, as are the next two."""
+    """Rows of the table, like ``updated`` and ``deleted``."""
     updated: int = 0
     deleted: int = 0
 
@@ -273,7 +273,7 @@ class RewriteAssignment(Work):
 
     @property
     def work(self) -> str:
-        """16 hex digits over all that decides the result. The worker's proof is trusted, not its code."""
+        """16 hex digits over all that decides the result, except code: a rewrite is trusted for its proof."""
         how = (self.sorts, self.zorder, self.counts_only, sorted(self.spark_conf.items()))
         return _digest((self.table, self.token, self.chunk, self.fork_base, how))
 
@@ -300,14 +300,15 @@ class Rewritten:
     """The proof that rewritten files hold the same rows."""
 
     before: Mapping[str, Digest]
-    """By data file; one without rows may be missing."""
+    """By path of the data files that were read; a file without rows may be missing."""
     after: Mapping[str, Digest]
+    """By path of the data files that were written."""
 
 
 OUT_OF_REACH = "out_of_reach"
-"""In a failure report: whether another worker may succeed, as S3 did not answer or vended credentials expired."""
+"""Key of a failure report: whether another worker may succeed, as S3 did not answer or vended credentials expired."""
 CAUSE = "cause"
-"""In the same report: a Cause, which decides the advice."""
+"""Key of the same report: a Cause, by which a person is advised."""
 
 
 class Cause(StrEnum):
@@ -325,7 +326,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class HookWork:
-    """What an extension tells its part of a worker."""
+    """What an extension passes to its part of a worker."""
 
     hook: str
     """``module:class`` of a StageHook."""
@@ -365,12 +366,13 @@ class Assignment(Work):
     checks: Mapping[str, str] = field(default_factory=dict)
     """Table.checks."""
     merge: MergeWork | None = None
-    """None: the step's rows are appended."""
+    """How the step's rows are merged; None: they are appended."""
     left_out: tuple[str, ...] = ()
     """Columns that the step returns and the table lacks."""
     undeclared: tuple[str, ...] = ()
-    """Columns that only the table has: nulls in new rows; updates keep them."""
+    """Columns that the table has and the step does not return: nulls in new rows, kept by updates."""
     extensions: Mapping[str, HookWork] = field(default_factory=dict)
+    """By the extensions' names."""
     compute: str = "local"
     """As LAKEHOUSE_COMPUTE has it."""
     catalog: Mapping[str, str] = field(default_factory=dict)

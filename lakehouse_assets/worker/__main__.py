@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from lakehouse_assets.environment.settings import Settings
 
+# Set by the launcher of local workers, which keeps the other end of this process's stdin.
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 
 
@@ -49,7 +50,8 @@ def _perform_and_report(pipes: PipesContext, start_session: StartSession, starte
     if error := message.get("error"):
         if not error[OUT_OF_REACH]:
             return 1
-        # The run retries without showing this message. If all retries fail, it shows the end of this log.
+        # S3 or a source is out of reach: the run retries without showing this message. If all retries fail, it shows
+        # the end of this log.
         print(f"{error['type']}: {error['message']}", file=sys.stderr, flush=True)
         return os.EX_TEMPFAIL
     return 0
@@ -68,7 +70,7 @@ def _settings() -> Settings:
 
 
 def end_with_parent() -> None:
-    """Ends this process and its JVM when the parent dies, however it dies: that closes the pipe on stdin."""
+    """Ends this process and its JVM when the parent dies, in whatever way: its death closes the pipe on stdin."""
     if os.environ.get(PARENT_PIPE):
         threading.Thread(target=_wait_for_parent, daemon=True).start()
 

@@ -1,4 +1,7 @@
-"""Prepares the changes of a merge: the latest of each key, and bounds on the rows that they can match."""
+"""Prepares the changes of a merge: the latest of each key, and bounds on the rows that they can match.
+
+The *changes* are the step's rows. A *bound* is a range or a list of one key's values.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,14 @@ from lakehouse_assets.worker import row_checks
 from lakehouse_assets.worker.session import literal
 
 BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType, TimestampType)
-"""The types whose values Spark and Iceberg write as the same text."""
+"""The types that get bounds: Spark and Iceberg write their values as the same text."""
 LISTED = 200
-"""The most values that a condition lists: the IN_PREDICATE_LIMIT of Iceberg's metrics evaluator."""
+"""The most values that a condition lists. With more (its IN_PREDICATE_LIMIT), Iceberg's metrics evaluator skips no
+file."""
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
-"""Extra columns: whether a change deletes; how many rows the step returned for its key; whether it differs from the
-first of its key (not computed if rows are only inserted)."""
+"""Extra columns: whether a change deletes; how many rows the step returned for the change's key; whether the change
+differs from the first one of its key (not computed if rows are only inserted)."""
 
 
 class ChangesError(RuntimeError):
@@ -48,16 +52,17 @@ class ChangesError(RuntimeError):
 
 
 def extra_columns(work: MergeWork, found: Iterable[str]) -> set[str]:
-    """Returns the columns that delete_when or order_by names."""
-    # Not \b, which a name such as @at does not begin with.
+    """Returns the columns that delete_when or order_by names; the table may lack them."""
+    # Not \b: before a name such as @at there is no word boundary.
     text = f"{work.delete_when} {work.order_by}"
     return {name for name in found if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE)}
 
 
 def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], table: str) -> DataFrame:
-    """Casts keys to the table's types; other columns stay for order_by and delete_when.
+    """Casts keys to the table's types, in which they are compared.
 
-    Raises ChangesError for a key if this cast may make different values equal.
+    Other columns stay as the step returned them, for order_by and delete_when. Raises ChangesError for a key if this
+    cast may make different values equal.
     """
     for key in keys:
         given, stored = rows.schema[key].dataType, target[key].dataType
@@ -70,9 +75,9 @@ def keys_as_stored(rows: DataFrame, target: StructType, keys: Sequence[str], tab
 
 
 def as_stored(changes: DataFrame, target: StructType) -> DataFrame:
-    """Returns the changes as the table would store them; columns that it lacks stay.
+    """Returns the changes as the table would store them, so that what is compared is what is stored.
 
-    Raises what Spark raises for values that can't be converted
+    Columns that the table lacks stay. Raises what Spark raises for values that can't be converted
     (https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#store-assignment).
     """
     wanted = StructType()
@@ -110,7 +115,7 @@ def _keeps_apart(given: DataType, stored: DataType) -> bool:
 
 
 def _fitted(given: DataType, stored: DataType) -> DataType:
-    """Returns the stored type, or the given one if its parts differ: DataFrame.to() would drop some."""
+    """Returns the stored type, or the given one if its parts differ: DataFrame.to() would silently drop parts."""
     match given, stored:
         case StructType(), StructType():
             parts = {part.name.lower(): part.dataType for part in given}  # names in Spark ignore case
@@ -139,8 +144,8 @@ def _nullable(of: DataType) -> DataType:
 def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     """Returns the latest row of each key, with the columns DELETES, RETURNED and OTHER.
 
-    If equally late rows differ, it returns the first and all that differ from it, marked by OTHER. Rows that delete
-    keep only their keys: their other values need not fit the table.
+    If equally late rows of a key differ, it returns one as the first, and all that differ from it, marked by OTHER:
+    refuse_unclear() refuses these. Rows that delete keep only their keys: their other values need not fit the table.
     """
     order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
     newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
@@ -155,6 +160,7 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
             RETURNED: F.count("*").over(of_key),
         }
     ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
+    # The first row of each key, and those that are as late and differ from it. Without order_by, all are equally late.
     first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number", "#first")
     if not work.delete_when:
         return first.withColumn(DELETES, F.lit(False))
@@ -168,7 +174,7 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
 
 
 def comparable_row(schema: StructType, of: str = "") -> str:
-    """Returns SQL for a row. `<=>` finds two equal if they would be stored alike or differ only in the sign of zeros.
+    """Returns SQL for a row, to compare by `<=>`: rows are equal if stored alike, or different only in zeros' signs.
 
     of: the table's alias with a dot.
     """
@@ -207,9 +213,9 @@ def _is_comparable(of: DataType) -> bool:
 
 
 def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
-    """Returns counts of the changes from latest(), and the aggregates of bounded columns, in one pass.
+    """Returns counts of the changes from latest(), and aggregates of the bounded keys, numbered in order of ``keys``.
 
-    ``returned``: the step's rows, right only if each key has one change. ``malformed``: text in the key that is not
+    ``returned``: the step's rows, right only if each key has one change. ``malformed``: keys with text that is not
     UTF-8.
     """
     bounded = bounded_types(changes.schema, keys)
@@ -266,9 +272,9 @@ def _is_malformed(name: str, schema: StructType) -> Column:
 
 
 def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Bound, ...]:
-    """Returns the bounds of the columns whose type is in BOUNDED."""
+    """Returns the bounds of the columns whose type is in BOUNDED. columns: the ``keys`` that facts_of() got."""
     bounded = bounded_types(changes.schema, columns)
-    # The counts are estimates.
+    # The counts are estimates, so the values of columns with up to twice LISTED are collected and counted exactly.
     few = {n: name for n, name in enumerate(bounded) if facts[f"about{n}"] <= 2 * LISTED}
     sets = [F.collect_set(_spelled(_column(name), bounded[name])).alias(f"set{n}") for n, name in few.items()]
     listed = changes.agg(*sets).first() if sets else None

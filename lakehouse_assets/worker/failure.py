@@ -14,6 +14,7 @@ from lakehouse_assets.step.window import BadPartitions
 from lakehouse_assets.wire.code import worker_code
 from lakehouse_assets.wire.work import Assignment, Cause, OtherLibrary
 
+# The compute whose workers all run in the run's own process.
 SHARED_PROCESS = "inline"
 ADVICE = {
     "local": "it was edited after the run had begun",
@@ -24,17 +25,18 @@ OF_TWO_BUILDS = (
     "image of the task definition, the zip under LAKEHOUSE_CODE) from one build"
 )
 IMPORTED: dict[str, str] = {}
-"""Module → imported source, in a process for several runs (inline): Python does not import edits again."""
+"""Module → the source that was imported, in a process for several runs (inline): Python imports no later edits."""
 
 
 class OtherCode(RuntimeError):
-    """The worker's code is not what its run was planned with."""
+    """The worker's code is not the code that its run was planned with."""
 
 
 def check_code(assignment: Assignment) -> None:
     """Raises OtherCode if the files, or the imports of a shared process, are not the run's code.
 
-    Checked before the import of the step and at the end: so a process for one chunk has imported the run's code.
+    Called before the step is imported and again at the end. If the files are the run's both times, a process for one
+    chunk has imported the run's code.
     """
     try:
         found = worker_code(assignment.step, assignment.checks.values(), hooks=assignment.hooks)
@@ -65,7 +67,7 @@ CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTIL
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
-# How storage refuses a write to an input, which has no writable location.
+# How storage refuses a write to an input, whose location is below /dev/null (catalog_in_spark.NOWHERE).
 READ_ONLY = re.compile(r"inputs-are-read-only|not a directory: file:/dev/null")
 # How Spark reports a table that the catalog ``lake`` lacks.
 NO_INPUT = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\][^`]*`lake`\.((?:`[^`]+`\.?)+)")
@@ -94,7 +96,7 @@ DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 class CredentialsExpired(RuntimeError):
-    """Vended keys expired before the work was done. transient: whether keys vended now may suffice."""
+    """Vended keys expired before the work was done. transient: whether keys vended now may live long enough."""
 
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
@@ -102,7 +104,7 @@ class CredentialsExpired(RuntimeError):
 
 
 class InputMoved(RuntimeError):
-    """An input that is read in its current version is not at the run's pin."""
+    """An input that is read live is no longer at the run's pin, the version that the plan has fixed."""
 
 
 class ChangesUnknown(RuntimeError):
@@ -110,7 +112,7 @@ class ChangesUnknown(RuntimeError):
 
 
 class CannotReadOn(RuntimeError):
-    """A declaration does not allow reading changes."""
+    """The declaration of a table or an input does not allow reading the input's changes."""
 
 
 class InputDropped(RuntimeError):
@@ -122,7 +124,7 @@ class CheckError(RuntimeError):
 
 
 NOT_THE_STEPS = (CredentialsExpired, ImportError, OtherCode, OtherLibrary, SettingsError)
-"""Errors in what the worker was given."""
+"""Errors in what the worker was given: keys, code, settings."""
 OF_INPUT = (BadPartitions, BadValue, FileNotFoundError, ChangesUnknown, SourceLost, SourceUnreachable)
 """Errors in what the step reads."""
 
@@ -131,7 +133,7 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     """Returns an error's ``type``, ``message`` and ``traceback``, and the ``partitions`` that a step named.
 
     The message ends with the line of user code that raised. Java's stack is left out, and library frames if there are
-    user frames. jvm_exit: None while the JVM runs; else PySpark's many unclear messages are left out.
+    user frames. jvm_exit: None while the JVM runs; else PySpark's many unclear messages about its end are left out.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
@@ -167,7 +169,7 @@ def changes_unknown(name: str, table: str, why: str) -> ChangesUnknown:
 
 
 def no_input(name: str) -> str:
-    """Explains how a table becomes an input of the run."""
+    """Explains how a table becomes an input of the run. name: its identifier."""
     return (
         f"the step uses lake.{name}, which is not one of this run's inputs: add it to the table's deps if it is an "
         f"asset of this code location, otherwise declare reads=[{name!r}]. The table of a dep must exist when the run "
@@ -192,7 +194,7 @@ def _ended(code: int) -> str:
 
 
 def out_of_reach(error: BaseException) -> bool:
-    """Whether S3 or a source failed, not the step: the work may succeed later or elsewhere."""
+    """Whether S3 or a source failed, not the step, so that the same work may succeed later or elsewhere."""
     if isinstance(error, SourceUnreachable):
         return True
     return (isinstance(error, CredentialsExpired) and error.transient) or S3_OUT_OF_REACH.search(str(error)) is not None
@@ -213,7 +215,8 @@ def root_message(text: str) -> str:
 
     The root alone may say nothing, such as the EOFException of a Python worker that died.
     """
-    causes = dict.fromkeys(cause.strip() for cause in reversed(CAUSED_BY.findall(text)))  # Spark repeats an executor's
+    # The root is last in a trace. Without repetitions: Spark prints an executor's causes again in the driver's trace.
+    causes = dict.fromkeys(cause.strip() for cause in reversed(CAUSED_BY.findall(text)))
     if causes:
         root, *later = causes
         file = READING.search(text)

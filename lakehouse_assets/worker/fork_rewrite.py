@@ -1,7 +1,7 @@
-"""Rewrites all files of a private fork, and sums up row hashes before and after, which proves the rewrite.
+"""Rewrites all files of a private fork, and sums up row hashes before and after.
 
-Spark's xxhash64 skips nulls and refuses maps: so null flags, lengths and map entries are hashed too. The hash does not
-tell 0.0 from -0.0, nor NaNs with different bits.
+Equal sums prove that the rewrite kept the rows. Spark's xxhash64 skips nulls and refuses maps: so null flags, lengths
+and map entries are hashed too. The hash does not tell 0.0 from -0.0, nor NaNs with different bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakehouse_assets.wire.work import Digest, RewriteAssignment, Rewritten
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, literal, register
 
 OPTIONS = {
-    # The fork lists only files that are worth it.
+    # The run has chosen the files that are worth it: the fork lists no others.
     "rewrite-all": "true",
     # If true, the procedure returns normally and reports no failure even if groups of files have failed.
     "partial-progress.enabled": "false",
@@ -61,7 +61,7 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None
 
 
 def refuse_failures(said: Mapping[str, int], table: str) -> None:
-    """Raises RewriteError if the procedure reports failed files. A report of none proves nothing."""
+    """Raises RewriteError if the procedure reports failed files. That it reports none proves nothing."""
     if failed := said["failed_data_files_count"]:
         raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
 
@@ -70,7 +70,11 @@ LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
 
 
 def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, Digest]:
-    """Returns the sums of live rows by data file; files without such rows are missing."""
+    """Returns the sums of live rows by data file; files without such rows are missing.
+
+    counts_only: leaves the hashes 0.
+    """
+    # The two halves of the hashes are summed separately: sums of whole 64-bit hashes would overflow.
     if counts_only:
         counted = rows.groupBy(F.col("_file")).agg(F.count(F.lit(1))).collect()
         return {file: Digest(count, 0, 0, 0) for file, count in counted}

@@ -1,4 +1,4 @@
-"""What an extension may add to the staging of a chunk."""
+"""What an extension may add to the staging of a chunk, in a worker. The run's side is RunHook (run/extension.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChunkContext:
     assignment: Assignment
     credentials: TableCredentials
     columns: StructType
-    """The table's, before the step."""
+    """The table's columns before the step, in Spark's types."""
 
 
 class StageHook:

@@ -35,7 +35,7 @@ from lakehouse_assets.worker.row_checks import failed_checks
 PROPERTY = "spark.sql.iceberg.snapshot-property."
 """The prefix of settings that Iceberg reads from 1.11 on: before, the commit of a MERGE does not name the run."""
 METRIC = "spark.merge-into.num-target-rows-"
-"""Spark's counts in a snapshot's summary, from 4.1 on."""
+"""The prefix of Spark's counts in a snapshot's summary, from Spark 4.1 on."""
 KINDS = ("inserted", "updated", "deleted")
 COPIED = "copied"
 """Unchanged rows in a new file."""
@@ -48,31 +48,31 @@ VERBATIM = {
     "spark.sql.parser.escapedStringLiterals": "false",
 }
 HASHED = {
-    # Few changes are hashed, so that neither they nor the target need sorting: a million into ten million took Spark 17
-    # s instead of 28. It compares this with each task's shuffled part of the changes, and takes no lower value; more
-    # changes are sorted, which can spill to disk, unlike a hash table.
+    # The most bytes of changes in a task for which Spark joins by a hash table, so that neither side needs sorting: a
+    # million changes into ten million rows took 17 s instead of 28. More changes are sorted, which can spill to disk,
+    # unlike a hash table. Spark takes no lower value.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
 }
 FILTER = "spark.sql.optimizer.runtime.bloomFilter"
 FILTERED = {
-    # A Bloom filter of the changes' keys drops most rows of the target that no change can match before the shuffle for
-    # the join. Spark makes such filters itself (InjectRuntimeFilter), but at these sizes only if told to. It would make
-    # one for each key; the number leaves only the first, the hash of all keys.
+    # A Bloom filter of the changes' keys drops, before the shuffle for the join, most rows of the target that no change
+    # can match. Spark makes such filters itself (InjectRuntimeFilter), but at these sizes only if told to. It would
+    # make one for each key; number.threshold leaves only the first, which is the hash of all keys.
     f"{FILTER}.enabled": "true",
     f"{FILTER}.applicationSideScanSizeThreshold": "0",
     f"{FILTER}.creationSideThreshold": str(2**62),
     "spark.sql.optimizer.runtimeFilter.number.threshold": "1",
 }
 OUTER = {
-    # Merge-on-read joins once, as an outer join, so that it can insert. Spark makes no filter if it could broadcast the
-    # few changes, though it can't in that join.
+    # Merge-on-read joins once, by an outer join, as it must insert too. Spark makes no filter if it thinks that it can
+    # broadcast the few changes; in an outer join it can't, so this forbids it.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 BITS_A_CHANGE = 10
-"""Bits of the filter: about one row in a hundred passes it without a change."""
+"""Bits of the filter for each change: about one row in a hundred passes it without a match."""
 MOST_FILTERED = 10_000_000
-"""Spark's filters have 64 Mi bits at most (maxNumBits): with so many changes one row in ten passes without a change,
-with twice as many most rows do."""
+"""The most changes for a filter. Spark's filters have 64 Mi bits at most (maxNumBits): with so many changes, one row in
+ten passes without a match, with twice as many most rows do."""
 BUCKETED = {
     # A target that is bucketed by a key is read bucket by bucket, and only the changes are shuffled.
     "spark.sql.sources.v2.bucketing.enabled": "true",
@@ -85,12 +85,15 @@ BUCKETED = {
 
 @dataclass(frozen=True)
 class Fork:
-    """A private fork to merge changes into."""
+    """A private copy of the table's metadata to merge changes into. Later, the run lands what was added to it."""
 
     name: str
+    """In Spark."""
     base: TableMetadata
+    """The fork as it began."""
     token: str
     table: str
+    """The table's identifier, for messages."""
 
     @property
     def base_id(self) -> int | None:
@@ -108,8 +111,8 @@ def merge(
 ) -> tuple[Merged, tuple[FailedCheck, ...]]:
     """Merges the rows into the fork, in at most one commit. Returns what it did, and the failed checks.
 
-    checks: on inserted and updated rows. undeclared: columns that the rows lack; updates keep them. Raises
-    ChangesError, CheckError, and what Spark raises.
+    checks: on inserted and updated rows. undeclared: the table's columns that the rows lack; updates keep their values.
+    Raises ChangesError, CheckError, and what Spark raises.
     """
     fields = spark.table(fork.name).schema.fields
     schema = StructType([field for field in fields if field.name not in undeclared])
@@ -139,22 +142,23 @@ def merge(
             done = {**dict.fromkeys(KINDS, 0), "inserted": facts.rows - facts.deletes}
             if done["inserted"]:
                 _append(changes, fork, schema, undeclared)
-    in_vain = facts.deletes - done["deleted"]
+    in_vain = facts.deletes - done["deleted"]  # deletes of keys that the table lacks
     matched = facts.rows - done["inserted"] - in_vain
     left_out = facts.returned - facts.rows
     return Merged(bounds=found, changes=facts.returned, left_out=left_out, matched=matched, **done), failed
 
 
 def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
-    """Whether Iceberg plans any file for the condition. Reads no data."""
+    """Whether Iceberg plans to read any file for the condition, which bounds the changes. Reads no data."""
     return spark.table(fork.name).alias("t").where(within).select(*work.keys).rdd.getNumPartitions() > 0
 
 
 def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Collection[str]) -> None:
-    """Faster than a MERGE, with its join and larger plan."""
+    """Appends the changes that insert: faster than a MERGE, with its join and larger plan."""
     columns = [*(f"`{name}`" for name in schema.names), *(f"NULL AS `{name}`" for name in undeclared)]
     rows = changes.where(f"NOT `{DELETES}`").selectExpr(*columns)
-    # Distributed as by a MERGE: the rows lie by key, so each task might otherwise write a file to each partition.
+    # Distributed as by a MERGE: latest() has shuffled the rows by key, so otherwise each task might write a file to
+    # each partition.
     distribution = fork.base.properties.get("write.merge.distribution-mode", "hash")
     writer = rows.writeTo(fork.name).option("distribution-mode", distribution)
     writer.option("snapshot-property.lakehouse.token", fork.token).append()
@@ -163,11 +167,11 @@ def _append(changes: DataFrame, fork: Fork, schema: StructType, undeclared: Coll
 def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[DataFrame, Row]:
     """Returns the changes as a checkpoint, and their counts.
 
-    Only a checkpoint lets Spark 4.1 plan a MERGE of rows from another Iceberg table ("No plan for TableReference"). It
-    keeps the estimated size, often too large for a filter, unless rows are persisted first. Lost persisted rows are
-    computed again, perhaps differently: so the checkpoint is counted.
+    Only a checkpoint lets Spark 4.1 plan a MERGE of rows from another Iceberg table ("No plan for TableReference"). But
+    it keeps the estimated size, often too large for a filter; of rows that were persisted first, Spark knows the real
+    size. Lost persisted rows are computed again, perhaps differently: so the rows of the checkpoint are counted.
     """
-    # Without a join no size is needed, and many columns take long to persist.
+    # Without a join nobody needs the size, and rows with many columns take long to persist.
     if joined:
         changes.persist()
     try:
@@ -193,10 +197,10 @@ def merge_sql(
 
 
 def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -> tuple[list[str], dict[str, str]]:
-    """Returns conditions and settings with which Spark shuffles few rows of the fork.
+    """Returns conditions and settings with which Spark shuffles few rows of the fork for the join.
 
-    None if it is bucketed by a key; all for an anti join or too many changes; else what a Bloom filter passes. The
-    conditions, true of equal keys, must come before those of the keys.
+    It shuffles none if the fork is bucketed by a key, all for an anti join or too many changes, else those that pass a
+    Bloom filter. The conditions, true of equal keys, must come before those of the keys: Spark filters by the first.
     """
     base, name_of = fork.base, fork.base.schema().find_column_name
     buckets = {name_of(one.source_id) for one in base.spec().fields if isinstance(one.transform, BucketTransform)}
@@ -212,7 +216,7 @@ def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -
 
 
 def _differs(schema: StructType) -> str:
-    """One comparison: the optimizer would look at each of many."""
+    """Returns SQL that is true of a change unlike its row, as one comparison: the optimizer looks at each of many."""
     return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
@@ -230,10 +234,11 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
-    """Returns the rows inserted, updated and deleted, if they add up to the rows written; None before Spark 4.1.
+    """Returns Spark's counts of inserted, updated and deleted rows; None before 4.1, or if they don't add up.
 
-    Spark counts twice what a task does twice; Iceberg counts the content of files once
-    (org.apache.iceberg.SnapshotSummary). No row is counted less than once, so equal sums mean equal numbers.
+    If a task runs twice, Spark counts its rows twice, but Iceberg counts the rows of files once
+    (org.apache.iceberg.SnapshotSummary). Spark counts no row less than once: if both sums are equal, its counts are
+    right.
     """
     if METRIC + COPIED not in summary:
         return None
@@ -252,11 +257,11 @@ def _number(summary: Mapping[str, str], name: str) -> int:
 def _counted(
     spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
 ) -> dict[str, int]:
-    """Returns Spark's counts, or those of a join with the rows before."""
+    """Returns the rows inserted, updated and deleted: Spark's counts, or those of a join with the rows before."""
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
     if not WRITTEN & summary.keys():
-        # Spark counts nothing if it needs no join.
+        # The merge changed nothing. Spark then has no counts, if it needed no join.
         return dict.fromkeys(KINDS, 0)
     if work.only_inserts:
         return {"inserted": _number(summary, "added-records"), "updated": 0, "deleted": 0}
@@ -275,13 +280,14 @@ def _counted(
 
 
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""Microseconds of the years 1 to 9999, which Spark and Python promise. Hours overflow from the year 246953 on."""
+"""Microseconds of the years 1 to 9999, which Spark and Python promise. Partition values by hour overflow from the year
+246953 on."""
 
 
 def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
     """Whether planning by this bound finds every file with rows within it, in Java and in PyIceberg.
 
-    Partition values that have overflowed have no order; PyIceberg's do not overflow.
+    Java's partition values can overflow, and then have no order; PyIceberg's never do.
     """
     texts = bound.values or (bound.low, bound.high)
     match metadata.schema().find_type(bound.column):

@@ -1,4 +1,4 @@
-"""Performs one piece of work in any process that has Spark."""
+"""Performs one piece of work, staging or rewriting, in any process that has Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.environment.settings import Settings
     from lakehouse_assets.worker.session import TableCredentials
 
+# Starts a session with these settings, none of them secret.
 StartSession = Callable[[Mapping[str, str]], "SparkSession"]
 
 
@@ -30,8 +31,8 @@ def perform(
 ) -> dict[str, Any]:
     """Does the work that a payload describes; never raises an Exception.
 
-    started: time.monotonic() at the worker's start. Returns ``{"receipt": …}``, or ``{"error": …}`` with the keys of
-    describe(), OUT_OF_REACH and CAUSE.
+    started: time.monotonic() at the worker's start; None for now. Returns the message to report: ``{"receipt": …}``, or
+    ``{"error": …}`` with the keys of describe(), OUT_OF_REACH and CAUSE.
     """
     started = time.monotonic() if started is None else started
     try:
@@ -45,7 +46,7 @@ def perform(
         from lakehouse_assets.worker.session import jvm_exit
 
         redact(error)
-        ended = jvm_exit()
+        ended = jvm_exit()  # a dead JVM explains whatever PySpark raised
         about = {OUT_OF_REACH: out_of_reach(error), CAUSE: cause_of(error, ended)}
         return {"error": {**describe(error, ended), **about}}
 
@@ -77,7 +78,10 @@ KINDS = {Assignment.kind: stage_chunk, RewriteAssignment.kind: rewrite_files}
 def _prepare(
     assignment: Assignment | RewriteAssignment, module: str, start_session: StartSession, settings: Settings
 ) -> tuple[SparkSession, TableCredentials]:
-    """Slow imports, PySpark above all, come after the checks that don't need them."""
+    """Starts the session with its catalogs. module: does the work; it is imported meanwhile.
+
+    Slow imports, PySpark above all, come after the checks that don't need them.
+    """
     from lakehouse_assets.environment.computes import find_compute
     from lakehouse_assets.environment.spark_setup import environment, spark_conf
 

@@ -1,4 +1,4 @@
-"""Opens the worker's Pipes session, its context in a file, the environment or S3; ends a worker cut off from S3."""
+"""Opens the worker's Pipes session, by a context in a file, the environment or S3; ends a worker cut off from S3."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from dagster_pipes import (
 
 from lakehouse_assets.environment.aws import is_transient, s3_client
 
-# A worker ends after this many checks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
+# A worker ends after this many looks in a row without an answer from S3: within 5 minutes, or 10 if connections hang.
 # Otherwise it might wait forever, keep its slot and cost money: some connections have no timeout (PyIceberg's and
-# Java's REST catalogs, JDBC, the step's). Checks are counted, not seconds: a frozen process misses none.
+# Java's REST catalogs, JDBC, the step's). Looks are counted, not seconds: a process that was frozen has missed none.
 LOOK_SECONDS = 30.0
 MISSED_LOOKS = 10
 
@@ -56,6 +56,7 @@ def _open_session() -> AbstractContextManager[PipesContext]:
     context = params.load_context_params()
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)
+    # One attempt at each look: its failures in a row are what is counted.
     watched = s3_client({}, attempts=1), context["bucket"], context["key"]
     threading.Thread(target=_end_when_cut_off, args=watched, daemon=True).start()
     s3 = s3_client({})

@@ -31,7 +31,7 @@ from lakehouse_assets.worker.failure import CheckError, root_message
 SHOWN = 5
 PATTERNS = r"like|regexp|to_date|to_timestamp|date_format|unix"
 HAS_PATTERN = re.compile(rf"(?!.*\bselect\b).*({PATTERNS})", re.IGNORECASE | re.DOTALL)
-"""A regular expression or a date format, without a subquery, which may read much."""
+"""Finds conditions with a regular expression or a date format. Not those with a subquery, which may read much."""
 WHATEVER_COLUMNS = ("PARSE_SYNTAX_ERROR", "UNRESOLVED_ROUTINE", "WRONG_NUM_ARGS", "INVALID_WHERE_CONDITION")
 """Spark's error conditions for SQL that no columns can make valid."""
 
@@ -41,14 +41,14 @@ def condition(
 ) -> Column:
     """Returns a condition, and reads no rows. Raises CheckError with a message that begins with ``what``.
 
-    otherwise: what null counts as. counted: whether the rows that it is true of will be counted.
+    otherwise: what null counts as. counted: whether the condition will be used in count_if().
     """
     try:
         found = F.coalesce(column(), F.lit(otherwise))
         # Spark looks up the columns here; later its error would not say which condition is wrong. A filter takes no
         # aggregate, window or generator.
         where = rows.where(found)
-        if counted:  # Spark takes no rand() here, among others
+        if counted:  # in an aggregate, Spark refuses more, such as rand()
             where.agg(F.count_if(found))
     except AnalysisException as error:
         raise _unfit(what, error) from None
@@ -63,15 +63,15 @@ def _unfit(what: str, error: Exception) -> CheckError:
 def sql(text: str) -> Column:
     """Returns an SQL condition as a column.
 
-    The parentheses keep a word after it from being an alias; the line breaks end a comment in it.
+    The parentheses keep the condition's last word from being an alias; the line breaks end a comment in it.
     """
     return F.expr(f"(\n{text}\n)")
 
 
 def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: str = "") -> None:
-    """Raises CheckError for the first condition that can't be evaluated on rows of the table; reads none.
+    """Raises CheckError for the first condition that can't be evaluated on rows of the table; reads no rows.
 
-    delete_when, on the step's rows, is refused only if no columns can make it valid.
+    delete_when is for the step's rows, whose columns are not known yet: it is refused only if none can make it valid.
     """
     if delete_when:
         try:
@@ -84,14 +84,14 @@ def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: s
 
 
 def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None:
-    """A wrong regular expression or date format shows only when Spark's generated code begins."""
+    """Runs conditions on no rows: only then does Spark find a wrong regular expression or date format."""
     if not conditions:
         return
     nothing = rows.sparkSession.createDataFrame([], rows.schema).coalesce(1)
     try:
         nothing.select(*conditions.values()).collect()
     except Exception:
-        for what, column in conditions.items():  # one by one, to name it
+        for what, column in conditions.items():  # one by one, to name the wrong one
             try:
                 nothing.select(column).collect()
             except Exception as error:
@@ -101,7 +101,10 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
-    """Returns the checks that some rows fail, in one pass, and one more for each. Raises CheckError."""
+    """Returns the checks that some rows fail: one pass counts for all, one more for each failed check gets examples.
+
+    Raises CheckError.
+    """
     if not checks:
         return ()
     failing = {name: _failing(rows, name, check) for name, check in checks.items()}
@@ -125,17 +128,18 @@ def _examples(rows: DataFrame, failed: Column) -> tuple[str, ...]:
     return tuple(", ".join(f"{name}={value}" for name, value in row.asDict().items()) for row in found)
 
 
-# The most keys counted in this process: of one partition and at once, and of a chunk, at some 100 bytes each. A Spark
-# job takes 3 s more for 336,776 rows in 365 files, 1 s more for one file, and ten times as long for 3.9 million rows in
-# 12 partitions, whose five columns it must shuffle. Larger partitions are left to Spark, which manages memory, and so
-# are larger chunks, which it counts on many machines.
+# The most keys counted in this process, at some 100 bytes each: COUNTED_AT_ONCE in one partition, or in those that are
+# read at once; COUNTED_HERE in a chunk. Compared with this, a Spark job takes 3 s longer for 336,776 rows in 365 files,
+# 1 s longer for one file, and ten times as long for 3.9 million rows in 12 partitions, whose five columns it must
+# shuffle. Larger partitions are left to Spark, which manages memory, and so are larger chunks, which it counts on many
+# machines.
 COUNTED_AT_ONCE, COUNTED_HERE = 2_000_000, 20_000_000
 READERS = 8
 ROWS, FILE = "#rows", "#file"  # names that no table's column has
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """Returns at most SHOWN examples of ``unique`` values that repeat within an Iceberg partition."""
+    """Returns at most SHOWN examples of ``unique`` values that repeat within an Iceberg partition. name: Spark's."""
     snapshot = fork.current_snapshot()
     if not unique or snapshot is None:
         return ()
@@ -191,6 +195,7 @@ def _as_keys(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 
     In Spark, and so in a merge, 0.0 equals -0.0, and all NaNs are equal.
     """
+    # -0.0 + 0.0 is 0.0.
     zero, nan = pa.scalar(0.0, floats.type), pa.scalar(float("nan"), floats.type)
     return pc.if_else(pc.is_nan(floats), nan, pc.add(floats, zero))
 

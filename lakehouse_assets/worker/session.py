@@ -22,7 +22,7 @@ from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 APP_NAME = "lakehouse worker"
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()
-"""Settings that tables have brought into this process's JVM."""
+"""Names of settings that tables have brought into this process's JVM, if it serves several (inline)."""
 # A process may need this long to end after its socket has closed.
 EXIT_SECONDS = 0.5
 # An idle JVM ends within a second.
@@ -30,7 +30,7 @@ ENDING_SECONDS = 5.0
 
 
 def build_session(conf: Mapping[str, str]) -> SparkSession:
-    """Starts a session. Its settings show in the JVM's command line: configure() sets secrets."""
+    """Starts a session. Its settings show in the JVM's command line, so configure() sets secrets later."""
     return SparkSession.builder.appName(APP_NAME).config(map=dict(conf)).getOrCreate()
 
 
@@ -41,8 +41,8 @@ def start(
 ) -> tuple[SparkSession, dict[str, str]]:
     """Starts a session; returns it and the secrets among its settings, for configure().
 
-    start_session: gets the other settings. brought: the settings that this table brings to a JVM shared by several
-    (inline); else None. Raises as check_settings() and hidden().
+    start_session: gets the settings that are not secret. brought: if the JVM is shared by several tables (inline), the
+    settings that this table brings; else None. Raises as check_settings() and hidden().
     """
     secrets, shown = hidden(conf), public(conf)
     check_settings(shown)
@@ -52,8 +52,8 @@ def start(
 
 def check_settings(conf: Mapping[str, str]) -> None:
     """Starts Java; raises SettingsError if it does not start with these settings, or Spark rejects an SQL setting."""
-    # A session would reject the setting only when it is first used. PySpark (4.1) would ask that same session how to
-    # report the error, and so recurse without end.
+    # A session would reject a wrong SQL setting only when it is first used. PySpark (4.1) would then ask that same
+    # session how to report the error, and so recurse without end.
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", APP_NAME), *conf.items()]))
     except PySparkRuntimeError as error:
@@ -77,8 +77,8 @@ def check_settings(conf: Mapping[str, str]) -> None:
 def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collection[str]) -> SparkSession:
     """Returns a session for one table, in a JVM that serves several (inline).
 
-    It lacks the others' settings, temporary views and catalogs, whose credentials may be for one table only. Settings
-    that count only at the JVM's start stay.
+    It lacks the other tables' settings, temporary views and catalogs, whose credentials may be for one table only.
+    Settings that count only at the JVM's start stay.
     """
     own = spark.newSession()  # with the settings of the JVM's start, those of its first table included
     BROUGHT.update(brought)
@@ -90,13 +90,16 @@ def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collectio
 
 
 def stop_session() -> None:
-    """Stops this process's session. On YARN that makes the application a success."""
+    """Stops this process's session, if any. On YARN, only this makes the application a success."""
     if spark := SparkSession.getActiveSession():
         spark.stop()
 
 
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the secrets among Spark settings. Raises ValueError for those that Spark reads only at its start."""
+    """Returns the secrets among Spark settings, for configure().
+
+    Raises ValueError for those that Spark reads only at its start.
+    """
     shown = public(conf)
     secrets = {key: value for key, value in conf.items() if key not in shown}
     if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
@@ -107,9 +110,10 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Sets catalogs, and Hadoop's ``fs.…`` except those that the session was started with, for steps.
+    """Sets catalogs, and Hadoop's ``fs.…``, in a session that has started.
 
-    Credentials set after the JVM's start show neither in process arguments nor in the Spark UI.
+    A ``fs.…`` that the session was started with stays, for steps. Credentials set after the JVM's start show neither in
+    process arguments nor in the Spark UI.
     """
     # This logger prints each error that Spark raises, even those that a worker provokes to check a condition.
     logging.getLogger("SQLQueryContextLogger").disabled = True
@@ -135,7 +139,7 @@ def end_jvm() -> None:
 
 
 def jvm_exit() -> int | None:
-    """Returns the JVM's return code; None while it runs, or if this process started none."""
+    """Returns the JVM's return code, below 0 for a signal; None while it runs, or if this process started none."""
     gateway = SparkContext._gateway
     if gateway is None or gateway.proc is None:
         return None
@@ -150,16 +154,16 @@ class ForkError(RuntimeError):
 
 
 def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str:
-    """Registers a table for this session only. Returns its name in Spark."""
+    """Registers the fork base as a table of this session only. Returns the table's name in Spark."""
     name = f"fork_{token.replace('-', '_').replace('.', '_')}_{chunk}_{time.time_ns()}"
     spark.sql(f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {literal(fork_base)})")
     return f"stage.forks.{name}"
 
 
 def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
-    """Returns the only entry of the metadata log besides the base. Raises ForkError.
+    """Returns the metadata file of the fork's one commit: the metadata log's only entry besides the base.
 
-    Timestamps can't tell: clocks differ.
+    Timestamps can't tell which is newer: clocks differ. Raises ForkError.
     """
     entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != fork_base]
@@ -171,7 +175,7 @@ def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: st
 
 
 def literal(text: str) -> str:
-    """Returns an SQL literal. Before Spark 4, Iceberg parses CALL and takes no parameters."""
+    """Returns text as an SQL literal. Before Spark 4, Iceberg itself parses CALL, and accepts no parameters."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
@@ -185,9 +189,10 @@ REFUSED = re.compile(
 
 
 class TableCredentials:
-    """The credentials for one table's files, fetched at once. Raises as table_io().
+    """The credentials for one table's files, fetched when this is made. Raises as table_io().
 
-    catalog: its PyIceberg properties. properties: a FileIO's, as the catalog first gave them.
+    catalog: the catalog's PyIceberg properties. properties: the FileIO's, as the catalog first gave them. *Vended* keys
+    are those that a catalog gives with a table; they expire.
     """
 
     def __init__(self, catalog: Mapping[str, str], identifier: str) -> None:
@@ -231,7 +236,8 @@ class TableCredentials:
 
     def _expired(self, message: str) -> bool:
         left = _seconds_left(self.properties)
-        # With a refresh endpoint, Java has renewed its keys: a refusal has another cause.
+        # 400 and 403 have many causes; they count if the keys' time is over. With a refresh endpoint, Java has renewed
+        # its keys: a refusal has another cause.
         over = left is not None and left <= 0 and REFRESH_ENDPOINT not in self.properties
         return self.vended and bool(EXPIRED.search(message) or (over and REFUSED.search(message)))
 
@@ -250,7 +256,7 @@ def _seconds_left(files: Mapping[str, Any]) -> float | None:
 
 
 def register_inputs(spark: SparkSession, tables: Mapping[str, str]) -> None:
-    """Provides tables as ``lake`` by their metadata files."""
+    """Registers tables in the catalog ``lake``. tables: identifier → metadata file."""
     for table, metadata in tables.items():
         called = f"table => {literal(table)}, metadata_file => {literal(metadata)}"
         spark.sql(f"CALL {LAKE}.system.register_table({called})")

@@ -1,4 +1,7 @@
-"""Stages one chunk: registers a private fork, runs the step, appends or merges its rows, and writes the receipt."""
+"""Stages one chunk: registers a private fork, runs the step, appends or merges its rows, and writes the receipt.
+
+A *fork* is a private copy of the table's metadata: nobody else sees commits to it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, register
 
-# Not Exceptions: raised by a step, they would end the worker without a report. A person raises KeyboardInterrupt.
+# They are no Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is left out: a
+# person raises it.
 EXITS = (SystemExit, CancelledError)
 
 
@@ -36,13 +40,13 @@ Offers = Mapping[str, Callable[..., DataFrame]]
 
 @dataclass(frozen=True)
 class StagingWindow(Window):
-    """The window of a step that a worker runs. Its extensions offer some of its methods."""
+    """The window of a step that a worker runs. What changes() and source_rows() do, extensions offer (StageHook)."""
 
     table: str = field(kw_only=True, repr=False, compare=False)
     offers: Offers = field(kw_only=True, repr=False, compare=False)
 
     def changes(self, table: str) -> DataFrame:
-        """Returns the changes of an input since the table's own last commit."""
+        """Returns an input's changes since the version up to which the table has read it."""
         if (read := self.offers.get("changes")) is None:
             raise LookupError(f"{no_input(table.removeprefix('lake.'))}. It has no inputs")
         return read(table)
@@ -81,10 +85,12 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
                 hook.check(rows)
             merged, failed = _write(spark, rows, fork, begun, assignment)
         base, table = assignment.fork_base, assignment.table
-        # Copy-on-write copies the files of all matched rows even if no row differs: those copies are left behind.
+        # Copy-on-write copies the files of all matched rows even if no row differs. Then the receipt names the fork
+        # base, as if nothing had been written: the copies are left behind.
         idle = merged is not None and merged.is_idle
         metadata_location = base if idle else committed_metadata(spark, fork, base, table)
-        # The worker's first keys may have expired during the step; Spark has renewed its own, or has failed.
+        # The worker's first keys may have expired during the step. Spark has renewed its own, or has failed; PyIceberg
+        # needs new ones here.
         staged = StaticTable.from_metadata(metadata_location, dict(credentials.renewed()))
         receipt = Receipt.of(
             assignment,
@@ -103,7 +109,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
 
 
 def _rows(spark: SparkSession, assignment: Assignment, offers: Offers) -> object:
-    """Raises StageError for an exit in the step, which would end this process without a report."""
+    """Returns what the step returns. Raises StageError for an exit in the step: it would end this process silently."""
     try:
         step = step_of(assignment.step).load()
         check_imported(assignment)
@@ -116,7 +122,7 @@ def _rows(spark: SparkSession, assignment: Assignment, offers: Offers) -> object
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """Renames columns as in the table. Raises StageError for others: Spark would fill missing ones with nulls."""
+    """Renames columns as in the table. Raises StageError for others: Spark would fill missing columns with nulls."""
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
@@ -142,7 +148,7 @@ def _write(
 ) -> tuple[Merged | None, tuple[FailedCheck, ...]]:
     """Appends the rows to the fork, or merges them. Returns what a merge did, and the failed checks.
 
-    Raises StageError for types that don't fit, CheckError and ChangesError.
+    base: the fork's metadata, for a merge. Raises StageError for types that don't fit, CheckError and ChangesError.
     """
     try:
         if assignment.merge and base:

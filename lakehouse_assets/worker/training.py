@@ -21,7 +21,7 @@ ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 def main(plan: Path) -> None:
     """Runs the session that the JSON in ``plan`` describes, and waits for its JVM's end, which writes the archive.
 
-    plan: has ``conf``, Spark settings, and ``scratch``, a directory.
+    plan: has ``conf``, Spark settings, and ``scratch``, a directory for all its files.
     """
     session = json.loads(plan.read_text())
     scratch = Path(session["scratch"])
@@ -48,6 +48,7 @@ def _catalogs(scratch: Path) -> dict[str, str]:
 
 
 def _exercise(spark: SparkSession, scratch: Path) -> None:
+    # What workers do: read CSV, create and append partitioned tables, register a fork, join, aggregate, list metadata.
     rows = _landing(spark, scratch)
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.t")
     columns = "day date, at timestamp, origin string, delay int, other double"

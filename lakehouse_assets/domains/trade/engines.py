@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 EXPORT = "1"
+# How DuckDB read the table, for messages.
 EXTENSION = "its iceberg extension"
 ARROW = "PyIceberg's Arrow scan"
 # DuckDB's sum of a BIGINT is a HUGEINT, which no other engine here has.
@@ -28,7 +29,7 @@ def by_polars(figures: Table) -> pl.DataFrame:
     import polars as pl
 
     with warnings.catch_warnings():
-        # It says that another package plans faster; planning takes a hundredth of a second here.
+        # The warning says that another package plans faster; planning takes a hundredth of a second here.
         warnings.simplefilter("ignore", pl.exceptions.PerformanceWarning)
         return sums(pl.scan_iceberg(figures)).collect()
 

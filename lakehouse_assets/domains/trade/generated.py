@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SEED = 2017
 COUNTRIES, OFFICES, CODES = 220, 130, 9_000
 """About as many as the statistics have."""
+# Ways to make a line's fields unreadable.
 MALFORMED: tuple[Callable[[list[str]], list[str]], ...] = (
     lambda fields: [*fields[:-1], "n.a."],
     lambda fields: fields[:-3],
@@ -29,7 +30,7 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
     import polars as pl
 
     random = np.random.default_rng((SEED, int(ym)))
-    drawn = int(rows * 1.4) + 10
+    drawn = int(rows * 1.4) + 10  # more than needed: keys that are drawn again are dropped
     country, office, code = (_skewed(random, drawn, many) for many in (COUNTRIES, OFFICES, CODES))
     value = np.exp(random.normal(6.5, 2.2, drawn)).astype("int64") + 1
     hs9 = pl.Series(code * 110_017 % 970_000_000 + 10_000_000).cast(pl.String).str.zfill(9)

@@ -22,7 +22,7 @@ REVISED_MONTHS = 3
 REVISED_ROWS = 40
 REVISIONS = 2
 MADE_UP = "made_up.txt"
-"""Lists the size in bytes and name of each generated file."""
+"""Lists the size in bytes and name of each generated file, which tells them from files that somebody has brought."""
 
 
 @dg.asset(
@@ -74,7 +74,7 @@ def _made_up(place: Path) -> dict[str, int]:
 
 
 def complete(place: Path) -> Iterator[Path]:
-    """Adds made-up names of countries and a file without corrections if missing, and yields each file."""
+    """Adds what steps need if nobody has brought it: names of countries, a file without corrections. Yields each."""
     if not (place / "countries.csv").exists():
         yield _write(place / "countries.csv", generated.countries())
     if not any((place / "revisions").glob("*.csv")):

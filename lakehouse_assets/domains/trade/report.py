@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 NAME = "trade_exports_by_month"
 UNITS = (("trillion yen", 1e9), ("billion yen", 1e6), ("million yen", 1e3), ("thousand yen", 1.0))
-"""The chart's units in thousands of yen: the original figures are a thousand times the generated ones."""
+"""The chart's units, each in thousands of yen; the first one that the largest value reaches is used.
+
+There are several because the original figures of the statistics are a thousand times the generated ones.
+"""
 
 
 @dg.asset(
@@ -61,12 +64,13 @@ def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -
 def to_png(exports: "pl.DataFrame") -> bytes:
     """Draws the exports as a PNG."""
     png = io.BytesIO()
+    # Without matplotlib's version in the file, the same numbers give the same bytes.
     drawn(exports).savefig(png, format="png", metadata={"Software": None})
     return png.getvalue()
 
 
 def drawn(exports: "pl.DataFrame") -> "Figure":
-    """exports: at least one row of ym and Value (thousand yen)."""
+    """Draws the chart. exports: at least one row of ym and Value (thousand yen)."""
     from matplotlib.figure import Figure
 
     values = exports["Value"].to_list()

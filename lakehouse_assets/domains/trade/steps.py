@@ -20,7 +20,9 @@ QUANTITIES = ("Q1", "Q2")
 NUMBERS = {"Year": "int", "month": "int", **FIGURES}
 PARTITIONS = f"a month from {MONTHS[0]} to {MONTHS[-1]}"
 MOST_REJECTED = 0.01
+"""The share of a file's lines that may be unreadable."""
 SHOWN = 5
+"""The most wrong corrections that an error shows."""
 BROKEN = "#broken"  # a name that no column has
 
 
@@ -45,8 +47,8 @@ def rejected(spark: SparkSession, window: Window) -> DataFrame:
 def revisions(spark: SparkSession, window: Window) -> DataFrame:
     """Returns the figures of the window's months as first published, revision 0, and every correction of them.
 
-    A key that the table has, but neither of these any more, is returned as deleted. Raises UnreadableLines, and
-    BadPartitions for months without figures.
+    A key that the table has, but that is in neither of the two any more, is returned as deleted. Raises
+    UnreadableLines, and BadPartitions for months without figures.
     """
     lines = _read(spark, [f"{window.landing}/revisions"], CORRECTION)
     numbers = {**FIGURES, "revision": "int"}

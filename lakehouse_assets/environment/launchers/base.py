@@ -1,4 +1,4 @@
-"""The launcher contract."""
+"""The launcher contract: starts, finds, watches and cancels workers. Slots and retries are the poll loop's (drive/)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attempt:
     """One attempt at one piece of work: group, subject, ordinal and number identify it."""
 
     group: str
-    """The run token."""
+    """The run token, the same for all runs of a resume chain."""
     subject: str
     """The work's owner, such as a table's identifier."""
     ordinal: int
@@ -44,13 +44,13 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """32 hex digits, the same in every process, so that a service starts one worker."""
+        """32 hex digits, the same in every process, so that a service starts only one worker."""
         identity = f"{self.group} {self.subject} {self.ordinal} {self.number}"
         return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
     @property
     def title(self) -> str:
-        """For the service's console; ends with the key."""
+        """For the service's console; ends with the key, to find the worker again."""
         return f"{self.subject} chunk {self.ordinal} attempt {self.number} {self.key}"
 
 
@@ -86,6 +86,7 @@ class Usage:
     gib_hours: float
     estimated_usd: float
     source: str
+    """Where the numbers come from."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +96,26 @@ class Handle:
     id: str
     """The service's name for the worker (a pid, a task ARN); if the launcher is durable, valid in any process."""
     state: Any = None
-    """For this process only."""
+    """The launcher's own, for this process only."""
     began: datetime | None = None
     """With a timezone, if known at the start."""
     asked: datetime | None = None
-    """When another process requested the worker, with a timezone. If the service does not know the worker, this tells
-    whether it may be too new, or is forgotten."""
+    """When another process requested the worker, with a timezone. If the service does not list the worker, this tells
+    whether it is too new to be listed, or forgotten."""
 
 
 class PolledReader(dg.PipesMessageReader):
     """Reads Pipes messages when the poll loop calls; Dagster's readers keep a thread for each worker."""
 
     handler: dg.PipesMessageHandler
+    """Set in read_messages()."""
 
     @abstractmethod
     def read(self) -> None:
         """Passes new messages to the session."""
 
     def pass_on(self, line: str | bytes) -> None:
-        """Passes on one line; the session logs it if it is no message. Never raises: the receipt counts."""
+        """Passes on one line; the session logs it if it is no message. Never raises: only the receipt counts."""
         try:
             self.handler.handle_message(json.loads(line))
         except Exception:
@@ -153,7 +155,7 @@ class Launcher(Protocol):
         """Returns where to look at the worker."""
 
     def tail(self, handle: Handle) -> str:
-        """Returns the driver log's last lines; empty if the run's own logs have them."""
+        """Returns the last lines of a failed worker's driver log; empty if the run's own logs have them."""
         return ""
 
     def usage(self, handle: Handle) -> Usage | None:
@@ -163,7 +165,7 @@ class Launcher(Protocol):
 
 @dataclass
 class Patience:
-    """Measures a series of failures."""
+    """Measures a series of failures; a success ends it."""
 
     seconds: float
     """The longest series allowed."""

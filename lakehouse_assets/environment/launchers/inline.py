@@ -1,6 +1,6 @@
 """Runs workers in the op's process, on dagster-pyspark's session: one JVM for a run.
 
-It imports pyspark: import it only if chosen.
+This module imports pyspark, so it is imported only if the compute is chosen.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class InlineLauncher(Launcher):
         return dg.PipesEnvContextInjector(), self._reader
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
-        """Does the work. Raises SetupError if there is no suitable Java."""
+        """Does the work, and returns when it has ended. Raises SetupError if there is no suitable Java."""
         java_home()  # raises here, so that there are no retries
         self._reader.send(self._perform(attempt.payload, _session))
         return Handle(attempt.key)

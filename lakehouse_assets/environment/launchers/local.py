@@ -22,8 +22,8 @@ from lakehouse_assets.environment.machine import java_home, project_folders, scr
 from lakehouse_assets.environment.settings import read_home
 
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
-# SIGTERM lets Spark remove its scratch folders. Together well below the 10 s after which a terminated run's worker must
-# be gone.
+# SIGTERM lets Spark remove its scratch folders; SIGKILL follows. Both together take well below the 10 s after which a
+# terminated run's workers must be gone.
 GRACE_SECONDS = 3.0
 REAP_SECONDS = 3.0
 
@@ -37,7 +37,7 @@ class PolledFileReader(PolledReader):
 
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
-        """Creates the file, yields its path, and deletes it at the end.
+        """Creates the file, and yields its path for the worker. Deletes the file at the end.
 
         Without an exception, reads the last messages first.
         """
@@ -84,7 +84,7 @@ class LocalLauncher(Launcher):
         process = subprocess.Popen(
             self._command,
             env={**worker_environment(attempt.packages, environment), PARENT_PIPE: "stdin"},
-            # The worker ends when this pipe closes, as it does if this process dies.
+            # The worker ends itself when this pipe closes: that is how it notices that this process has died.
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -116,13 +116,14 @@ class LocalLauncher(Launcher):
 
 
 def _ended(handle: Handle) -> bool:
-    """Whether the worker has ended; kills its process group then.
+    """Whether the worker has ended; if so, kills the rest of its process group.
 
     The group has the step's processes and a killed worker's JVM, but no children in another session or group.
     """
     if handle.state.returncode is None:
         with suppress(ChildProcessError):
-            # WNOWAIT: until it is reaped, no other process can get its id, which is also the group's.
+            # WNOWAIT: until the worker is reaped, no other process can get its id, which is also the group's. So the
+            # signal can't meet another group.
             if not os.waitid(os.P_PID, handle.state.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 return False
             _signal_group(handle, signal.SIGKILL)
@@ -132,7 +133,7 @@ def _ended(handle: Handle) -> bool:
 def worker_environment(packages: Iterable[str], of_chunk: Mapping[str, str]) -> dict[str, str]:
     """Returns a worker's variables. packages: of its code. of_chunk: those of its Pipes session."""
     ours = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
-    # Dagster may have put the code location's folder on this process's path only.
+    # Dagster may have put the code location's folder on the path of this process only, which children don't inherit.
     if path := project_folders(map(find_spec, packages)):
         ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
     inherited = {name: value for name, value in os.environ.items() if name != PARENT_PIPE}
@@ -151,7 +152,7 @@ def end_of(code: int) -> Ended:
 
 
 def _signal_group(handle: Handle, number: int) -> bool:
-    """Sends a signal; returns whether the group has a process. 0 only asks."""
+    """Sends a signal to the worker's group; returns whether it has a process. The number 0 only asks."""
     with suppress(ProcessLookupError):
         os.killpg(int(handle.id), number)
         return True

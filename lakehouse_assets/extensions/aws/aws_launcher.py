@@ -43,7 +43,9 @@ READ_SECONDS = 5.0
 
 
 class AttemptContextInjector(PipesS3ContextInjector):
-    """Puts the context to ``<prefix>/context.json``: a client token demands the same parameters again.
+    """Puts the context to ``<prefix>/context.json``, always the same place for an attempt.
+
+    A repeated attempt thus has the same parameters, as its client token demands.
 
     Dagster's injector chooses a random place, and leaves the object after a failure.
     """
@@ -107,7 +109,7 @@ class PolledS3Reader(PolledReader):
             body: bytes = self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read()
         except self._client.exceptions.NoSuchKey:
             return None
-        except (ClientError, BotoCoreError) as error:  # the receipt decides
+        except (ClientError, BotoCoreError) as error:  # missing a message does no harm: the receipt decides
             logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
             return None
         return body.decode()
@@ -127,7 +129,7 @@ def _delete(client: Any, bucket: str, key: str) -> None:
 
 # How long a service may be unreachable or throttle polls before a run stops watching its workers.
 PATIENCE_SECONDS = 300.0
-# Seconds before each try to stop workers.
+# Seconds before each try to stop the workers that the tries before it have not stopped.
 STOP_WAITS = (0.0, 1.0, 2.0, 4.0)
 STOP_THREADS = 16
 # https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html#id_tags_naming_best_practices
@@ -138,6 +140,7 @@ TAG_CHARACTERS = 256
 class AwsLauncher(Launcher):
     """The base class of launchers on AWS.
 
+    Subclasses define the methods that are only annotated here. They may raise boto3's errors, which this class handles.
     ``_poll`` notes in ``_begun`` when a worker began, by handle id.
     """
 
@@ -161,7 +164,7 @@ class AwsLauncher(Launcher):
         self._begun: dict[str, datetime] = {}
 
     def pipes(self, attempt: Attempt) -> tuple[AttemptContextInjector, PolledS3Reader]:
-        """Returns the session's ends, below ``pipes/<key>``."""
+        """Returns the session's two ends, both below ``pipes/<key>`` of the staging prefix."""
         prefix = f"{self._folder}/pipes/{attempt.key}".lstrip("/")
         injector = AttemptContextInjector(self._s3, self._quick_s3, self._bucket, prefix)
         return injector, PolledS3Reader(self._quick_s3, self._bucket, f"{prefix}/messages")
@@ -169,7 +172,7 @@ class AwsLauncher(Launcher):
     def poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
         """Returns the ended workers; none while the service is unreachable.
 
-        Raises ClientError and BotoCoreError if not transient or after PATIENCE_SECONDS.
+        Raises ClientError and BotoCoreError if the error is not transient or has lasted for PATIENCE_SECONDS.
         """
         if not handles:
             return {}
@@ -188,11 +191,11 @@ class AwsLauncher(Launcher):
         return client("logs")
 
     def began(self, handle: Handle) -> datetime | None:
-        """Returns the time from ``_poll``."""
+        """Returns the time that ``_poll`` noted; None before."""
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
-        """Raises NotStarted if the service can't be asked."""
+        """Finds the attempt's worker. Raises NotStarted if the service can't be asked."""
         try:
             return self._find(attempt)
         except (ClientError, BotoCoreError) as error:
@@ -251,7 +254,10 @@ LINES = 50
 
 
 def s3_tail(s3: Any, location: str, when: str) -> str:
-    """Returns a gzipped log's last LINES lines, or why they can't be read. when: logs' time, for messages."""
+    """Returns a gzipped log's last LINES lines, or why they can't be read.
+
+    when: says when the service writes logs, for the message that this log does not exist yet.
+    """
     bucket, _, key = location.partition("://")[2].partition("/")
     try:
         with gzip.open(s3.get_object(Bucket=bucket, Key=key)["Body"]) as lines:

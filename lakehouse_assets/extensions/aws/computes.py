@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EKS_RELEASE = r"emr-[\w.-]+-(latest|\d{8})"
 PROVIDER = r"[A-Za-z0-9_-]+(=[0-9]+)?"
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+# How no provider's name may begin, except Fargate's:
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CreateCapacityProvider.html (name)
 RESERVED = re.compile(r"aws|ecs|fargate", re.IGNORECASE)
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_CapacityProviderStrategyItem.html
@@ -30,7 +31,7 @@ IDLE_SECONDS = 300
 
 class _OnAws(ComputeSettings):
     def problems(self) -> list[str]:
-        """Why boto3 finds no region."""
+        """Says why boto3 finds no region."""
         from lakehouse_assets.environment.aws import region_problems
 
         return region_problems()
@@ -47,7 +48,9 @@ class Ecs(_OnAws):
     security_groups: tuple[str, ...]
     public_ip: bool
     capacity: Mapping[str, int]
+    """The weight of each capacity provider."""
     size: Size
+    """For what a table's own size leaves open."""
 
     def sized(self, own: Size) -> tuple[Size, str | None]:
         """Completes a table's size, or says why no task can have it."""
@@ -101,6 +104,7 @@ class Emr(_OnAws):
     cluster."""
     cluster: str
     code: str
+    """The prefix in S3 to which runs upload the workers' code."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> Emr:
@@ -135,7 +139,7 @@ class Emr(_OnAws):
 
 
 def transient_cluster(file: Path, token: str) -> dict[str, Any]:
-    """Returns a file's RunJobFlow parameters, with the token at the name's end.
+    """Returns a file's RunJobFlow parameters, with the token at the name's end, by which the run finds its cluster.
 
     Raises NotStarted if the file is unreadable.
     """
@@ -143,6 +147,7 @@ def transient_cluster(file: Path, token: str) -> dict[str, Any]:
 
     try:
         given = json.loads(file.read_text())
+        # The run adds its steps later. After the last one, AutoTerminationPolicy ends the cluster.
         instances = {**given["Instances"], "KeepJobFlowAliveWhenNoSteps": True}
         name = f"{given.get('Name', 'lakehouse')} {token}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -212,7 +217,7 @@ class EmrEks(_OnAws):
 
 
 def _is_fargate(capacity: Collection[str]) -> bool:
-    """_capacity() refuses a mixture."""
+    """Whether tasks run on Fargate: one provider tells it, as _capacity() refuses a mixture."""
     return any(provider in FARGATE_PROVIDERS for provider in capacity)
 
 
@@ -244,7 +249,7 @@ def _size(reader: EnvReader, fargate: bool) -> Size:
     vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
     both_valid = len(reader.problems) == problems_before
     size = Size(vcpus, memory, reader.number("LAKEHOUSE_ECS_DISK_GIB", int))
-    # If one is not a number, whether they fit together is unknown.
+    # If vCPUs or memory is not a number, nobody knows whether the two fit together.
     judged = size if both_valid else replace(size, vcpus=None, memory_gib=None)
     if fargate and (problem := fargate_problem(judged)):
         variables = [f"LAKEHOUSE_ECS_{name.upper()}" for name, value in vars(judged).items() if value is not None]

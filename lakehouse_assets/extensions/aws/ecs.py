@@ -31,7 +31,7 @@ OUT_OF_MEMORY = "OutOfMemoryError"
 KILLED, TERMINATED = 137, 143  # 128 + SIGKILL, 128 + SIGTERM
 # Why a task could not start: too many tasks started at once.
 THROTTLED = re.compile("throttl|rate exceeded|too ?many ?requests")
-# Why a task could not start, if another attempt would fail as well.
+# Why a task could not start, if the reason is one that another attempt would meet again.
 MISCONFIGURED = re.compile(
     "accessdenied|not authorized|secret|ssm|resourcenotfound|does not exist|log group|unable to assume"
     "|cannotstartcontainererror"
@@ -47,7 +47,7 @@ PLACEMENT_ADVICE = {
     "attribute": "no instance in LAKEHOUSE_ECS_CLUSTER has what LAKEHOUSE_ECS_TASK_DEFINITION requires",
     "memberof": "no instance in LAKEHOUSE_ECS_CLUSTER meets the constraints of LAKEHOUSE_ECS_TASK_DEFINITION",
 }
-# RunTask has no error code for this.
+# In the message if the quota of vCPUs is used up, for which RunTask has no error code.
 NO_VCPUS = "reached the limit"
 # By a part of the error's code or message in lower case; the first match counts.
 ERROR_ADVICE = {
@@ -108,7 +108,7 @@ def ended(task: Task, container: str) -> Ended | None:
 
 
 def stuck(task: Task, now: datetime) -> Ended | None:
-    """Returns an end for a task that has waited longer than START_LIMIT. now: with a timezone."""
+    """Returns an end for a task that has waited longer than START_LIMIT, else None. now: with a timezone."""
     created: datetime | None = task.get("createdAt")
     if task["lastStatus"] not in WAITING or created is None or now - created <= START_LIMIT:
         return None
@@ -163,7 +163,7 @@ def _size(task: Task) -> str:
 
 
 def size(task: Task) -> tuple[float, float]:
-    """Returns a task's vCPUs and GiB; on some instances only containers have limits."""
+    """Returns a task's vCPUs and GiB: its own, or its containers' sum, as on some instances only these have limits."""
     parts = [task] if task.get("cpu") and task.get("memory") else task.get("containers", ())
     return (
         sum(int(part.get("cpu") or 0) for part in parts) / 1024,
@@ -172,7 +172,7 @@ def size(task: Task) -> tuple[float, float]:
 
 
 def placed(failures: Sequence[Mapping[str, str]]) -> tuple[str, bool]:
-    """Returns why RunTask placed no task, and whether it may later."""
+    """Returns why RunTask placed no task, and whether it may place one later."""
     reasons = "; ".join(": ".join(filter(None, (f.get("reason"), f.get("detail")))) for f in failures) or "no reason"
     advice = next((text for start, text in PLACEMENT_ADVICE.items() if start in reasons.lower()), GENERAL_ADVICE)
     return f"ECS placed no task ({reasons}); {advice}", not any(text in reasons for text in NEVER_PLACED)
@@ -204,7 +204,7 @@ def usage(task: Task) -> Usage | None:
 
 
 def link(arn: str) -> str:
-    """arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
+    """Returns the URL of the task's log. arn: ``arn:partition:ecs:region:account:task/cluster/id``."""
     _, partition, _, region, _, resource = arn.split(":", 5)
     _, cluster, task = resource.split("/")
     console = CONSOLES.get(partition, "console.aws.amazon.com")
@@ -213,14 +213,14 @@ def link(arn: str) -> str:
 
 # https://docs.aws.amazon.com/AmazonECS/latest/APIReference/API_DescribeTasks.html
 DESCRIBE_AT_ONCE = 100
-# «The Amazon ECS API follows an eventual consistency model»: how long DescribeTasks may not know a task, and the waits
-# before each ListTasks for a new one.
+# «The Amazon ECS API follows an eventual consistency model»: DescribeTasks may not know a new task for MISSING_SECONDS.
+# FIND_WAITS are the seconds before each try to find a new task with ListTasks.
 MISSING_SECONDS = 60.0
 FIND_WAITS = (0.0, 1.0, 2.0)
 
 
 class EcsLauncher(AwsLauncher):
-    """Launches tasks of one cluster and task definition. command: the worker container's."""
+    """Launches tasks of one cluster and task definition. command: what the worker's container runs."""
 
     service = "ECS"
 
@@ -229,7 +229,7 @@ class EcsLauncher(AwsLauncher):
         self._settings = ecs
         self._command = command
         self._ecs = client("ecs")
-        self._missing: dict[str, float] = {}  # since when, on time.monotonic()
+        self._missing: dict[str, float] = {}  # by ARN: since when, on time.monotonic()
         self._usages: dict[str, Usage | None] = {}
 
     def submit(self, attempt: Attempt, environment: Mapping[str, str]) -> Handle:
@@ -256,7 +256,7 @@ class EcsLauncher(AwsLauncher):
             transient = is_transient(error) or NO_VCPUS in message
         else:
             reason, transient = f"ECS can't be reached to run a task: {error}", is_transient(error)
-        if is_transient(error):
+        if is_transient(error):  # only then may the task have been started
             try:
                 if started := self._find(attempt):
                     return started
@@ -267,7 +267,7 @@ class EcsLauncher(AwsLauncher):
     def _find(self, attempt: Attempt) -> Handle | None:
         """Finds the attempt's task if it has not stopped.
 
-        RunTask finds a stopped one: with its token, within an hour, it returns that task and starts none.
+        If it has, RunTask finds it: with the same token, within an hour, RunTask returns that task and starts none.
         """
 
         def listed() -> Handle | None:
@@ -295,6 +295,7 @@ class EcsLauncher(AwsLauncher):
             for failure in answer["failures"]:
                 arn = failure["arn"]
                 requested = asked[arn]
+                # If another process requested the task, its age is known; else the time counts from when it was missed.
                 missed = self._missing.setdefault(arn, time.monotonic())
                 seconds = (datetime.now(UTC) - requested).total_seconds() if requested else time.monotonic() - missed
                 if seconds >= MISSING_SECONDS:  # until then ECS may not know it yet
@@ -302,7 +303,7 @@ class EcsLauncher(AwsLauncher):
         return found
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        """ECS sends SIGTERM, and SIGKILL after stopTimeout."""
+        """Stops one task, as StopTask takes no more: ECS sends SIGTERM, and SIGKILL after stopTimeout."""
         reason = "the Dagster run that started it was terminated, or gave up on it"
         try:
             self._ecs.stop_task(cluster=self._settings.cluster, task=handles[0].id, reason=reason)

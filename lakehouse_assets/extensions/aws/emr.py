@@ -1,4 +1,4 @@
-"""Runs workers as steps of an EMR cluster. A *step* is EMR's here, not a table's function."""
+"""Runs workers as steps of an EMR cluster. Here, a *step* is what EMR calls a step, not a table's function."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ ACTIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
 # StateChangeReason's codes for faults that another cluster need not have.
 LOST = ("INTERNAL_ERROR", "INSTANCE_FAILURE", "INSTANCE_FLEET_TIMEOUT")
 CAPACITY = re.compile(r"capacity|insufficient|spot", re.IGNORECASE)
-# Seconds before each search for something whose creation gave no answer.
+# Seconds before each search for something that may have been created although no answer came.
 CLUSTER_WAITS = (1.0, 2.0, 4.0)
 
 
 def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
-    """Creates something without a client token; if the answer was lost, finds it.
+    """Creates what would exist twice if the call were repeated, as it takes no client token.
 
-    Raises ``create``'s error; the thing may have been created nevertheless.
+    If the answer was lost, finds what was created. Raises ``create``'s error if that is not found in time; it may have
+    been created nevertheless.
     """
     try:
         return create()
@@ -46,25 +47,26 @@ def create_once(create: Callable[[], T], find: Callable[[], T | None]) -> T:
 
 
 class Clusters:
-    """The clusters that the settings name. once: a client that never retries."""
+    """The clusters that the settings name. once: a client that never retries, as in create_once()."""
 
     def __init__(self, emr: Any, once: Any, settings: Emr) -> None:
         self._emr, self._once, self._settings = emr, once, settings
         self._chosen: dict[str, str] = {}
 
     def choose(self, token: str) -> str:
-        """Returns the id of a run's cluster; starts a transient one.
+        """Returns the id of a run's cluster; starts it if it is transient and does not exist yet.
 
         Raises NotStarted unless one cluster matches, or if a transient cluster's file is unreadable; else boto3's
         errors.
         """
+        # Each run has its own transient cluster; any other cluster serves all runs.
         key = token if self._settings.by == "transient" else ""
         if key not in self._chosen:
             self._chosen[key] = self.find(token) or self._start(token)
         return self._chosen[key]
 
     def find(self, token: str) -> str | None:
-        """Returns the id of a run's cluster; None before its start. Raises as choose()."""
+        """Returns the id of a run's cluster; None if it is transient and was not started yet. Raises as choose()."""
         if self._settings.by == "id":
             return self._settings.cluster
         setting = f"LAKEHOUSE_EMR_CLUSTER={self._settings.by}:{self._settings.cluster}"
@@ -87,7 +89,7 @@ class Clusters:
         return found
 
     def forget_if_ended(self, cluster: str) -> Ended | None:
-        """Returns why the cluster runs no more steps, and forgets it."""
+        """Returns why the cluster runs no more steps, and forgets it, so that choose() looks for another; else None."""
         description = self.describe(cluster)
         if description["Status"]["State"] in ACTIVE:
             return None
@@ -121,14 +123,16 @@ def cluster_end(by: str, cluster: Mapping[str, Any]) -> Ended:
     if by == "id":
         return Ended(f"{ended}; set LAKEHOUSE_EMR_CLUSTER to a running cluster")
     if by == "transient":
+        # The next attempt starts a new cluster from the same file, which helps only against a fault of this one.
         return Ended(ended if lost else f"{ended}; see its log", lost)
     # By name or tag: the next attempt finds the replacement, or says that there is none.
     return Ended(ended, transient=True)
 
 
-# https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
+# The most ids in one call: https://docs.aws.amazon.com/emr/latest/APIReference/API_ListSteps.html, API_CancelSteps.html
 LISTED_IDS, CANCELLED_IDS = 10, 256
 RUNNING_STATES, MACHINE_STATES = ("PENDING", "RUNNING", "CANCEL_PENDING"), ("BOOTSTRAPPING", "RUNNING")
+# What EMR answers if it does not know one of the steps, and if the cluster takes no more steps.
 REFUSED = ("InvalidRequestException", "ValidationException")
 FULL = re.compile(r"maximum number of (active )?steps", re.IGNORECASE)
 # EMR's lists show new steps late: seconds before each search, and how long a step may be unknown.
@@ -246,6 +250,7 @@ class EmrLauncher(AwsLauncher):
     def _judged(
         self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Ended]]:
+        # The end of the cluster may be why a step failed. If none has failed, that call is saved.
         states = {step["Status"]["State"] for step in found.values()}
         has_failed = bool(states - {"COMPLETED", *RUNNING_STATES})
         clusters_end = self._clusters.forget_if_ended(cluster) if has_failed else None
@@ -296,6 +301,7 @@ class EmrLauncher(AwsLauncher):
             # A single unknown step makes the whole call fail.
             half = len(handles) // 2
             return self._try_stop(handles[:half]) | self._try_stop(handles[half:])
+        # A refusal matters only if its step still runs.
         refused = {i["StepId"]: i.get("Reason", "") for i in answer["CancelStepsInfoList"] if i["Status"] == "FAILED"}
         return {
             f"{cluster}/{step}": RuntimeError(refused[step])
@@ -342,12 +348,12 @@ def step_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> 
             "move the longest settings of the table's spark_conf and LAKEHOUSE_SPARK__… to the cluster's spark-defaults"
         )
         raise NotStarted(f"{reason}: {advice}", transient=False)
-    # The title's end has the key.
+    # If the title is too long, its end is kept: it has the key, by which the step is found again.
     return {"Name": attempt.title[-NAME_CHARACTERS:], "ActionOnFailure": "CONTINUE", "HadoopJarStep": jar}
 
 
 def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
-    """Returns how a step ended. cluster: its cluster's end, if any."""
+    """Returns how a step ended. cluster: how its cluster ended; None if it has not."""
     state, details = status["State"], status.get("FailureDetails", {})
     if state == "COMPLETED":
         return Ended("completed")
@@ -363,7 +369,10 @@ def verdict(status: Mapping[str, Any], cluster: Ended | None) -> Ended:
 
 
 def share(hours: float, machines: Mapping[str, int], together: int) -> Usage:
-    """Estimates a step's share of its cluster's costs. together: concurrent steps."""
+    """Estimates a step's share of its cluster's costs.
+
+    together: the most steps of this process that ran on the cluster at once.
+    """
     each = [emr_machine(name) for name, count in machines.items() for _ in range(count)]
     return Usage(
         vcpu_hours=hours / together * sum(machine.vcpus for machine in each),

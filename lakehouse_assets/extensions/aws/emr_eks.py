@@ -45,6 +45,7 @@ class Failure:
     says: str
     """Continues a sentence that begins with "the worker"."""
     fix: str = ""
+    """What a person can do about it."""
     transient: bool = False
 
 
@@ -142,20 +143,20 @@ class EmrEksLauncher(JobRunsLauncher):
 
     def _usage(self, handle: Handle) -> Usage | None:
         job = self._final.get(handle.id) or self._get(handle)
-        # A completed one did run, though nobody saw it; of others this is unknown.
+        # A job run that completed did run, even if no poll saw it. A job run that ended otherwise may never have run.
         began = self.began(handle) or (job["createdAt"] if job["state"] == "COMPLETED" else None)
         return used(job, began) if began else None
 
 
 def name_of(attempt: Attempt) -> str:
-    """Returns the title's end, with the key, in allowed characters."""
+    """Returns the title's end, in allowed characters: it has the key, so that the job run can be found by this name."""
     return NOT_IN_NAMES.sub("-", attempt.title)[-NAME_CHARACTERS:]
 
 
 def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped, log_uri: str) -> dict[str, Any]:
     """Returns StartJobRun's parameters, equal for the same attempt, as a client token demands.
 
-    By default the service does not restart the driver.
+    By default the service does not restart the driver: only the poll loop retries.
     """
     return {
         "clientToken": attempt.key,
@@ -173,7 +174,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped, log_
 
 
 def verdict(job: JobRun) -> Ended:
-    """job: DescribeJobRun's jobRun."""
+    """Says how a job run ended. job: DescribeJobRun's jobRun."""
     state, details = job["state"], job.get("stateDetails") or "no details given"
     if state == "COMPLETED":
         return Ended("completed")
@@ -186,15 +187,15 @@ def verdict(job: JobRun) -> Ended:
 
 
 def used(job: JobRun, began: datetime) -> Usage | None:
-    """Estimates usage from the pods' requests; None while it runs or if Spark chose the number of executors.
+    """Estimates usage from what the pods request; None while it runs or if Spark chose the number of executors.
 
-    The service only tells when it ended.
+    began: when a poll first saw the job run at work, as the service tells only when it ended.
     """
     parts = shlex.split(job["jobDriver"]["sparkSubmitJobDriver"]["sparkSubmitParameters"])
     conf = dict(parts[n + 1].split("=", 1) for n, part in enumerate(parts) if part == "--conf")
     if "finishedAt" not in job or conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
         return None
-    hours = max(0.0, (job["finishedAt"] - began).total_seconds() / 3600)  # by two clocks
+    hours = max(0.0, (job["finishedAt"] - began).total_seconds() / 3600)  # the times are by two clocks
     executors = _amount(conf.get("spark.executor.instances", "2"))
     pods = {"driver": 1.0, "executor": executors}
     vcpus = hours * sum(count * _amount(conf.get(f"spark.{who}.cores", "1")) for who, count in pods.items())

@@ -19,9 +19,10 @@ from lakehouse_assets.extensions.aws.prices import EMR_SERVERLESS
 
 # https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_StartJobRun.html
 NAME_CHARACTERS = 256
-# The longest timeout a batch job may have; without one it would get 12 hours.
+# The longest timeout that a batch job may have. A job without a timeout would get one of 12 hours.
 LONGEST = timedelta(days=7)
-# Reasons that pass: no capacity in the application or the account, throttling, faults of the service.
+# Reasons that pass, so that a later attempt may succeed: no capacity in the application or the account, throttling,
+# faults of the service.
 TRANSIENT = re.compile("capacity|insufficient|quota|limit exceeded|throttl|rate exceeded|internal error", re.IGNORECASE)
 # How the service reports EX_TEMPFAIL, a worker's exit status if it lost its network.
 LOST_NETWORK = re.compile(rf"ExitCode: {os.EX_TEMPFAIL}\b")
@@ -82,7 +83,7 @@ class EmrServerlessLauncher(JobRunsLauncher):
 
     def _usage(self, handle: Handle) -> Usage | None:
         job = self._final.get(handle.id) or self._get(handle)
-        if "billedResourceUtilization" not in job:  # known a moment after the end
+        if "billedResourceUtilization" not in job:  # the service tells what it bills only a moment after the end
             job = self._get(handle)
         return used(job)
 
@@ -99,7 +100,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
     parameters = [*disks(attempt), *options(attempt, code.package)]
     return {
         "clientToken": attempt.key,
-        # The title's end has the key.
+        # If the title is too long, its end is kept: it has the key, by which the job run is found again.
         "name": attempt.title[-NAME_CHARACTERS:],
         "tags": tags(attempt),
         "executionTimeoutMinutes": max(1, math.ceil(timeout / timedelta(minutes=1))),
@@ -114,7 +115,7 @@ def job_of(attempt: Attempt, environment: Mapping[str, str], code: Shipped) -> d
 
 
 def disks(attempt: Attempt) -> list[str]:
-    """Returns options for the disks, such as 200G.
+    """Returns options for the disks, such as 200G; none for a size that leaves them open.
 
     https://docs.aws.amazon.com/emr/latest/EMR-Serverless-UserGuide/jobs-spark.html
     """
@@ -124,14 +125,17 @@ def disks(attempt: Attempt) -> list[str]:
 
 
 def logged_output(configuration: Mapping[str, Any]) -> str:
-    """Returns the driver's ``stderr``, else ``stdout``, else "" in CloudWatch. Without types both are there."""
+    """Returns which output of the driver is in CloudWatch: "stderr" if it is there, else "stdout", else "" for neither.
+
+    configuration: a CloudWatchLoggingConfiguration; without logTypes, the service logs both outputs.
+    """
     types = configuration.get("logTypes") or {"SPARK_DRIVER": ["STDERR"]}
     driver = {kind.lower() for kind in types.get("SPARK_DRIVER", [])}
     return next((kind for kind in ("stderr", "stdout") if kind in driver), "")
 
 
 def verdict(job: Mapping[str, Any]) -> Ended:
-    """job: GetJobRun's jobRun."""
+    """Says how a job run ended. job: GetJobRun's jobRun."""
     state, details = job["state"], job["stateDetails"] or "no details given"
     if state == "SUCCESS":
         return Ended("ended with SUCCESS")
@@ -144,6 +148,7 @@ def verdict(job: Mapping[str, Any]) -> Ended:
     own = details.partition("Last few exceptions")[0]
     if LOST_NETWORK.search(own):
         return Ended(f"lost its network connection, or S3 did not respond: {details}", transient=True)
+    # A driver that ended with an exit code had its capacity.
     if "ExitCode" not in details and TRANSIENT.search(own):
         end = f"failed for lack of capacity: {details}; see the application's maximumCapacity"
         return Ended(end, transient=True)
@@ -151,8 +156,8 @@ def verdict(job: Mapping[str, Any]) -> Ended:
 
 
 def used(job: Mapping[str, Any]) -> Usage | None:
-    """Returns a job run's usage: billed if known, else total."""
-    # Billed hours of storage already omit what the price includes.
+    """Returns a job run's usage as billed if the service tells it, else in total; None if it tells neither."""
+    # Of the storage, the billed hours contain only what is charged; of the total hours, only a share is charged.
     for name, charged_share in (
         ("billedResourceUtilization", 1.0),
         ("totalResourceUtilization", _beyond_included(job)),
@@ -165,7 +170,7 @@ def used(job: Mapping[str, Any]) -> Usage | None:
 
 
 def _beyond_included(job: Mapping[str, Any]) -> float:
-    """Returns the share of storage beyond the default size, which the price includes."""
+    """Returns the share of the storage that is charged, beyond the included size; 0 if disks() asked for no size."""
     parameters = job.get("jobDriver", {}).get("sparkSubmit", {}).get("sparkSubmitParameters", "")
     asked = re.search(r"spark\.emr-serverless\.executor\.disk=(\d+)G", parameters)
     return max(0.0, 1 - EMR_SERVERLESS.included_disk_gib / int(asked[1])) if asked else 0.0

@@ -1,4 +1,4 @@
-"""The common base of launchers of job runs."""
+"""The common base of the launchers whose workers are job runs: EMR Serverless and EMR on EKS."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def entry_point(worker: str) -> bytes:
 def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
     """Packs (path, content) into a zip for Python's path.
 
-    Without folder entries, Python finds no package without ``__init__.py``.
+    Each folder gets an entry: without it, Python finds no package there that lacks an ``__init__.py``.
     """
     buffer, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -87,18 +87,18 @@ OVERHEAD_FACTOR, OVERHEAD_MIB = 0.1, 384
 
 
 def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -> list[str]:
-    """Returns spark-submit's options. package: the code's URL.
+    """Returns spark-submit's options. package: the code's URL. overhead: as for sized().
 
-    The session gets the settings too, but many are read only before one exists (memory, archives, YARN's).
+    The session gets the settings too, but Spark reads many of them (memory, archives, YARN's) only before it exists.
     """
-    settings = {**sized(attempt.size, overhead), **attempt.spark_conf}
+    settings = {**sized(attempt.size, overhead), **attempt.spark_conf}  # the table's own settings win
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
     given = [part for name, value in sorted(settings.items()) for part in ("--conf", f"{name}={value}")]
     return [*given, "--py-files", files]
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Returns Pipes' variables as arguments."""
+    """Returns the variables of Dagster Pipes as arguments: EMR's calls take no environment for a job."""
     return [
         DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT,
         environment[DAGSTER_PIPES_CONTEXT_ENV_VAR],
@@ -108,7 +108,10 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def sized(size: Size, overhead: float = OVERHEAD_FACTOR) -> dict[str, str]:
-    """Returns Spark's settings for a size. overhead: what Spark adds to the heap, as its share."""
+    """Returns Spark's settings for a driver and executors of this size each, heap and overhead together.
+
+    Leaves out what the size leaves open. overhead: what Spark adds to the heap, as a share of the heap.
+    """
     conf: dict[str, str] = {}
     if size.vcpus is not None:
         cores = str(max(1, round(size.vcpus)))
@@ -120,33 +123,36 @@ def sized(size: Size, overhead: float = OVERHEAD_FACTOR) -> dict[str, str]:
     return conf
 
 
-# https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html
+# The most job runs that one call lists: https://docs.aws.amazon.com/emr-serverless/latest/APIReference/API_ListJobRuns.html
 PAGE = 50
 
 JobRun = Mapping[str, Any]
 
 
 class JobRunsLauncher(AwsLauncher):
-    """The base class of launchers of job runs, whose ids are the handles."""
+    """The base class of launchers of job runs. Handles are job run ids."""
 
     api: ClassVar[str]
+    """The service's name in boto3."""
     holder: ClassVar[str]
-    """What runs the jobs, for messages."""
+    """What runs the jobs, such as an application; for messages."""
     running_states: ClassVar[tuple[str, ...]]
-    """Includes waiting jobs."""
+    """The states of job runs that have not ended, including those that wait."""
     token_used: ClassVar[str]
-    """The code of a client token's reuse with other parameters."""
+    """The code of the error if an earlier request had the same client token, but other parameters."""
     refused_for_now: ClassVar[re.Pattern[str]]
-    """Matches errors that pass."""
+    """Matches the messages of errors after which the service may start the job run later."""
+    # Subclasses define these:
     _start: Callable[[Attempt, Mapping[str, str]], str]
     """Starts the job run; returns the same id for the same attempt."""
     _search: Callable[[Attempt], Mapping[str, Any]]
+    """Returns arguments that narrow ListJobRuns to the attempt's job run."""
     _get: Callable[[Handle], JobRun]
     _cancel: Callable[[Handle], object]
     _verdict: Callable[[JobRun], Ended]
 
     def __init__(self, settings: Settings, code: str, worker: str, **place: str) -> None:
-        """place: the argument that names the holder."""
+        """place: the argument of each call that names the holder."""
         super().__init__(settings)
         self._prefix, self._worker, self._place = code, worker, place
         self._emr = client(self.api)
@@ -161,9 +167,11 @@ class JobRunsLauncher(AwsLauncher):
         try:
             return Handle(self._start(attempt, environment))
         except (ClientError, BotoCoreError) as error:
-            # The token came with other parameters: tags differ if a run resumes another one.
+            # An earlier request of this attempt had other parameters: if a run resumes another one, the tags that name
+            # the run differ. The job run of that request does the same work.
             if error_code(error) == self.token_used and (found := self.find(attempt)):
                 return found
+            # refused_for_now is an answer: it leaves no doubt that nothing was started, so it is not unconfirmed.
             transient = is_transient(error) or self.refused_for_now.search(str(error)) is not None
             raise NotStarted(str(error), transient=transient, unconfirmed=is_transient(error)) from error
 
@@ -172,7 +180,7 @@ class JobRunsLauncher(AwsLauncher):
         return next((Handle(job["id"]) for job in found if job.get("name", "").endswith(attempt.key)), None)
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        (handle,) = handles
+        (handle,) = handles  # _stop_batches() passes one at a time, as CancelJobRun takes one
         try:
             self._cancel(handle)
         except ClientError:  # also if the job run is ending, has ended, or is unknown
@@ -182,6 +190,7 @@ class JobRunsLauncher(AwsLauncher):
         return {}
 
     def _poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
+        """Lists all running job runs; asks separately only for handles that the list lacks."""
         running = {job["id"]: job["state"] for job in self._list(states=list(self.running_states))}
         for handle in handles:
             if running.get(handle.id) == "RUNNING":

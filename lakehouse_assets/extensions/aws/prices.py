@@ -60,9 +60,11 @@ class Machine:
 # (GiB of memory, USD for an hour) of one vCPU by an instance family's letter, generation 5, on demand:
 # https://aws.amazon.com/ec2/pricing/on-demand/ Other letters (storage, memory) count as "r".
 EC2_VCPU = {"c": (2.0, 0.0425), "m": (4.0, 0.048), "r": (8.0, 0.063)}
+# The price of an instance with AWS's own ARM processors, as a share of the price on x86.
 GRAVITON = 0.8
 # What EMR adds: this share of the instance's price, at most that many USD: https://aws.amazon.com/emr/pricing/
 EMR_SHARE, EMR_MOST = 0.25, 0.27
+# By size; each larger size is a number and "xlarge".
 EC2_VCPUS = {"medium": 1, "large": 2, "xlarge": 4}
 
 

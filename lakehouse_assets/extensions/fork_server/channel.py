@@ -41,7 +41,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             data += part
         message: dict[str, Any] = json.loads(data)
     except (OSError, ValueError):
-        for descriptor in descriptors:
+        for descriptor in descriptors:  # the caller does not get them
             os.close(descriptor)
         raise
     return message, list(descriptors)

@@ -35,7 +35,7 @@ class Local(ComputeSettings):
     def launcher(self, settings: Any, worker: str) -> Launcher:
         """Makes the launcher.
 
-        Without Linux's /proc, and under a debugger, which attaches to new processes, no worker stays.
+        No worker stays without Linux's /proc, which servers need, or under a debugger, which attaches to new processes.
         """
         command = (sys.executable, "-m", worker)
         if self.idle and Path("/proc/self/ns").is_dir() and "pydevd" not in sys.modules:

@@ -1,4 +1,7 @@
-"""The folders of fork servers in ``<home>/workers``: each has a lock that its processes hold, a socket while idle."""
+"""The folders of fork servers in ``<home>/workers``, by which launchers find servers.
+
+Each has a lock, which the server's processes hold while they live, and a socket while the server is idle.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ WORKERS = "workers"
 LOCK, SOCKET, ABOUT, SCRATCH = "lock", "socket", "about.json", "tmp"
 UNFINISHED = "."
 """Begins the name of a folder that has no lock yet."""
-# An idle server answers at once; one that does not is stopped or swapped out.
+# An idle server answers at once, unless it is suspended or swapped out.
 ANSWER_SECONDS = 2.0
+# A launcher that makes a folder has locked it long before.
 ABANDONED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class About:
-    """What a fork server says of itself."""
+    """What a fork server says of itself: its key, the processes of its Python and its JVM, the chunks it has done."""
 
     key: Mapping[str, str]
     pid: int = 0
@@ -118,7 +122,7 @@ class Folder:
             with self.connected() as connection:
                 channel.send(connection, {"end": True})
                 with suppress(ConnectionError):
-                    connection.recv(1)  # closed once it has let go of its socket
+                    connection.recv(1)  # the server closes it once its socket is gone: nobody can take it any more
         except OSError:
             return False
         return True
@@ -126,6 +130,8 @@ class Folder:
 
 def made(workers: Path) -> tuple[Folder, int]:
     """Makes a folder; returns it and the descriptor that locks it, which the server inherits.
+
+    Until it is locked it has a hidden name, as alive() would take it for a dead server's, and remove it.
 
     Raises OSError, also if ``workers`` is another user's.
     """
@@ -140,7 +146,7 @@ def made(workers: Path) -> tuple[Folder, int]:
 
 
 def found(workers: Path) -> list[Folder]:
-    """Returns the folders of all servers, those that have been idle for longest first."""
+    """Returns the folders of all servers: those idle for longest first, busy ones last."""
     folders = [Folder(path, _about(path)) for path in workers.glob(f"[!{UNFINISHED}]*")]
     return sorted(folders, key=lambda folder: folder.about.idle_since or float("inf"))
 
@@ -153,7 +159,7 @@ def alive(workers: Path) -> list[Folder]:
             running.append(folder)
         else:
             folder.remove()
-    for hidden in map(Folder, workers.glob(f"{UNFINISHED}*")):  # their launchers died as they made them
+    for hidden in map(Folder, workers.glob(f"{UNFINISHED}*")):  # if their launchers died as they made them
         with suppress(FileNotFoundError):
             if time.time() - hidden.path.stat().st_mtime > ABANDONED_SECONDS and not hidden.is_alive:
                 hidden.remove()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 LOOK_SECONDS = 0.02
 MOST_IDLE_BYTES = 900 * 2**20
-"""The memory in RAM with which a JVM may stay."""
+"""The most memory in RAM with which a JVM may wait for the next chunk."""
 
 
 class Jvm:
@@ -47,7 +47,7 @@ class Jvm:
 
     @property
     def outputs(self) -> set[int]:
-        """The descriptors of what it writes, until they end."""
+        """The descriptors from which to read what it writes, until they end."""
         return {self._stdout, self._stderr} - self._ended
 
     @property
@@ -105,7 +105,7 @@ class Jvm:
 
 
 class EndedBesides:
-    """Stands for the JVM's Popen in a child of the server: whether it has ended, and how."""
+    """Stands for the JVM's Popen in a child of the server, which can't wait for a process of its parent."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.args, self.stdin = pid, "java", None

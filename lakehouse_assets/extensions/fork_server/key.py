@@ -1,4 +1,4 @@
-"""What a run must share with a fork server to use it: all that its Python and JVM took over at their start."""
+"""The key of a fork server: all that its Python and its JVM took over at their start. A run must have the same."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TERMINALS = frozenset(
         *("XDG_SESSION_ID", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"),
     }
 )
-"""Variables that differ between terminals. The JVM does not get them; a step has those of its run."""
+"""Variables that differ between terminals, whose runs can share a JVM: it does not get them. A step has its run's."""
 OF_PYTHON = ("DAGSTER_", "LAKEHOUSE_")
-"""Dagster's variables name the run. Ours reach a JVM as settings of Spark. The JVM does not get these, either."""
+"""Prefixes of variables that the JVM does not get, either: Dagster's name the run; ours reach it as Spark settings."""
 OF_WORKER = frozenset({"PYTHONUNBUFFERED", "TMPDIR"})
-"""The launcher sets them."""
+"""The launcher sets them, for all workers of a home alike."""
 FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables that name folders of settings, which a JVM reads at its start."""
 
@@ -79,10 +79,11 @@ def _stat(path: str | Path) -> tuple[int, int, int] | None:
 
 
 def _umask() -> str:
-    """os.umask() can only be asked by setting it, which other threads would notice."""
+    """Reads it from /proc: os.umask() can only be asked by setting it, which other threads would notice."""
     status = Path("/proc/self/status").read_text()
     return next((line for line in status.splitlines() if line.startswith("Umask")), "")
 
 
 def _hash(text: str) -> str:
+    # Variables and paths may have bytes that are not UTF-8.
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

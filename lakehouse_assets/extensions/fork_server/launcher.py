@@ -1,4 +1,4 @@
-"""Runs workers as children of fork servers, which stay, idle, for the next chunk."""
+"""Runs workers as children of fork servers, which stay, idle, for the next chunk; see server.py."""
 
 from __future__ import annotations
 
@@ -67,19 +67,25 @@ class Lease:
         return self.ended
 
     def let_go(self) -> None:
-        """Has the server end its worker, its JVM and itself."""
+        """Has the server end its worker, its JVM and itself: it sees that this side closes, and can still answer."""
         if self.ended is None:
             with suppress(OSError):
                 self.connection.shutdown(SHUT_WR)
 
     def kill(self) -> None:
-        """Kills the server's group. Its process id is its own, as the server has not said that it ends."""
+        """Kills the server's process group.
+
+        Only for a server that has not said that it ends: afterwards another process could have its id.
+        """
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
 class ForkServerLauncher(LocalLauncher):
-    """Runs workers in ``<home>/workers``; each stays, idle, for ``idle``."""
+    """Runs each worker as a child of a server in ``<home>/workers``, which then stays for ``idle``.
+
+    Workers that no server can run (*cold* ones) are LocalLauncher's; their handles have no Lease.
+    """
 
     def __init__(self, command: Sequence[str], idle: timedelta) -> None:
         super().__init__(command)
@@ -92,12 +98,13 @@ class ForkServerLauncher(LocalLauncher):
         except OSError as error:  # a full disk, or one without locks or sockets
             logger.warning("no worker can stay for the next chunk: %s", error)
             return super().submit(attempt, environment)
-        # Not the process's id: a server may take the next chunk before the end of its last one was read.
+        # The handle's id is not the server's process id: one server may have two handles, as it may take the next chunk
+        # before this process reads the end of the last one.
         return Handle(attempt.key, leased, datetime.now(UTC))
 
     def poll(self, handles: Sequence[Handle]) -> dict[str, Ended]:
         """Returns the ended workers."""
-        for process in tuple(STARTED):
+        for process in tuple(STARTED):  # also those that were idle when they ended, so that no handle knows them
             if process.poll() is not None:
                 STARTED.discard(process)
         leased = {handle.id: handle.state.poll() for handle in handles if isinstance(handle.state, Lease)}
@@ -117,7 +124,7 @@ class ForkServerLauncher(LocalLauncher):
             until = time.monotonic() + seconds
             while time.monotonic() < until and any(one.poll() is None for one in leases):
                 time.sleep(LOOK_SECONDS)
-        for one in leases:
+        for one in leases:  # a server that was killed could not remove its folder
             if not one.folder.is_alive:
                 one.folder.remove()
 
@@ -135,7 +142,7 @@ def lease(
     idle: timedelta,
     work: str = DO_WORK,
 ) -> Lease:
-    """Hands work to an idle server, or starts one. Its output goes to this process's descriptors 1 and 2.
+    """Hands work to an idle server, or starts one. The work's output goes to this process's descriptors 1 and 2.
 
     conf: Spark settings beyond the defaults. packages: of the work's code. of_chunk: the worker's variables beyond this
     process's. idle: how long the server stays afterwards. work: ``module:function``, called in a new process as
@@ -148,6 +155,7 @@ def lease(
     request = {"env": env, "cwd": os.getcwd(), "key": key.parts, "idle": idle.total_seconds(), "work": work}
     workers = settings.home / folders.WORKERS
     running = folders.alive(workers)
+    # The one that became idle last: those idle for longer reach the end of their time, or make room.
     fitting = (one for one in reversed(running) if one.is_idle and one.key == key)
     if found := next(filter(None, (_taken(one, request) for one in fitting)), None):
         return found
@@ -175,8 +183,8 @@ def _taken(folder: Folder, request: Mapping[str, Any]) -> Lease | None:
         channel.send(connection, request, (1, 2))
         answer, _ = channel.receive(connection)
         if "accepted" in answer:
-            channel.send(connection, {})
-            connection.settimeout(None)
+            channel.send(connection, {})  # confirms: the server works only for a launcher that is still there
+            connection.settimeout(None)  # work may take any time, unlike the answer
             return Lease(connection, channel.credentials(connection)[0], folder)
     except (OSError, ValueError):
         pass
@@ -195,6 +203,7 @@ def _started(workers: Path, request: Mapping[str, Any], settings: Settings, conf
             env=request["env"],
             pass_fds=(theirs.fileno(), lock),
             stdin=subprocess.DEVNULL,
+            # Each request brings the descriptors for its own output.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -206,12 +215,12 @@ def _started(workers: Path, request: Mapping[str, Any], settings: Settings, conf
         raise
     finally:
         theirs.close()
-        os.close(lock)
+        os.close(lock)  # the server has it now, and locks the folder while it lives
     return Lease(ours, process.pid, folder)
 
 
 def _make_room(running: Sequence[Folder], most: int) -> None:
-    """Asks idle servers to end, so that with one more there are at most ``most``."""
+    """Asks idle servers to end, in this order, so that with one more there are at most ``most``."""
     surplus = len(running) + 1 - most
     for folder in running:
         if surplus > 0 and folder.end():

@@ -1,4 +1,4 @@
-"""What a step may leave behind in a JVM, beyond its own session."""
+"""What a step may leave behind in a JVM, beyond its own session: the next chunk's step would find it there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 ENTRY = re.compile(r"<name>(.*?)</name><value>(.*?)</value><final>.*?</final>(?:<source>(.*?)</source>)?", re.DOTALL)
 """A setting of Hadoop's, as Configuration.writeXml() writes it."""
 STREAM = "stream execution thread"
+"""How Spark names the thread of a streaming query."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def left(before: State, jvm: Any, base: Any) -> list[str]:
     spark = base.sparkContext()
     if spark.isStopped():
         return ["a stopped SparkContext"]
-    spark.listenerBus().waitUntilEmpty()  # it tells which jobs run
+    spark.listenerBus().waitUntilEmpty()  # the status tracker learns from it which jobs run
     now, shared = State.of(jvm, base).shared, base.sharedState()
     catalog = shared.externalCatalog().unwrapped()
     threads = jvm.java.lang.Thread.getAllStackTraces().keySet().toString()
@@ -66,12 +67,12 @@ def left(before: State, jvm: Any, base: Any) -> list[str]:
 
 
 def _properties(properties: Any) -> dict[str, str]:
-    """Without those of Arrow, which Iceberg sets when it first reads a file."""
+    """Leaves out those of Arrow: Iceberg sets them when it first reads a file, and they would look like a change."""
     return {name: properties[name] for name in properties if not name.startswith("arrow.")}
 
 
 def _hadoop(jvm: Any, configuration: Any) -> dict[str, str]:
-    """Without the defaults: Hadoop reads files of more of them when it first needs them."""
+    """Leaves out the defaults: Hadoop reads further files of defaults when it first needs them."""
     text = jvm.java.io.StringWriter()
     configuration.writeXml(text)
     found = ENTRY.findall(text.toString())

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from lakehouse_assets.extensions.fork_server.server import Task
 
 KEPT_BINDINGS = ("t", "j", "GATEWAY_SERVER")
-"""py4j's own; others are objects of ended processes."""
+"""py4j's own objects. All others are held for a Python process that ends with its chunk."""
 
 
 def do(task: Task) -> None:
     """Does the work, reports what it left in the JVM, and ends the process."""
     started = time.monotonic()
     use_unfailing_streams()
-    sys.argv = sys.argv[:1]
+    sys.argv = sys.argv[:1]  # without the server's arguments
     os.environ.update(environment())  # which PySpark reads as it attaches
     try:
         attached = Attached(task)
@@ -47,7 +47,7 @@ def do(task: Task) -> None:
     status = resolve_name(task.work)(attached.session, started)
     # Waits for the step's threads, as the end of any Python process does.
     threading._shutdown()  # type: ignore[attr-defined]
-    if status == 0:
+    if status == 0:  # after another status the server ends the JVM anyway
         os.write(task.report, json.dumps(attached.leave()).encode())
     os.close(task.report)
     with suppress(Exception):
@@ -70,7 +70,7 @@ def alone(work: str) -> int:
 
 
 class Attached:
-    """This process's part of the server's JVM. Raises an exception of any kind if there is none, or it refuses."""
+    """This process's connection to the server's JVM. Raises any kind of exception without a JVM, or if it refuses."""
 
     def __init__(self, task: Task) -> None:
         if task.jvm is None:
@@ -90,7 +90,7 @@ class Attached:
     def session(self, _: Mapping[str, str]) -> SparkSession:
         """Returns a new session, which this process and its JVM take for the only one.
 
-        Its settings are those of the JVM's start: servers are shared between equal ones only.
+        Ignores the settings that it is given: the JVM was started with the same, which are part of the server's key.
         """
         self._own = self._base.newSession()
         self._threads = {*threading.enumerate()}
@@ -99,7 +99,7 @@ class Attached:
 
     def leave(self) -> list[str]:
         """Returns what the step left in the JVM; cleans up what can be cleaned up."""
-        if self._before is None:
+        if self._before is None:  # the work has asked for no session
             return []
         try:
             found = left(self._before, self._java.jvm, self._base)

@@ -19,13 +19,14 @@ from lakehouse_assets.extensions.hand_off.records import Clock, HandOffPlan, Ver
 logger = logging.getLogger(__name__)
 
 OURS = "lakehouse.hand-off"
-"""Marks a hand-off's things with its asset's key."""
+"""The parameter that marks a hand-off's tables and view with its asset's key."""
 VERSION, UUID, SNAPSHOT, SEQUENCE = (
     "lakehouse.version",
     "lakehouse.table-uuid",
     "lakehouse.snapshot-id",
     "lakehouse.sequence-number",
 )
+"""Parameters that identify the version, and the snapshot whose rows it has."""
 PARQUET = {
     "InputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
     "OutputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
@@ -147,12 +148,13 @@ AT_ONCE = 100
 """The most partitions of one BatchCreatePartition
 (https://docs.aws.amazon.com/glue/latest/webapi/API_BatchCreatePartition.html)."""
 ROUNDS = 3
-"""Tries to create missing partitions, which Glue answers separately."""
+"""How often missing partitions are created: one call can succeed for some of them and fail for others."""
 ATTEMPTS = 8
 """Tries to switch the view if answers get lost or others switch it: about 2 minutes."""
 LATER = ("OperationTimeoutException", "ResourceNotReadyException", "FederationSourceRetryableException")
 """Glue's errors of requests that may still land, without a status of 500
 (https://docs.aws.amazon.com/glue/latest/webapi/CommonErrors.html)."""
+# Another hand-off has switched or created the view since it was read.
 CONFLICTS = ("ConcurrentModificationException", "AlreadyExistsException")
 
 
@@ -166,9 +168,9 @@ class GlueRegistry:
     """A hand-off's tables and view in Glue. All methods raise boto3's errors."""
 
     glue: Any
-    """Retries calls."""
+    """A client that retries calls."""
     glue_once: Any
-    """Never retries: each answer belongs to a known request."""
+    """A client that never retries, so that each answer is that of a known request."""
     key: str
     clock: Clock
 
@@ -235,9 +237,9 @@ class GlueRegistry:
         description: str,
         view_is_newer: Callable[[Mapping[str, str]], bool],
     ) -> str:
-        """Points the view to a version in one call. Returns the version that readers get: a newer one if there.
+        """Points the view to a version in one call, unless it has a newer one. Returns the version that readers get.
 
-        view_is_newer: tells by the view's parameters. Raises as find_view(), and HandOffUnfinished if the switch may
+        view_is_newer: tells it by the view's parameters. Raises as find_view(), and HandOffUnfinished if the switch may
         still land or others keep switching.
         """
         wanted = view_input(self.key, plan, version, description)
@@ -256,7 +258,7 @@ class GlueRegistry:
                     unknown = error
                 elif unknown is None:
                     raise
-                else:
+                else:  # an earlier try may still land, so that this refusal does not decide
                     break
                 self.clock.sleep(wait)
             else:
@@ -288,7 +290,7 @@ class GlueRegistry:
     def _create_table(self, plan: HandOffPlan, version: Version) -> None:
         try:
             self.glue.create_table(DatabaseName=version.database, TableInput=table_input(self.key, plan, version))
-        except self.glue.exceptions.AlreadyExistsException:
+        except self.glue.exceptions.AlreadyExistsException:  # an earlier attempt's, or somebody else's
             found = of_parameters(self._find(version.database, version.table) or {})
             if (found.get(OURS), found.get(VERSION)) != (self.key, version.name):
                 raise HandOffRefused(

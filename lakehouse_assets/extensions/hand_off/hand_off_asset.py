@@ -139,7 +139,7 @@ class HandOff:
         )
 
     def order(self, token: str, lakehouse: Lakehouse) -> "HandOffOrder":
-        """token: the first run's in its chain of re-executions."""
+        """Returns what a run hands off. token: of the first run in its chain of re-executions from failure."""
         from lakehouse_assets.extensions.hand_off.hand_over import HandOffOrder
 
         warehouse = catalog_properties(lakehouse.settings).get("warehouse", "")

@@ -1,6 +1,8 @@
 """Writes a version, verifies its replicas, switches readers, removes old versions.
 
-A run killed at any step resumes by the records and Glue. The bucket's rules replicate
+A *version* is one copy of a snapshot, complete, with a folder and a Glue table of its own; readers get the version that
+the view names. A run that resumes a killed one learns from the records and Glue what was done. S3 itself replicates, by
+the bucket's rules
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/replication.html).
 """
 
@@ -117,6 +119,7 @@ def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified:
         ) from error
     verified |= {path for path, file in found.items() if file == files[path]}
     pending = sorted(files.keys() - verified)
+    # Readers of a folder get the rows of every file in it.
     if more := sorted(sizes.keys() - files.keys()):
         return f"it has files that don't belong to this version, such as {more[0]}"
     return f"{len(pending)} of {len(files)} files have not arrived, such as {pending[0]}" if pending else ""
@@ -124,7 +127,7 @@ def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified:
 
 @dataclass(frozen=True)
 class HandOffOrder:
-    """What to hand off."""
+    """What to hand off: the declaration's fields, as in HandOff, and the run's."""
 
     key: str
     table: str
@@ -154,6 +157,7 @@ class Services:
     """Never retries."""
     records: Records
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]]
+    """Finds the runs of tokens: a version stays while its run may finish."""
     clock: Clock = field(default_factory=Clock)
 
 
@@ -169,6 +173,7 @@ class HandOffOutcome:
     arrived: Sequence[VerifiedReplica]
     removed: Sequence[Version]
     not_removed: str = ""
+    """Why older versions could not be removed; empty if they were."""
 
     @property
     def landed(self) -> bool:
@@ -267,7 +272,7 @@ class HandOver:
     # write
 
     def ensure_written(self, plan: HandOffPlan) -> tuple[Version, Written]:
-        """Returns or writes the run's version."""
+        """Returns the version that an earlier attempt has written and checked, else writes a new one."""
         records = self.services.records
         if (written := records.written(plan.token)) and (version := records.version(written.name)):
             return version, written
@@ -335,7 +340,7 @@ class HandOver:
             self.services.records.note_version(replace(version, left_at=None))
 
     def _line(self, plan: HandOffPlan) -> list[int]:
-        """Returns the source's snapshots, newest first."""
+        """Returns the ancestors of the source's head as of now, newest first."""
         table = self._load(plan.table)
         return [one.snapshot_id for one in ancestors_of(table.current_snapshot(), table.metadata)]
 
@@ -375,7 +380,10 @@ class HandOver:
                     yield version
 
     def _remove(self, version: Version) -> None:
-        """Removes a version's Glue table, files and records, in this order; missing ones are no error."""
+        """Removes a version's Glue table, files and records; missing ones are no error.
+
+        In this order, a table never lacks its files, and what a killed run leaves is still recorded.
+        """
         self.registry.drop(version)
         folder = place_of(version.location)
         assert folder.key.endswith(f"/{version.name}")  # made by begin_version()
@@ -410,7 +418,7 @@ def _in_our_words(what: str) -> Iterator[None]:
                 f"{what} could not be finished: {error}. Readers keep the previous version. Re-execute the run from "
                 "failure: it continues from here"
             ) from error
-        if not error_code(error):
+        if not error_code(error):  # not an error of AWS
             raise
         raise HandOffRefused(
             f"{what} was refused: {error}. Readers keep the previous version. See the permissions in docs/hand-off.md, "

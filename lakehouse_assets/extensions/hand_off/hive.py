@@ -148,7 +148,7 @@ ESCAPED = {chr(code) for code in range(1, 0x20)} | {*"\"#%'*/:=?\\{}[]^\x7f"}
 
 
 def segment(name: str, value: Any) -> str:
-    """value: None for null."""
+    """Returns a folder's name as Hive writes it. value: None for null."""
     text = NULL if value is None else "".join(f"%{ord(c):02X}" if c in ESCAPED else c for c in str(value))
     return f"{name}={text}"
 
@@ -184,10 +184,10 @@ def segments(name: str, column: pa.Array) -> pa.Array:
 AT_ONCE = 128 * 2**20
 """Bytes of files to read ahead: PyIceberg starts on all files at once and keeps their rows until taken."""
 MOST_ROWS = 5_000_000
-"""Larger partitions get several files."""
+"""The most rows of a file; larger partitions get several."""
 GROUP_ROWS = 10_000
-"""The fewest rows of a row group, except a file's last; open partitions' rows wait until then."""
-MOST_PARTITIONS = 100_000
+"""The fewest rows of a row group, except a file's last: until a partition has so many, they wait in memory."""
+MOST_PARTITIONS = 100_000  # pyarrow's own limit is 1,024
 TAIL = 64 * 2**10
 """Bytes to read for a footer; longer ones take a second request."""
 

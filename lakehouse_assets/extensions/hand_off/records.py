@@ -1,4 +1,4 @@
-"""Records of a hand-off, and its waits."""
+"""A hand-off's records, objects on the staging prefix by which another process continues it, and its waits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HandOffPlan(Durable):
 
 @dataclass(frozen=True)
 class Version(Durable):
-    """One attempt to write a plan's rows, recorded before its first file so that nothing is lost."""
+    """One attempt to write a plan's rows, recorded before its first file, so that each file can be removed one day."""
 
     name: str
     """The start time and a random part; the suffix of the Glue table's name."""
@@ -76,7 +76,7 @@ class HandedFile:
     rows: int
     size: int
     footer: str
-    """A hash of the footer, which locates all columns."""
+    """A hash of the footer, which describes the values of each part of the file: replicas are compared by it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Decides which waiting partitions run, and which to give up. Pure. Times are epoch seconds."""
+"""Decides which waiting partitions run, and which to give up. Pure. Times are epoch seconds.
+
+strikes.py explains strikes, limits, breakers and parking.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.in_flight import meet
 
 OVERDUE = 600.0
-"""Seconds until a partition precedes longer ranges."""
+"""Seconds of waiting after which a partition precedes longer ranges."""
 PATIENCE = timedelta(days=14)
-"""For a missing partition: SQS's longest retention
+"""How long a missing partition is waited for: SQS's longest retention
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 DEPLOYED = timedelta(hours=1)
-"""How long a table's deployment may take."""
+"""How long a full inbox waits for a deployment that declares a table."""
 AT_ONCE = 1000
 """The most items that a tick gives up, oldest first."""
 LONGEST = 1_000_000
-"""The most bytes of a letter's keys, one to six a character: SQS takes 1 MiB with attributes."""
+"""The most bytes of a letter's keys as JSON: SQS takes 1 MiB with attributes."""
 LISTED = 5
 
 
@@ -50,6 +53,7 @@ class Waiting:
     def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
         """Whether it waits for a person or new message."""
         strikes = memory.strikes_of(self.wanted)
+        # An item that the last failed run did not cover is from a message that came later.
         return strikes.count >= pace.tries and self.names <= strikes.seen
 
 
@@ -62,13 +66,13 @@ class Lane:
     keys: Sequence[str]
     """In order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
-    """Keys of each unfinished run of the queue; None for all."""
+    """Keys of each unfinished run that the queue requested; None for all."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
-    """Keys of other runs and backfills, which the queue's limits ignore."""
+    """Keys of other runs and backfills, by name. The queue's limits ignore them."""
     row_of: Callable[[str], str] = lambda _: ""
-    """A range stays in one row: its keys differ only in the last dimension."""
+    """Returns a key's row: all dimensions but the last. A range stays in one row."""
     last_ended: str = ""
-    """The queue's last ended run, by id."""
+    """The id of the queue's run that ended last."""
 
     def is_busy(self, keys: Collection[str]) -> bool:
         """Whether something is about to write a key."""
@@ -89,7 +93,7 @@ class Request:
     def run_key(self) -> str:
         """Dagster makes at most one run for it, even if that fails.
 
-        With ``after``, partitions can be asked for again after each run.
+        ``after`` changes it, so that partitions can be requested again after each run.
         """
         said = repr((self.table, self.keys[0], self.keys[-1], sorted(self.names), self.after))
         return hashlib.sha256(said.encode()).hexdigest()
@@ -102,8 +106,9 @@ class Decision:
     requests: tuple[Request, ...] = ()
     parked: tuple[Waiting, ...] = ()
     in_runs: tuple[Waiting, ...] = ()
+    """Includes partitions of ``requests``."""
     held_by: tuple[str, ...] = ()
-    """Other runs and backfills that write some of them."""
+    """Other runs and backfills that write waiting partitions."""
     memory: QueueMemory = field(default_factory=QueueMemory)
 
 
@@ -116,9 +121,10 @@ def waiting_of(items: Mapping[str, Item]) -> list[Waiting]:
 
 
 def decide(now: float, waiting: Collection[Waiting], lanes: Sequence[Lane], memory: QueueMemory, most: int) -> Decision:
-    """Decides which runs to ask for, ``most`` at once.
+    """Decides which runs to ask for. most: the most unfinished runs of the queue, over all tables.
 
-    Tables without an earlier request go first, the longest-waiting one first; then the least recently served.
+    Tables take turns: first those without an earlier request, the longest-waiting one first; then the least recently
+    served.
     """
     by_table: dict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
@@ -170,7 +176,10 @@ class _View:
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
-        """Yields overdue keys first, as busy tables always have new ranges; failed partitions last, alone."""
+        """Yields ranges, the longest first; then each failed partition alone.
+
+        Overdue keys go first: in a busy table, new longer ranges would always precede them.
+        """
         if self.breaker.is_open:
             yield from self._probe()
             return
@@ -184,6 +193,7 @@ class _View:
 
     def _probe(self) -> Iterator[Request]:
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
+            # the one that failed least often, as it may succeed
             one = min(self.ready, key=lambda one: (self.failures[one.key], one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
@@ -238,8 +248,8 @@ def given_up(
 ) -> list[RequestLetter]:
     """Returns letters about the items that must not wait any longer.
 
-    keys: existing partitions of declared tables. failing: reasons not to run. A full inbox gives up even new partitions
-    that can't run; only undeclared tables keep DEPLOYED to appear.
+    keys: existing partitions of declared tables. failing: reasons why failures hold partitions back. In a full inbox,
+    even new items that can't run make room for others; only undeclared tables keep DEPLOYED to appear.
     """
     due: list[tuple[int, str, str]] = []
     for name, item in items.items():

@@ -1,4 +1,4 @@
-"""A run's part in the inbox of the queue."""
+"""A run's part in the inbox of the queue; inbox.py says what it covers."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ LONGEST_REASON = 1000
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
 """Run tags: the messages' number, and the oldest one's wait as the run began."""
 Covered = dict[str, PartitionMessages]
+"""By partition key, as in plans."""
 
 
 def inbox_of(lakehouse: Lakehouse) -> Inbox:
@@ -64,7 +65,7 @@ class QueueRecords:
             return None
 
     def keys_of(self, token: str) -> Collection[str] | None:
-        """As covers()."""
+        """Returns a run's partitions, as covers()."""
         covers = self.covers(token)
         return covers.keys if covers else None
 
@@ -108,7 +109,7 @@ class RunQueue(RunHook):
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Takes what the run covers from its plan."""
-        if again:
+        if again:  # the first staging has done it, and what a run covers never changes
             return
         covers = covered(run.plan, run.table.identifier)
         self._run = RunInbox(self._inbox, covers, self._records.keys_of)
@@ -131,12 +132,12 @@ class RunQueue(RunHook):
             self._run.remove(self._published)
 
     def failed(self, run: Run, error: Exception) -> None:
-        """Records why, with bad and published partitions."""
+        """Records why, with bad and published partitions, for the next tick."""
         keys, why = tuple(sorted(run.bad_keys)), str(error)[:LONGEST_REASON]
         self._records.write_failed(run.token.text, Failed(run.context.run.run_id, keys, why, self._published))
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns each partition's messages."""
+        """Returns each partition's messages and waits."""
         found: Mapping[str, PartitionMessages] = self._run.covers.found if self._run else {}
         noted_ms, now_ms = run.plan.made_ms, time.time() * 1000
         return Shown(

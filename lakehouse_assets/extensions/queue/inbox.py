@@ -1,4 +1,8 @@
-"""The durable inbox of requested partitions, and a run's part of it."""
+"""The durable inbox of requested partitions, and a run's part of it.
+
+An object has an *item* for each partition that the same messages request. A run notes in its plan which items it
+*covers*, and removes exactly these after its publish (docs/why.md).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,11 @@ from lakehouse_assets.wire.work import Durable
 logger = logging.getLogger(__name__)
 VERSION = 2
 DONE = ".done"
-"""The suffix of notes that say which partitions of an object are done. Objects are never rewritten: two runs may finish
-parts of one."""
+"""The suffix of notes that say which partitions of an object are done. Objects are never rewritten: of two runs
+that finish parts of one, the second would undo the first's change."""
 PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
-"""The name of one item of an object with several. Older code takes it for an object's name, and finds none."""
+"""The name of one item of an object with several. Older code takes it for an object's name, finds none,
+and removes nothing."""
 LATEST_MS = 253_402_300_799_999
 """The end of 9999, Python's last year."""
 CROWD = 100
@@ -57,16 +62,17 @@ class InboxLook:
     """
 
     items: Mapping[str, Item]
-    """By the name of their object or its part."""
+    """By name: their object's, or as in PART."""
     objects: int
     """Includes notes."""
     finished: Sequence[str]
+    """Objects without waiting items."""
     needless: Sequence[str]
     """Notes of objects that are gone or finished."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
     """Notes by object, if more than CROWD."""
     unread: int = 0
-    """If any, more items may wait."""
+    """Objects that were not read: more items may wait."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Inbox:
     """Below ``<LAKEHOUSE_STAGING>/inbox``."""
 
     def put(self, items: Iterable[Item]) -> None:
-        """Writes items durably; then messages may go. What it wrote before an error is harmless."""
+        """Writes items durably; then messages may be deleted. What it wrote before an error costs at most more runs."""
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
@@ -87,7 +93,7 @@ class Inbox:
         _cache(self.objects)[name] = _named(name, group)
 
     def waiting(self, tables: Collection[str] | None = None) -> Mapping[str, Item]:
-        """By name."""
+        """Returns waiting items by name."""
         return self.look(tables).items
 
     def look(self, tables: Collection[str] | None = None, most: int | None = None) -> InboxLook:
@@ -150,7 +156,7 @@ class Inbox:
 
     def tidy(self, found: InboxLook) -> None:
         """Removes useless objects; after a crash, the next call goes on."""
-        self.objects.remove(found.finished)  # before its notes, without which it would ask for everything again
+        self.objects.remove(found.finished)  # before their notes: an object without notes requests all its items
         needless = list(found.needless)
         for name, notes in found.crowds.items():
             whole = self._note_done(name, frozenset().union(*notes.values()))
@@ -164,7 +170,10 @@ def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
 
 
 def grouped(items: Iterable[Item]) -> list[list[Item]]:
-    """Returns each object's items: partitions of a table with the same messages."""
+    """Returns each object's items: partitions of a table with the same messages.
+
+    One object for each partition of a long range could not be written within a tick.
+    """
     found: dict[tuple[Any, ...], list[Item]] = defaultdict(list)
     for item in items:
         found[item.table, item.messages, item.sent_ms, item.received_ms].append(item)
@@ -172,7 +181,7 @@ def grouped(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _name(item: Item) -> str:
-    """Unique: a run must not cover later objects."""
+    """Unique: a run covers objects by name, and must not cover later ones."""
     of_key = hashlib.sha256(item.key.encode()).hexdigest()[:8]
     return f"{item.table}/{item.received_ms:013d}-{of_key}-{uuid4().hex[:12]}.json"
 
@@ -240,6 +249,7 @@ class PartitionMessages:
     names: tuple[str, ...]
     messages: int
     sent_ms: int
+    """Of the oldest message."""
 
 
 @dataclass(frozen=True)
@@ -250,9 +260,11 @@ class RunMessages:
     token: str
     keys: tuple[str, ...]
     found: Mapping[str, PartitionMessages]
-    """Without partitions for which nothing waits."""
+    """Without partitions for which nothing waited."""
     snapshot_id: int | None
+    """The table's head then, if any."""
     noted_ms: int
+    """When the plan was made."""
 
     def names(self) -> Mapping[str, frozenset[str]]:
         """Returns item names by partition."""
@@ -265,6 +277,7 @@ class Failed(Durable):
 
     run_id: str
     keys: tuple[str, ...]
+    """Partitions that it blames."""
     reason: str
     published: tuple[str, ...] = ()
     """Partitions that it had published."""
@@ -296,14 +309,16 @@ class RunInbox:
     inbox: Inbox
     covers: RunMessages
     keys_of: Callable[[str], Collection[str] | None]
-    """Returns a run's partitions by token."""
+    """Returns a run's partitions by token; None if unknown."""
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
+    """Tokens already handled: each attempt to commit asks."""
 
     def ask_again(self, tokens: Collection[str]) -> None:
         """Asks again for partitions that other runs published since the covers were noted.
 
-        Call it before the commit, as they may have read newer input. If the storage raises, the run must not commit.
+        Call it before the commit, which replaces their rows, although they may have read newer input. If the storage
+        raises, the run must not commit.
         """
         new = set(tokens) - self._told - {self.covers.token}
         their_keys = {key for token in new for key in self.keys_of(token) or self.covers.keys}  # unknown: all

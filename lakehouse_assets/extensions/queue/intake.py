@@ -1,4 +1,8 @@
-"""Takes messages into the inbox; acknowledges them once they are durable there."""
+"""Takes messages into the inbox; acknowledges them once they are durable there.
+
+To settle a message is to put what it asks for into the inbox, or to reject it to the dead-letter queue, and to delete
+it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,11 @@ MOST = 10_000
 FIRST = 1000
 """Messages received first, to time how many can be settled."""
 SLICE = 100
+"""Objects written between looks at the clock."""
 MOST_ASKED = 2_000_000
 """The most partitions settled together: counting so many takes seconds and some hundred MB."""
 DOING_SECONDS = 40.0
-"""No call begins later: Dagster ends a tick after 60 s, and calls and deciding take time."""
+"""No call begins later in a tick: Dagster ends it after 60 s, and the last call and deciding take time."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -65,12 +70,12 @@ class Intake:
         """Takes messages until the source seems empty, about ``most`` were received, or time is up.
 
         Deletes a message only after the inbox has it or it was rejected; all others come again. Receives no more than
-        it can settle in time, because a source may count deliveries. Notes the source's errors in ``taken``; raises the
-        storage's.
+        it can settle in time, because a source may make a dead letter of a message that comes too often. Notes the
+        source's errors in ``taken``; raises the storage's.
         """
         share = min(FIRST, most)
         while share > 0 and (began := self.monotonic()) < self.end:
-            messages = self._receive(share, (began + self.end) / 2)
+            messages = self._receive(share, (began + self.end) / 2)  # the rest of the time is for settling them
             self._settle(messages)
             if len(messages) < share or self.taken.left:  # no more messages, or no time for them
                 break
@@ -117,14 +122,14 @@ class Intake:
                 if not messages:
                     return
 
-        until_empty(min(batch, most))
+        until_empty(min(batch, most))  # an empty source needs no threads
         if found and most > batch:
             in_threads(until_empty, [-(-(most - batch) // THREADS)] * THREADS)
         self.taken.received += len(found)
         return list(found.values())
 
     def _settle(self, messages: Sequence[Message]) -> None:
-        """Deletes a message once the inbox has all that it asks for; rejects bad ones last."""
+        """Deletes a message once the inbox has all that it asks for; rejects (partly) bad ones last."""
         unsettled = self._read(messages, (self.monotonic() + self.end) / 2)
         objects = grouped(self._items(unsettled))  # those that the first messages need come first
         kept: set[Wanted] = set()
@@ -138,7 +143,7 @@ class Intake:
             return message.body in complete
 
         # Messages are deleted in order, up to the first whose partitions are not all in the inbox.
-        for some in batches(objects, SLICE) or [[]]:  # bad messages need no object
+        for some in batches(objects, SLICE) or [[]]:  # [[]]: bad messages need no object
             if kept and not self._in_time():
                 break
             self.inbox.put(item for of_object in some for item in of_object)
@@ -152,7 +157,7 @@ class Intake:
             self._delete([message for (message, _), is_sent in zip(batch, sent, strict=True) if is_sent])
 
     def _read(self, messages: Sequence[Message], end: float) -> list[tuple[Message, RoutedRequest]]:
-        """Reads each text once; stops for time or memory, as one may ask for many partitions."""
+        """Reads each text once; stops for time or memory, as one message may ask for many partitions."""
         readings: dict[str, RoutedRequest] = {}
         found: list[tuple[Message, RoutedRequest]] = []
         asked = 0
@@ -175,7 +180,7 @@ class Intake:
         for body in wanted:  # whole requests at once: much faster if they are very large
             messages.update(dict.fromkeys(wanted[body], len(times[body])))
         sent = dict.fromkeys(messages, 0)
-        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):  # the oldest wins
+        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):  # the last update wins: the oldest
             sent.update(dict.fromkeys(wanted[body], min(times[body])))
         self.taken.wanted.update(messages)
         now_ms = round(self.clock() * 1000)

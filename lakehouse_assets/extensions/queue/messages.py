@@ -17,7 +17,7 @@ from lakehouse_assets.keys_text import keys_text
 LONGEST_REASON = 1000
 """In characters: it may quote much of a message."""
 Wanted = tuple[str, str]
-"""A table's identifier and a partition key, or ""."""
+"""A table's identifier, and a partition key or "" without partitions."""
 
 
 class BadMessage(ValueError):
@@ -45,7 +45,7 @@ class Asked:
 
 
 ENVELOPES = 2
-"""SNS may wrap EventBridge; AWS sends nothing deeper."""
+"""The most that are opened: SNS may wrap EventBridge; AWS sends nothing deeper."""
 
 
 def said_by(body: str) -> list[Arrived | Asked]:
@@ -137,6 +137,7 @@ class Routes:
 
     tables: Sequence[Table]
     landing: str
+    """LAKEHOUSE_LANDING."""
     keys_of: Callable[[Table], Sequence[str]]
     """Returns the existing keys, in order."""
 
@@ -174,6 +175,7 @@ class Routes:
         return found
 
     def _key(self, table: Table, arrived: Arrived) -> str | None:
+        """Returns None if the table does not declare such objects."""
         if table.arrivals is None:
             return None
         bucket, folder = self._place(table.domain)
@@ -225,7 +227,7 @@ class Routes:
         return found
 
     def _check(self, table: Table, keys: Sequence[str]) -> None:
-        """Raises BadMessage for impossible partitions."""
+        """Raises BadMessage for impossible partitions; future ones may wait."""
         try:
             "".join(keys).encode()
             table.alignment.region(keys)

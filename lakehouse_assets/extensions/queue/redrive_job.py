@@ -76,7 +76,7 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
 
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
-    """Adds inbox objects, which grant one more try: only the sensor writes its state."""
+    """Adds inbox objects, which grant one more try as messages do: only the sensor writes its memory."""
     inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
     paces = {table.identifier: pace_of(table) for table in tables}
     parked = (one for one in waiting_of(inbox.waiting(paces)) if one.is_parked(paces[one.table], memory))
@@ -89,6 +89,7 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
 
 def _dead_letters(queue: SqsQueue, routes: Routes, config: RedriveConfig) -> list[tuple[str, ...]]:
+    """Sends chosen letters that can be read by now; makes the others visible."""
     found = [(message, routes.read(message.body)) for message in queue.rejected()]
     chosen = [(message, reading) for message, reading in found if _is_chosen(reading.wanted, config)]
     sent = [] if config.dry_run else [message for message, reading in chosen if reading.wanted]

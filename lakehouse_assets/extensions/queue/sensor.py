@@ -34,7 +34,7 @@ LISTED = 10
 
 
 def sentence(told: TickResult, now: float) -> str:
-    """Returns such as ``received 2,030 for 364 partitions; 1 run asked``."""
+    """Returns a tick's summary, such as ``received 2,030 for 364 partitions; 1 run asked``."""
     return "; ".join(_parts(told, now))
 
 
@@ -106,7 +106,7 @@ def numbers(told: TickResult, now: float, drained_per_minute: float) -> dict[str
 
 
 def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: QueueMemory) -> dict[str, Any]:
-    """Returns a check result's arguments."""
+    """Returns the check result's arguments for one table."""
     metadata: dict[str, Any] = {"waiting": len(waiting) - len(parked), "parked": len(parked)}
     if not parked:
         return {"passed": True, "description": "no partition is parked", "metadata": metadata}
@@ -123,7 +123,7 @@ def verdict(waiting: Sequence[Waiting], parked: Sequence[Waiting], memory: Queue
 
 
 def digest(parked: Sequence[Waiting], memory: QueueMemory) -> str:
-    """Returns a hash of the check."""
+    """Returns a hash of the parked partitions and their failed runs."""
     said = sorted((one.key, memory.strikes[one.wanted].runs) for one in parked)
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
@@ -157,7 +157,7 @@ NO_LOCATION = "lakehouse"
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
 RED_AFTER = 3
-"""Failed ticks in a row that turn the sensor red; one loses nothing."""
+"""Failed ticks in a row that turn the sensor red; a single one loses nothing."""
 LONGEST_NAME = 200
 """SQS's tags have 256 characters."""
 
@@ -170,9 +170,9 @@ class Cursor(SensorCursor):
     shown_at: float = 0.0
     """Epoch seconds."""
     drained: int = 0
-    """Messages deleted since then, except by red ticks."""
+    """Messages deleted since ``shown_at``, except by red ticks, whose cursor is dropped."""
     parked: dict[str, str] = field(default_factory=dict)
-    """Hashes of the checks of tables with parked partitions."""
+    """digest() by table, if it has parked partitions."""
 
 
 class QueueTroubled(RuntimeError):
@@ -233,7 +233,7 @@ def queue_sensor(
             drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
             events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(tick, now, drained)))
             cursor = replace(cursor, shown_at=now, drained=0)
-        # Dagster drops the requests, events and cursor of a tick that raises.
+        # Dagster drops the requests, events and cursor of a tick that raises: turn red only if there are none.
         if cursor.failures >= RED_AFTER and not requests and not events:
             raise QueueTroubled(said)
         context.log.info(said)
@@ -244,7 +244,7 @@ def queue_sensor(
 
 
 def owner_name(location: str, staging: str) -> str:
-    """Returns one name for all processes and deployments of a code location."""
+    """Returns one name for all processes and deployments of a code location, to claim the queue."""
     where = hashlib.sha256(place_of(staging).raw).hexdigest()[:12]
     return f"{location[:LONGEST_NAME]} {where}"
 

@@ -25,8 +25,9 @@ class Message:
     body: str
     sent_ms: int
     receipt: object = None
-    """Acknowledges it; opaque."""
+    """To acknowledge it; opaque."""
     reason: str = ""
+    """Why it was rejected before, if it was."""
 
 
 class Source(Protocol):
@@ -62,12 +63,12 @@ class Source(Protocol):
 BATCH = 10
 """SQS's limit for a call."""
 VISIBILITY_SECONDS = 120
-"""Longer than any tick."""
+"""How long received messages are hidden: longer than any tick."""
 HELD_SECONDS = 300
-"""Longer than reading all dead letters takes."""
+"""How long dead letters are: longer than reading them all takes."""
 MOST_LETTERS = 10_000
 ATTEMPTS, READ_SECONDS = 2, 5
-"""The next tick tries again, and has 60 s."""
+"""Few and short: a tick has 60 s, and the next one tries again."""
 LARGEST = 1024 * 1024
 """Bytes of a message with attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
@@ -94,7 +95,7 @@ class SqsQueue:
     def claim(self, owner: str) -> None:
         """Tags the queue: locations may share nothing else.
 
-        If two start at once, the last writer has it from its next tick on.
+        If two locations start at once, the last writer has the queue from its next tick on.
         """
         name = UNTAGGABLE.sub("_", owner)
         tags = self._call("list_queue_tags", self.url).get("Tags", {})
@@ -115,7 +116,7 @@ class SqsQueue:
         return {name: int(found[of_aws]) for name, of_aws in wanted.items()}
 
     def receive(self, most: int) -> list[Message]:
-        """One empty answer suffices: waiting calls ask all of SQS's servers."""
+        """One empty answer means that none are there: calls that wait ask all of SQS's servers."""
         return self._receive(self.url, most, VISIBILITY_SECONDS)
 
     def ack(self, messages: Sequence[Message]) -> int:
@@ -123,7 +124,7 @@ class SqsQueue:
         return self._delete(self.url, messages)
 
     def reject(self, body: str, reason: str) -> None:
-        """Sends one message a call: ten long ones exceed the limit."""
+        """Sends one message a call: ten long ones would exceed LARGEST."""
         attributes = reason_attribute(reason, len(body.encode()))
         self._call("send_message", self.dead_letters, MessageBody=body, MessageAttributes=attributes)
 
@@ -181,7 +182,7 @@ def _entries(messages: Sequence[Message], **more: Any) -> list[dict[str, Any]]:
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
-    """Returns a letter's reason, if the body leaves room."""
+    """Returns a letter's reason, as long as the body leaves room."""
     around = len(REASON) + len("String")
     room = min(REASON_BYTES, LARGEST - body_bytes - around)
     text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")

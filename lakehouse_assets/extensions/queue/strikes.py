@@ -1,6 +1,9 @@
 """The queue's memory of failures: which partitions and tables wait, and for how long.
 
-A partition that failed ``Pace.tries`` times is *parked*: only a new message or a person has it tried again.
+A failure that a run blames on a partition is a *strike*. A partition with ``Pace.tries`` strikes is *parked*: only a
+new message or a person has it tried again. If a run blames none, a *limit* halves the next one. If different partitions
+fail in a row, the table's *breaker* opens: they are tried one at a time.
+
 Times are epoch seconds. The stored object outlives the sensor's cursor, which a person may reset.
 """
 
@@ -48,8 +51,9 @@ class Strikes:
     """The failures of one partition."""
 
     count: int = 0
-    """Canceled runs don't count."""
+    """Since the last success; canceled runs don't count."""
     until: float = 0.0
+    """No run before then."""
     runs: tuple[str, ...] = ()
     """The last failed runs, at most ``Pace.tries``."""
     reason: str = ""
@@ -62,6 +66,7 @@ class RunLimit:
     """A table's limit after a failure that no known partition explains."""
 
     most: int
+    """The most partitions of the next run."""
     until: float
     """Partitions that have not failed wait until then."""
 
@@ -109,7 +114,7 @@ class QueueMemory:
         return self.strikes.get(wanted, Strikes())
 
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
-        """Forgets unrequested partitions."""
+        """Forgets strikes of partitions that nobody requests any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
@@ -121,7 +126,7 @@ class MemoryStore:
     name: str = "state.json"
 
     def read(self) -> QueueMemory | None:
-        """Returns readable memory, if any."""
+        """Returns the memory; None if there is none, or it is unreadable."""
         try:
             return TypeAdapter(QueueMemory).validate_json(self.objects.read(self.name))
         except FileNotFoundError:
@@ -142,14 +147,15 @@ def memory_store(lakehouse: Lakehouse) -> MemoryStore:
 
 
 def learn(memory: QueueMemory, ended: Iterable[EndedRun], paces: Mapping[str, Pace], now: float) -> QueueMemory:
-    """Returns the updated memory."""
+    """Returns the memory after these runs, oldest first."""
     for run in ended:
         memory = _learn(memory, run, paces[run.table], now)
     return memory
 
 
 def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueMemory:
-    if run.published:  # the table works
+    # What the run published counts as a success, the rest as a failure. The breaker stays closed: the table works.
+    if run.published:
         done = {key: names for key, names in run.covered.items() if key in run.published}
         left = {key: names for key, names in run.covered.items() if key not in run.published}
         good = replace(run, status=dg.DagsterRunStatus.SUCCESS, covered=done, published=frozenset())
@@ -164,10 +170,11 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
     match run.status:
         case dg.DagsterRunStatus.SUCCESS:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)
-        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want it again at once
+        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want a new run at once
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
             return replace(memory, strikes=rest | waits)
+    # A run of one partition blames it. Partitions that are not blamed keep their earlier strikes.
     bad = run.bad or (frozenset(run.covered) if len(run.covered) == 1 else frozenset())
     struck = {
         wanted: _struck(found, run, of_run[wanted], pace, now) if wanted[1] in bad else found
@@ -186,6 +193,7 @@ def _next_limit(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float)
 
     The first such failure delays nothing; after another one, perhaps every run fails, so the next one waits.
     """
+    # A failure that is explained leaves the limit as it was.
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
     wait = pace.backoff.total_seconds() if earlier else 0.0
@@ -195,7 +203,9 @@ def _next_limit(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float)
 def _next_breaker(earlier: Breaker, run: EndedRun, new: Collection[str], pace: Pace, now: float) -> Breaker:
     """Counts failures, and opens the breaker at OPENS_AT.
 
-    While it is closed, partitions that failed before don't count, nor does a run that _next_limit() halves.
+    While it is closed, partitions that failed before don't count, nor does a run that _next_limit() halves: one bad
+    partition may explain them. new: bad partitions that had not failed before. If they are the whole run, each counts;
+    otherwise they count once.
     """
     if earlier.is_open:
         failures = earlier.failures + 1
@@ -209,8 +219,8 @@ def _next_breaker(earlier: Breaker, run: EndedRun, new: Collection[str], pace: P
 
 def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, now: float) -> Strikes:
     count = earlier.count + 1
-    # Only a new message or a person has a parked partition tried, and should not wait long: waits begin anew when it is
-    # parked. If that try fails too, new messages are no sign of a repair, and waits double again.
+    # A parked partition is tried only after a new message or by a person. Neither should wait long, so parking resets
+    # the wait to one backoff. If that try fails too, new messages are no sign of a repair, and the wait doubles again.
     doubled = count - 1 if count < pace.tries else count - pace.tries
     runs = (*earlier.runs, run.run_id)[-pace.tries :]
     return Strikes(count, now + _backoff(pace, doubled), runs, run.reason, names)

@@ -1,4 +1,4 @@
-"""One tick of the queue: takes messages, settles ended runs, asks for new ones."""
+"""One tick of the queue: takes messages, learns from ended runs, asks for new ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from lakehouse_assets.run.plan import Plans
 from lakehouse_assets.run.resume import chain_head
 
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
+"""Tags of runs that the queue requested."""
 LOOKED_AT = 500
-"""Far more runs than end between ticks."""
+"""Ended runs: far more than end between ticks."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Runs:
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def lanes(self, names: Collection[str]) -> list[Lane]:
-        """Returns the lanes of these tables and of those with runs.
+        """Returns the lanes of these tables, and of those with runs.
 
         Includes the last tick's requests: Dagster makes them before the next tick, even if its daemon died.
         """
@@ -69,7 +70,7 @@ class Runs:
 
     @cached_property
     def ended(self) -> Sequence[dg.DagsterRun]:
-        """The last LOOKED_AT ones, the latest first."""
+        """The queue's last LOOKED_AT ended runs, the latest first."""
         return self._latest(LOOKED_AT, {})
 
     def _latest(self, limit: int, tags: Mapping[str, str]) -> Sequence[dg.DagsterRun]:
@@ -82,13 +83,14 @@ class Runs:
     def look(self) -> None:
         """Reads active and ended runs; call it before reading the inbox.
 
-        A run that ends in between counts as active; in the other order, its work would be repeated.
+        A run that ends in between counts as active. In the other order, items that it has removed would seem to wait
+        without a run, and its work would be repeated.
         """
         self._flights  # noqa: B018
         self.ended  # noqa: B018
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
-        """Returns ended runs that are not ``known``, oldest first."""
+        """Returns ended runs whose ids are not ``known``, oldest first."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
     def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
@@ -108,7 +110,7 @@ class Runs:
     def _asked_for(
         self, run: dg.DagsterRun, table: Table, waiting: Collection[Waiting]
     ) -> Mapping[str, frozenset[str]]:
-        """Returns what waits for the partitions in a run's tags, as it recorded nothing."""
+        """Returns what waits for the partitions in a run's tags: it has no readable plan."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
         if not set(ends) <= set(keys):
@@ -124,7 +126,7 @@ def pace_of(table: Table) -> Pace:
 
 
 def _row_of(table: Table) -> Callable[[str], str]:
-    """A Dagster range is contiguous only within the last dimension."""
+    """Returns Lane.row_of: a Dagster range is contiguous only within the last dimension."""
     return (lambda key: key.rpartition("|")[0]) if len(table.alignment.parts) > 1 else (lambda _: "")
 
 
@@ -142,7 +144,9 @@ class TickResult:
     """Messages in the queue, by state."""
     is_full: bool = False
     waiting: Sequence[Waiting] = ()
+    """For declared tables."""
     undeclared: int = 0
+    """Waiting partitions of other tables."""
     decision: Decision = field(default_factory=Decision)
 
     @property
@@ -157,7 +161,7 @@ class TickResult:
         return len({one.wanted for one in self.waiting} - {one.wanted for one in known})
 
     def failing(self) -> Mapping[Wanted, str]:
-        """Returns failures that hold partitions back."""
+        """Returns why failures hold partitions back."""
         memory, in_runs = self.decision.memory, {one.wanted for one in self.decision.in_runs}
         open_ = {table: breaker.run for table, breaker in memory.breakers.items() if breaker.is_open}
         of_table = {
@@ -201,7 +205,7 @@ class QueueTick:
         if is_ours and not result.is_full:
             self._attempt("messages could not be taken", self.intake.take)
         if result.taken.received:
-            found = inbox.look(most=FULL)
+            found = inbox.look(most=FULL)  # again, with what was received
         waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
         result.waiting = [one for one in waiting if one.table in declared]
         result.undeclared = len(waiting) - len(result.waiting)
@@ -232,8 +236,9 @@ class QueueTick:
         return True
 
     def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
+        """is_whole: if something else may wait, its strikes must stay."""
         ended = tuple(run.run_id for run in self.runs.ended)
-        # Without a memory, runs that ended before don't count.
+        # Without a memory, nobody knows which runs were counted: those that have ended don't count.
         memory = QueueMemory(learned=ended) if before is None else before
         paces = {table.identifier: pace_of(table) for table in self.runs.tables}
         memory = learn(memory, self.runs.outcomes(memory.learned, waiting), paces, self.now)

@@ -1,4 +1,7 @@
-"""Decides whether tables fit together: none was made from inputs that the others lack."""
+"""Decides whether tables fit together: none was made from inputs that the others lack.
+
+The log says what was made from what, but a release pins snapshots: so the two are compared first.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from lakehouse_assets.maintenance.collect.needed import Chain, chains
 from lakehouse_assets.run.outdated import MADE, Partition, latest_made, stale_inputs
 
 Made = Mapping[Partition, dg.AssetMaterialization]
+"""An asset's latest materializations."""
 
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A member's metadata and snapshot."""
+    """A member's metadata, and its snapshot to release."""
 
     key: dg.AssetKey
     identifier: str
@@ -30,7 +34,7 @@ class PinnedTable:
     snapshot: Snapshot
     io: FileIO
     before: int | None = None
-    """Its snapshot in the newest release, already checked."""
+    """Its snapshot in the newest release: older commits were checked then."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Log:
     ) -> Iterator[str]:
         """Yields a sentence for each table whose log and pinned snapshot disagree.
 
-        Usually this ends soon: a run has not reported yet, or has committed since. reload: loads current metadata.
+        Usually they agree soon: a run has not reported its commit yet, or has committed since the pin. reload: loads
+        current metadata.
         """
         for table in pinned:
             logged = _logged(made[table.key])
@@ -76,7 +81,8 @@ class Log:
     ) -> Iterator[str]:
         """Yields a sentence for a run's commit that the log lacks.
 
-        The newest commit can't have been superseded, so the log must name it.
+        The newest commit must be in the log. Of earlier ones, the log may name only later runs that made their
+        partitions again.
         """
         ids = {*logged.values()}
         by_runs = [one for one in history if one.summary and one.summary[RUN_ID] and not _only_rewrites(one)]
@@ -102,7 +108,11 @@ class Log:
         logged: Mapping[Partition, int],
         later: Collection[int],
     ) -> bool:
-        """Whether its chain succeeded, its run has reported, or the log has later ones of all it planned."""
+        """Whether nothing is left to report.
+
+        Its chain of re-executions has succeeded or is unknown, its run has reported, or the log has ``later`` snapshots
+        of all partitions that the run planned.
+        """
         if chain is None or chain.succeeded or self._has_reported(key, one):
             return True
         return not chain.unfinished and all(logged.get(partition) in later for partition in self._planned(key, one))
@@ -125,9 +135,10 @@ class Log:
     def stale_members(self, members: Collection[dg.AssetKey], made: Mapping[dg.AssetKey, Made]) -> Iterator[str]:
         """Yields a sentence for each table made from an outdated version of an input.
 
-        Checks the members and the tables between them. made: as compared with the pinned snapshots; later ones may
-        belong to runs that have committed since.
+        Checks the members and the tables between them. made: the materializations that unsettled() compared with the
+        pinned snapshots, as newer ones may belong to later snapshots.
         """
+        # between: above a member and below one, members included
         above = _reach(members, lambda key: self.graph.get(key).parent_keys)
         below = _reach(members, lambda key: self.graph.get(key).child_keys)
         for key in sorted(above & below):
@@ -176,7 +187,7 @@ def _only_rewrites(snapshot: Snapshot) -> bool:
 def _rolled_back(metadata: TableMetadata, history: Sequence[Snapshot]) -> set[int]:
     """Returns the snapshots that certainly did not lead to the history's head.
 
-    Older ones than the history's may have, as it ends at an expired parent.
+    Snapshots older than the history may have: it ends where a parent has expired.
     """
     ids, oldest = {one.snapshot_id for one in history}, history[-1].sequence_number or 0
     return {s.snapshot_id for s in metadata.snapshots if (s.sequence_number or 0) >= oldest} - ids

@@ -20,7 +20,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
 
     @property
     def description(self) -> str:
-        """The condition in words."""
+        """In words."""
         return f"{', '.join(key.to_user_string() for key in self._tables)} are made from each other as they are now"
 
     def get_node_unique_id(self, **_: object) -> str:
@@ -28,7 +28,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
-        """Returns the candidates, or nothing."""
+        """Returns the candidates if the tables fit together."""
         from lakehouse_assets.extensions.releases.consistency import Log  # definitions need not load it
 
         candidates = context.candidate_subset
@@ -42,7 +42,8 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
 def when_current(*tables: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCondition[dg.AssetKey]:
     """Requests a release if a table was published since the last one, and all are current.
 
-    So a release waits for the tables made from an updated one. again: when to retry a failed one (cron, UTC).
+    So after an update of a table, the release waits for the tables made from it. again: when to retry a failed one
+    (cron, UTC).
 
     Examples:
         >>> from lakehouse_assets import Release, Table, column, when_current

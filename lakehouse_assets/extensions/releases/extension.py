@@ -15,7 +15,7 @@ class Releases(Extension):
     """Tables that readers get together."""
 
     def kept_snapshots(self, means: Upkeep, table: str, now: TableMetadata) -> Collection[int]:
-        """Returns the snapshots in releases."""
+        """Returns the snapshots in kept releases, even if their tags are gone."""
         from lakehouse_assets.extensions.releases.pointer import released_snapshots
 
         return released_snapshots(means.catalog, table, means.domains)

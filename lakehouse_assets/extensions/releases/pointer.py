@@ -1,4 +1,7 @@
-"""A release's pointer table, and how readers follow it."""
+"""The pointer of a domain's releases, and how readers follow it.
+
+It is an Iceberg table with a row for each table of each kept release.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
 
 POINTER = "releases"
 MOST = 1000
-"""Each reader reads all of them."""
+"""The most kept releases: each reader reads all of them."""
 MARK = "lakehouse.pointer-of"
+"""The property that tells a pointer from another table of its name."""
 SCHEMA = Schema(
     NestedField(1, "release", LongType(), required=True, doc="The release's number: 1, 2, 3, …"),
     NestedField(2, "released_at", TimestamptzType(), required=True, doc="When it was released"),
@@ -51,11 +55,11 @@ class Member:
 
     table: str
     uuid: str
-    """Another table may get the name later."""
+    """The table's, as another one may get its name later."""
     snapshot_id: int
     committed_at: datetime
     rows: int | None
-    """None if too many files delete rows."""
+    """None if they could not be counted exactly, as with too many delete files."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,11 @@ class Pointer:
         return self.releases[-1] if self.releases else None
 
     def of_run(self, run_id: str) -> KeptRelease | None:
-        """Returns a Dagster run's release."""
+        """Returns the kept release of a Dagster run."""
         return next((one for one in self.releases if one.run_id == run_id), None)
 
     def before(self, release: KeptRelease) -> KeptRelease | None:
-        """Returns the previous kept release."""
+        """Returns the kept release before another one."""
         return next((one for one in reversed(self.releases) if one.number < release.number), None)
 
     def move(self, releases: Sequence[KeptRelease]) -> None:
@@ -124,7 +128,7 @@ def pointer_identifier(name: str) -> str:
 
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
-    """Loads a pointer, if it exists. Raises as Pointer.read()."""
+    """Loads a pointer; None if there is none, or a table without MARK. Raises as Pointer.read()."""
     table = find_table(catalog, pointer_identifier(name))
     return Pointer.read(table) if table and MARK in table.properties else None
 
@@ -147,7 +151,7 @@ def open_pointer(catalog: Catalog, name: str) -> Pointer:
 def released_snapshots(catalog: Catalog, table: str, namespaces: Iterable[str]) -> set[int]:
     """Returns the snapshots that kept releases name, even if their tags are gone.
 
-    namespaces: the domains. Raises as Pointer.read().
+    namespaces: the domains, as any may have released the table. Raises as Pointer.read().
     """
     pointers = (load_pointer(catalog, name) for name in namespaces)
     kept = (release for pointer in pointers if pointer for release in pointer.releases)
@@ -206,7 +210,7 @@ class Released:
         return _released(self.name, found[-1], self.catalog, self.pointer)
 
     def load(self, table: str) -> IcebergTable:
-        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it or is unreadable."""
+        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it, or its snapshot is gone."""
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")

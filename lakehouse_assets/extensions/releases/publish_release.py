@@ -36,9 +36,9 @@ from lakehouse_assets.storage.objects import at_once
 logger = logging.getLogger(__name__)
 
 LOOKS, LONGEST_WAIT_S = 5, 4.0
-"""How often and how long it waits for Dagster's log: runs report within seconds."""
+"""How often it looks at Dagster's log, and waits at most in between: runs report commits within seconds."""
 HISTORY = 20
-"""The pointer's kept snapshots."""
+"""The pointer's kept snapshots, whose metadata each reader loads."""
 TAG = "lakehouse.release.{name}."
 """A run's id follows, so that concurrent releases don't share tags."""
 
@@ -65,10 +65,11 @@ class ReleaseOutcome:
     release: KeptRelease
     before: KeptRelease | None
     is_new: bool
-    """False if nothing had changed, or the run's earlier try made it."""
+    """False if nothing had changed since ``release``, or an earlier try of the run made it."""
     misfits: tuple[str, ...] = ()
+    """Why the tables don't fit together, if they were released anyway."""
     named: frozenset[str] = frozenset()
-    """The tables of kept releases, before the pointer moved."""
+    """The tables of the releases kept before: tidy() removes tags from them too."""
 
 
 class MemberMoved(LakehouseError):
@@ -78,8 +79,8 @@ class MemberMoved(LakehouseError):
 def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
     """Makes the ordered release, and moves the pointer to it.
 
-    Each attempt plans from the current pointer and tables, so a delayed one never replaces a newer release. If it is
-    killed, readers get the release before, or this one.
+    Each attempt plans from the current pointer and tables, so a delayed one never replaces a newer release. If the run
+    is killed, readers get the previous release, or this one.
 
     Raises ReleaseRefused if tables can't be released or don't fit together, PublishContended if the attempts run out or
     the catalog stays unreachable.
@@ -100,7 +101,8 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
 
 
 def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
-    pointer = open_pointer(catalog, order.name)  # before the tables, so that another release's later pins conflict
+    # The pointer is loaded before the tables: if another release pins later ones, this one's move conflicts with it.
+    pointer = open_pointer(catalog, order.name)
     if (done := _of_run(pointer, order)) is not None:
         return done
     once_more = order.again is not None
@@ -133,7 +135,7 @@ def _now(pointer: Pointer) -> datetime:
 
 
 def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) -> tuple[KeptRelease, ...]:
-    """Returns the last releases by number, and young ones. releases: oldest first."""
+    """Returns the last ``keep`` releases, and those younger than ``keep_for``. releases: oldest first."""
     since = releases[-1].released_at - keep_for
     kept = [one for n, one in enumerate(reversed(releases)) if n < keep or one.released_at >= since]
     return tuple(reversed(kept[:MOST]))
@@ -162,6 +164,8 @@ def pin_members(catalog: Catalog, order: Order, newest: KeptRelease | None) -> l
 
 
 def _fitting(catalog: Catalog, order: Order, log: Log, pointer: Pointer) -> tuple[list[Member], tuple[str, ...]]:
+    """Pins the members until they fit together; returns why they don't, if released anyway."""
+
     def reload(identifier: str) -> TableMetadata:
         return catalog.load_table(identifier).metadata
 
@@ -228,7 +232,7 @@ def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> No
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
-    """Raises MemberMoved if a member is gone; otherwise its tag now protects it."""
+    """Raises MemberMoved if a member was gone before it was tagged; its tag now protects it."""
 
     def verify(member: Member) -> None:
         table = find_table(catalog, member.table)
@@ -251,16 +255,17 @@ def tidy(
     named: Collection[str],
     unfinished: Callable[[Collection[str]], Collection[str]],
 ) -> None:
-    """Sets the tags of kept releases; removes others except those of unfinished runs.
+    """Sets the tags of kept releases; removes others except those of unfinished runs, which may still release.
 
-    Expires the pointer's old snapshots. Raises LakehouseError and the catalog's errors, though the release is made.
+    Expires the pointer's old snapshots. named: as in ReleaseOutcome. Raises LakehouseError and the catalog's errors,
+    though the release is made.
     """
     prefix = TAG.format(name=order.name)
     loaded = at_once(partial(find_table, catalog), sorted({*named, *(table.identifier for table in order.tables)}))
     tables = {".".join(one.name()): one for one in loaded if one is not None}
     runs = {tag.removeprefix(prefix) for one in tables.values() for tag in one.metadata.refs if tag.startswith(prefix)}
     alive = unfinished(runs)
-    # After that query: a finished run has moved the pointer, or never will.
+    # Loaded after that query: a run that it called finished has moved this pointer, or never will.
     pointer = open_pointer(catalog, order.name)
     releases = {release.run_id: release for release in pointer.releases}
     over: dict[str, int | None] = {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
@@ -281,6 +286,6 @@ def tidy(
 
 
 def _old_history(metadata: TableMetadata) -> Expiry:
-    """Returns nothing while few are old, which saves a second commit."""
+    """Expires nothing while few snapshots are old, so that not each release needs a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())

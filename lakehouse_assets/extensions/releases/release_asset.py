@@ -127,7 +127,7 @@ def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[s
 
 
 def ui_metadata(outcome: "ReleaseOutcome") -> dict[str, Any]:
-    """Returns the release's metadata."""
+    """Returns the materialization's metadata."""
     before = {member.table: member for member in outcome.before.members} if outcome.before else {}
     rows = []
     for member in outcome.release.members:

@@ -46,13 +46,14 @@ class MoveSource(RunHook):
     name: ClassVar[str] = "source"
     range: SourceRange | None = None
     known: ReadOn | None = None
+    """The table's positions when staging began."""
 
     def plan(self, run: Run, now: TableMetadata) -> Any:
         """Decides which rows are moved. Raises as source_range()."""
         return encode(SourceRange | None, source_range(run.table, now, run.context.run.tags))
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
-        """Takes the range of the plan; decides again if all is staged again."""
+        """Takes the range of the plan; decides again if all is staged again, as another run may have moved further."""
         self.known = read_on_of(run.table, now.metadata, run.context.run.tags)
         if again:
             self.range = source_range(run.table, now.metadata, run.context.run.tags)
@@ -97,6 +98,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
     except SourceLost as error:
         raise _refused(table, str(error), way_out="") from error
     asked = RunTags.of(tags)
+    # rest: the position, or the first rows still there; lost: how many are gone in between
     rest = state.still_there(position) if position else None
     lost = position.before(rest) if position and rest else 0
     if lost and not asked.accept_loss:
@@ -119,7 +121,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
 
 
 def mover_of(table: Table, metadata: TableMetadata) -> str:
-    """Returns the mover that sources record."""
+    """Returns the mover, the table moved into, as sources record it."""
     return f"{table.identifier}@{metadata.table_uuid}"
 
 

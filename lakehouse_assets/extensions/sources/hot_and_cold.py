@@ -1,4 +1,7 @@
-"""Reads a table and its source as one; the order of the steps makes it correct (docs/why.md)."""
+"""Reads a table and its source as one; the order of the steps makes it correct (docs/why.md).
+
+*Cold* rows are the table's; *hot* ones are the source's after the position that the table's snapshot records.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ class HotRows:
     """
 
     identity: str = ""
+    """The source's, as in Offsets."""
     by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
 
     def kept(self, identity: str) -> HotRows:
@@ -46,7 +50,7 @@ class HotRows:
         return HotRows(identity, {split: rows for split, rows in self.by_split.items() if split.end is not None})
 
     def splits_of(self, split: Split) -> list[Split]:
-        """Divides a split by those already read, whose rows stay the same."""
+        """Cuts a split at the ends of those already read, so that those inside it need not be read again."""
         if split.end is None:
             return [split]
         divided, begin = list[Split](), split.begin
@@ -64,7 +68,7 @@ class HotRows:
 
 
 def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
-    """Returns the source's position in the table, if any. Raises SourceLost if unknown."""
+    """Returns how far the source was moved into the table; None if nothing was. Raises SourceLost if unknown."""
     assert table.source is not None
     known = positions_of(cold.metadata) if cold is not None else ReadOn()
     if why := known.unknown.get(table.source.name):
@@ -75,8 +79,9 @@ def moved_to(table: Table, cold: IcebergTable | None) -> Offsets | None:
 def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, limit: int, before: HotRows) -> HotRows:
     """Returns the rows of a table's source from a position on, and proves that none is missing.
 
-    Leaves out columns that neither has yet, but refuses one that only the table has: nulls would overwrite it. before:
-    an earlier read's. Raises SourceLost, SourceUnreachable, TooMuchHot and BadValue.
+    Leaves out a declared column that neither the table nor the source has. If only the table has it, raises SourceLost:
+    the source's nulls would hide its values. before: the rows of an earlier read, to be used again. Raises SourceLost,
+    SourceUnreachable, TooMuchHot and BadValue.
     """
     source = table.source
     assert source is not None
@@ -104,7 +109,7 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
                 f"materialize {table.key.to_user_string()}, or raise limit_hot"
             )
     try:
-        source.prove(begin)  # after the rows are read: a purge in between would go unnoticed
+        source.prove(begin)  # not before the rows are read: a purge in between would go unnoticed
     except SourceLost as error:
         raise SourceLost(_advised(table, str(error))) from error
     return HotRows(state.identity, found)
@@ -122,6 +127,7 @@ def hot_schema(table: Table) -> pa.Schema:
 
 
 def _small(kind: pa.DataType) -> pa.DataType:
+    """Replaces PyIceberg's 64-bit offsets: Arrow (26) reads no large lists from JSON."""
     import pyarrow as pa
 
     if pa.types.is_large_string(kind):
@@ -159,7 +165,7 @@ def _advised(table: Table, problem: str) -> str:
 
 MOST_HOT = 1_000_000
 TRIES, LONGEST_WAIT_SECONDS = 10, 2.0
-"""Reads of a source that is silent or purged meanwhile, and the longest wait."""
+"""Reads of a source that is silent or purged meanwhile, and the longest wait between them."""
 UNREACHABLE_SECONDS = 30.0
 
 
@@ -174,14 +180,15 @@ class HotAndCold:
     position: Offsets | None
     """The source's position in that snapshot; None if no run has moved rows."""
     hot: pa.Table = field(repr=False)
-    """The source's rows outside the snapshot, with the table's columns, without deleted ones."""
+    """The source's undeleted rows after ``position``, with the table's columns."""
     shadowed: pa.Table | None = field(repr=False)
-    """Outdated keys of the table, also of deleted rows; None if rows are only added."""
+    """Keys whose rows in the table are outdated, as the source updated or deleted them; None if rows are only added."""
     columns: Sequence[str]
     where: str
     limit_hot: int
     catalog: Catalog = field(repr=False)
     rows: HotRows = field(repr=False)
+    """For again()."""
 
     def again(self) -> HotAndCold:
         """Reads the current state; of a topic, only new records. Raises as hot_and_cold()."""
@@ -208,7 +215,7 @@ class HotAndCold:
         if self.where:
             try:
                 condition = pl.sql_expr(self.where)
-                both.collect_schema().to_frame().filter(condition)
+                both.collect_schema().to_frame().filter(condition)  # on no rows, so that it fails here
             except pl.exceptions.PolarsError as error:
                 raise self._unusable(str(error).strip().partition("\n")[0]) from error
             both = both.filter(condition)
@@ -222,7 +229,7 @@ class HotAndCold:
         )
 
     def duckdb(self, connection: DuckDBPyConnection, name: str) -> None:
-        """Registers all rows; reads the table's now, with this read's columns and condition."""
+        """Registers all rows, with this read's columns and condition. Reads the table's files now, into memory."""
         connection.register(name, self.polars().collect().to_arrow())
 
     def spark(self, session: SparkSession, name: str) -> DataFrame:
@@ -289,7 +296,7 @@ def hot_and_cold(
 def _read_as_one(
     table: Table, columns: Sequence[str], where: str, limit_hot: int, catalog: Catalog, before: HotRows
 ) -> HotAndCold:
-    """Reads the table before its source; again if that lacks what follows the snapshot."""
+    """Reads the table first, then its source. If rows after the snapshot are missing there, begins again."""
     assert table.source is not None
     given_up_at = time.monotonic() + UNREACHABLE_SECONDS
     for tried in range(TRIES):
@@ -298,7 +305,7 @@ def _read_as_one(
             position = moved_to(table, cold)
             rows = read_hot(table, cold, position, limit_hot, before)
         except (SourceLost, SourceUnreachable) as error:
-            # Rows purged meanwhile are in a later snapshot; without one, they are lost.
+            # Rows that were purged meanwhile are in a later snapshot. If there is none, they are lost.
             is_lost = isinstance(error, SourceLost) and _snapshot(
                 with_retries(lambda: find_table(catalog, table.identifier))
             ) == _snapshot(cold)
@@ -328,6 +335,7 @@ def _snapshot(cold: IcebergTable | None) -> int | None:
 
 
 def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]:
+    """Returns HotAndCold.hot and .shadowed."""
     import pyarrow.compute as pc
 
     if not (keys := table.write_mode.match_on):

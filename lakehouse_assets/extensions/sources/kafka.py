@@ -1,6 +1,6 @@
 """Kafka topics as sources, configured by KAFKA_BOOTSTRAP_SERVERS and variables named likewise.
 
-docs/why.md lists failures found by trying.
+The last *stable* offset of a partition is before its oldest open transaction; rows up to there are safe to move.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ STUCK_SECONDS = 60.0
 """Without an expected record for so long, the broker counts as unreachable."""
 BATCH = 10_000
 FOR_EVER_MS = 10**15
-"""Thirty thousand years. Some write the largest long for records that stay."""
+"""Thirty thousand years, from which on a retention counts as none: some write the largest long."""
 NAMED = 100
+"""The most records that an error names."""
 LITTLE = {"fetch.message.max.bytes": 16_384, "queued.min.messages": 1}
 """Fetches little more than first records."""
 
@@ -115,7 +116,7 @@ class KafkaTopic(RowSource):
         return Offsets(state.identity, tuple(to))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
-        """Counts offsets, and reads first unmoved records."""
+        """Counts offsets; reads the first unmoved record of each partition, for its time."""
         spans = begin.spans(Offsets(state.identity, state.safe))
         depth = sum(state.newest) - sum(state.first)
         times = [message.timestamp()[1] for found in self._records(spans, first_only=True) for message in found]
@@ -123,7 +124,7 @@ class KafkaTopic(RowSource):
         return Lag(depth, sum(end - start for start, end in spans.values()), oldest)
 
     def visible(self, state: SourceState, begin: Offsets) -> Sequence[Split]:
-        """Returns a split for each partition."""
+        """Returns a split for each partition, up to its last stable offset."""
         return [Split(n, *span) for n, span in begin.spans(Offsets(state.identity, state.safe)).items()]
 
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -140,7 +141,7 @@ class KafkaTopic(RowSource):
                 return
 
     def _left_out(self, partition: int) -> set[int]:
-        """Skips of an earlier topic don't count."""
+        """Returns offsets to skip; those of an earlier topic don't count."""
         identity = self._identity()
         named = [re.split("[:@]", one, maxsplit=2) for one in self.skip]
         return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
@@ -167,7 +168,7 @@ class KafkaTopic(RowSource):
     def _records(
         self, spans: Mapping[int, tuple[int, int]], *, first_only: bool = False
     ) -> Iterator[Sequence[Message]]:
-        """Yields committed records, in order within each partition. first_only: one of each."""
+        """Yields committed records, in order within each partition. first_only: one of each partition."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         if not spans:
@@ -201,7 +202,7 @@ class KafkaTopic(RowSource):
                         consumer.pause([TopicPartition(self.topic, number)])
                 if found:
                     yield found
-                    heard = time.monotonic()  # the reader may have taken any time
+                    heard = time.monotonic()  # the caller may have taken any time with these
                 if left and time.monotonic() - heard > STUCK_SECONDS:
                     where = ", ".join(f"{reached[number]} to {spans[number][1]}" for number in sorted(left)[:NAMED])
                     raise SourceUnreachable(f"{self.name}: received no record of {where} for {STUCK_SECONDS} s")

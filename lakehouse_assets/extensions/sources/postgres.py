@@ -1,4 +1,7 @@
-"""PostgreSQL tables as sources: safe moves, purging and putting back (findings: docs/why.md)."""
+"""PostgreSQL tables as sources: safe moves, purging and putting back (findings: docs/why.md).
+
+Each write stamps its row: ``pos`` is the number of its transaction, and positions are such numbers.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
 BLOCK_BYTES = 1 << 20
 """The least size of PyArrow's CSV blocks."""
 PURGED = "lakehouse_purged"
-"""Records up to which ``pos`` each source was purged, and where it is moved."""
+"""Records up to which ``pos`` each source was purged, and its mover, the table moved into."""
 MARKS = "lakehouse_marks"
-"""Has a row for each move. If the database is set back to before a move, that row is missing."""
+"""Has a random mark for each move. A database that was set back to before a move lacks its mark."""
 PURGES = "lakehouse.purges"
-"""A setting: a source's oid, whose rows the transaction may delete."""
+"""The setting that lets the trigger accept deletions: the source's oid."""
 TYPES = {
     "boolean": "boolean",
     "int": "integer",
@@ -191,7 +194,7 @@ class PostgresTable(RowSource):
         return Offsets(Offsets.marked(to.source, mark), to.by_partition)
 
     def bound(self, state: SourceState, begin: Offsets) -> Offsets:
-        """Returns what is safe, or the end of the transaction that fills ``ceiling``."""
+        """Returns what is safe, or the end of the transaction that fills ``ceiling``: positions can't divide one."""
         (first,), (safe,) = begin.by_partition, state.safe
         query = (
             f"SELECT count(*), max({POS}) FROM (SELECT {POS} FROM {self._quoted} WHERE {POS} >= %s AND {POS} < %s "
@@ -231,7 +234,7 @@ class PostgresTable(RowSource):
         import pyarrow.csv as csv
 
         with TemporaryFile() as file:
-            rows = _CopiedRows(file)
+            rows = _CopiedRows(file)  # before any is parsed: the longest one sets the size of CSV blocks
             with self._cursor(READING) as cursor:
                 if split.end is not None:
                     self._refuse_set_back(cursor, split.end)
@@ -261,7 +264,7 @@ class PostgresTable(RowSource):
                 raise BadValue(f"{self.name}: a value can't be read: {told}") from error
 
     def _refuse_set_back(self, cursor: Cursor, end: int) -> None:
-        """Raises SourceLost if transactions before ``end`` may still write: the plan excluded them."""
+        """Raises SourceLost if transactions before ``end`` may still write: when the run was planned, none could."""
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
         ((oldest,),) = cursor.fetchall()
         if oldest < end:
@@ -320,19 +323,20 @@ class PostgresTable(RowSource):
             cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
             deleted = int(cursor.rowcount)
             cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
-            if cursor.fetchone() == (True,):  # a position before the purge is refused anyway
+            if cursor.fetchone() == (True,):  # a position before the purge is refused, with or without its mark
                 cursor.execute(f"DELETE FROM {MARKS} WHERE source = to_regclass(%s) AND upto < %s", (self.table, upto))
             return deleted
 
     def put_back(self, rows: pa.Table, keys: Sequence[str], position: int) -> int | None:
-        """Writes rows that the lake had at ``position`` as new, and returns their number.
+        """Writes rows that the lake had at ``position`` as if they were new, and returns their number.
 
-        Keeps rows written since. Returns None, and writes nothing, if the source was purged further, perhaps of newer
-        rows. A purge waits until this ends.
+        Keeps rows written since. Returns None, and writes nothing, if the source was purged beyond ``position``: newer
+        versions of these rows may be gone.
         """
         import pyarrow.csv as csv
 
         with self._cursor(WRITING) as cursor, TemporaryFile() as file:
+            # FOR SHARE: a purge updates this row, so it waits.
             cursor.execute(f"SELECT upto {OF_SOURCE} FOR SHARE", (self.table,))
             if any(upto > position for (upto,) in cursor.fetchall()):
                 return None

@@ -119,7 +119,7 @@ OWN = {
     POS: "bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint",
     POS_AT: "timestamptz NOT NULL DEFAULT now()",
 }
-"""All of them, with their definitions. ``deleted`` may be the application's own."""
+"""All extra columns, with their definitions. ``deleted`` may be the application's own."""
 
 
 def faults_of(cursor: Cursor, table: str) -> list[Fault]:

@@ -35,8 +35,8 @@ class Purgeable:
 def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
     """Returns the rows that main has had for the source's grace, if any. now: epoch seconds.
 
-    Asks the catalog, as a commit may have been rolled back. Raises SourceLost, SourceUnreachable and the catalog's
-    errors.
+    Asks the catalog, as a reported commit may have been rolled back. Raises SourceLost, SourceUnreachable and the
+    catalog's errors.
     """
     source = table.source
     if not isinstance(source, PostgresTable):
@@ -46,11 +46,13 @@ def purgeable(catalog: Catalog, table: Table, now: float) -> Purgeable | None:
     text = settled(cold.metadata, source.name, round((now - source.grace.total_seconds()) * 1000))
     position = Offsets.parse(text) if text else None
     state = source.state(position)
+    # no move is as old as the grace, the source is another one now, or it was purged so far already
     if position is None or position.identity != state.identity or position.by_partition <= state.first:
         return None
     source.refuse_faults(state)
     names = [column.name for column in table.schema.columns]
     others = state.of_another(source.name, mover_of(table, cold.metadata))
+    # may_lack: only columns that the table does not declare matter, as a purge deletes their values
     if problem := others or source.column_problem(names, may_lack=True):
         raise SourceLost(problem)
     return Purgeable(source, position.by_partition[0])

@@ -37,7 +37,7 @@ LONG_WRITER_SECONDS = 300.0
 def is_due(source: RowSource, lag: Lag, now: datetime) -> bool:
     """Whether the rows, or the oldest one's wait, are worth a commit.
 
-    Without a readable row, as in aborted records, nothing waits.
+    Offsets without a readable row, as of aborted records, never wait too long.
     """
     return lag.rows >= source.floor or (lag.oldest is not None and now - lag.oldest >= source.latency)
 
@@ -59,6 +59,7 @@ class SourceLook:
     blind_role: str = ""
     """The asking role, if others' transactions are hidden."""
     advice: Sequence[str] = ()
+    """Faults that don't stop moves."""
 
     def metadata(self, now: datetime) -> dict[str, Any]:
         """Returns numbers for Dagster to plot."""
@@ -76,7 +77,7 @@ class SourceLook:
 def verdict(source: RowSource, look: SourceLook, now: datetime) -> dg.AssetCheckResult:
     """Says whether the source keeps its unmoved rows, and what blocks their move.
 
-    Its text must not change at each tick: durations are in SourceLook.metadata().
+    Its text must not change at each tick, as the sensor reports each change: durations are in SourceLook.metadata().
     """
     state, lag, blind = look.state, look.lag, look.blind_role
     unseen = f". {blind} can't see other roles' transactions: GRANT pg_read_all_stats TO {blind}" if blind else ""

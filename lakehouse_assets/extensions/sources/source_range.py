@@ -38,9 +38,9 @@ class SourceRange:
         return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
 
     def left(self, position: Offsets | None) -> Offsets:
-        """Returns the table's position, so that no row is moved twice if another run has moved some.
+        """Returns where to begin now: at ``position``, the table's, as another run may have moved rows since the plan.
 
-        In partitions where the position lies in the gap from ``lost_from`` to ``begin``, returns ``begin``.
+        In partitions where it lies in the gap from ``lost_from`` to ``begin``, returns ``begin``.
         """
         # A position in another source is returned as it is: prove() refuses it.
         if position is None or self.lost_from is None or position.source != self.begin.source:

@@ -1,6 +1,6 @@
 """Values of a topic as rows: JSON, Avro, and the schema registry.
 
-Its client is configured by SCHEMA_REGISTRY_URL and variables named after Confluent's settings.
+The registry's client is configured by SCHEMA_REGISTRY_URL and variables named after Confluent's settings.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def registry_urls() -> str | None:
 
 
 def ask(path: str) -> dict[str, Any] | None:
-    """Returns the first answer of its URLs; None without a schema. Raises SourceUnreachable."""
+    """Returns the answer of the first URL that has one; None if there is no such schema. Raises SourceUnreachable."""
     settings = named_settings(PREFIX)
     if not (urls := settings.get("url")):
         raise SourceUnreachable(f"{PREFIX}URL is not set, so no schema can be looked up")
@@ -165,7 +165,7 @@ class Json:
                 yield f"column {name!r} is of the type {type_}, {part} can't be read from JSON: declare it {instead}"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """Raises ValueError, which names none, for unreadable values."""
+        """Returns a row for each value. Raises ValueError if one is unreadable, without saying which."""
         import pyarrow as pa
         import pyarrow.json
 
@@ -214,7 +214,7 @@ def _told(problem: str) -> str:
 
 
 def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
-    """Raises ValueError; Arrow (26) ends the process over a null value. exact: keeps Numbers."""
+    """Parses a value. Raises ValueError also for null, over which Arrow (26) ends the process. exact: keeps Numbers."""
     numbers: dict[str, Any] = {"parse_float": Number, "parse_int": Number, "parse_constant": Number} if exact else {}
     try:
         found = json.loads(value.decode(), **numbers)
@@ -257,8 +257,8 @@ BECOMES: Mapping[str, str | tuple[str, ...]] = {
     "bytes-decimal": "decimal",
     "fixed-decimal": "decimal",
 }
-"""Prefixes of the Arrow types that an Avro type can become, its logical type behind a hyphen; plain types follow Avro's
-schema resolution."""
+"""By Avro type, with its logical type after a hyphen: prefixes of the Arrow types that it can become. Plain types
+follow Avro's schema resolution."""
 INSTEAD = {"time": "long", "uuid": "string", "fixed": "binary"}
 """Unreadable types, and what to declare instead."""
 NO_TYPE = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?!:)")
@@ -367,7 +367,7 @@ def _decoded(value: bytes, schema_id: int, writer: WriterSchema) -> dict[str, An
 
 @cache
 def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
-    """Another registry has other schemas by these ids."""
+    """registry: for the cache, as another registry has other schemas by these ids."""
     import fastavro
 
     if (found := ask(f"/schemas/ids/{schema_id}")) is None:

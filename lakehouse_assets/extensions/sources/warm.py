@@ -1,6 +1,6 @@
 """Puts rows of a table back into its source in PostgreSQL, to be changed row by row.
 
-They shadow the table's until the next move; no reader waits or sees a gap.
+There they shadow the table's rows until the next move; no reader waits or sees a gap.
 """
 
 # No `from __future__ import annotations`: Dagster needs the annotations as objects, not as text.
@@ -31,8 +31,8 @@ TRIES = 5
 def warm(catalog: Catalog, table: Table, where: str) -> int:
     """Puts matching rows back into the table's source, and returns their number.
 
-    Skips rows with a newer version there. where: as in PyIceberg's scans. Raises SourceLost, SourceUnreachable and the
-    catalog's errors.
+    Skips rows of which the source has a newer version. where: as in PyIceberg's scans. Raises SourceLost,
+    SourceUnreachable and the catalog's errors.
     """
     source = table.source
     assert isinstance(source, PostgresTable)
@@ -47,7 +47,7 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
         names = [column.name for column in table.schema.columns if column.name in cold.schema().column_names]
         rows = cold.scan(row_filter=where, selected_fields=tuple(names)).to_arrow()
         put = source.put_back(rows, table.write_mode.match_on, position.by_partition[0])
-        if put is not None:
+        if put is not None:  # None: purged since the table was read
             return put
     raise SourceLost(f"{source.name} was purged during each of {TRIES} reads of {table.identifier}: try again")
 

@@ -51,12 +51,12 @@ def read_range(
 ) -> tuple[DataFrame, Offsets]:
     """Returns a range's unmoved rows, and the position behind them.
 
-    Reads rows once: an upsert meanwhile takes a row out of the range, so a second read would miss it. Raises
+    Reads rows once, and stores them: an upsert takes a row out of the range, so a second read would miss it. Raises
     SourceLost, SourceUnreachable and BadValue.
     """
     source, begin = chosen.source, chosen.left(position)
     begin = begin.widened(len(chosen.to.by_partition))
-    source.prove(begin)  # before what takes long
+    source.prove(begin)  # also now, before what takes long
     spans = begin.spans(chosen.to)
     more = [StructField(DELETED, BooleanType())] if source.marks_deleted else []
     schema = StructType([*(StructField(field.name, field.dataType) for field in columns), *more])

@@ -72,7 +72,7 @@ def _spell_by_type(schema: dict[str, Any]) -> None:
 
 
 BY_TYPE = Field(discriminator="type", json_schema_extra=_spell_by_type)
-"""A choice by ``type``."""
+"""Marks a union of classes: the attribute ``type`` chooses among them."""
 
 
 def _key(text: Any) -> dg.AssetKey:
@@ -282,14 +282,14 @@ class DomainAttributes(dg.Model):
 
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""Also a domain's, a namespace's and a package's name."""
+"""The name of a new component's folder, which becomes that of a domain, a namespace and a Python package, too."""
 
 
 class TablesScaffolder(dg.Scaffolder):
     """Writes a component of one table: defs.yaml and its steps."""
 
     def scaffold(self, request: dg.ScaffoldRequest) -> None:
-        """Writes both files. Raises ValueError for Python, or if the folder's name can't be a domain's."""
+        """Writes both files. Raises ValueError if asked for Python, or if the folder's name can't be a domain's."""
         if request.scaffold_format != "yaml":
             raise ValueError("LakehouseTables is declared in YAML; in Python, call lakehouse_assets.code_location()")
         if not NAME.fullmatch(request.target_path.name):
@@ -330,7 +330,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
 
     @cached_property
     def declared_domain(self) -> Domain:
-        """Built once for all components of a project. Raises DeclarationError."""
+        """Cached, as each component of a project looks at the domains of all. Raises DeclarationError."""
         return Domain(self.domain, tables=[*map(_built, self.tables)])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -1,4 +1,4 @@
-"""The bins that hold collected files."""
+"""A bin is the way in which one kind of storage takes files into the trash, and gives them back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bin(Protocol):
         """Moves files back. Returns for each BACK, THERE, or a reason."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Deletes a batch for good. Returns as take(). taken: files that the trash has taken."""
+        """Deletes a batch for good. Returns as take(). taken: ordinals of files that the trash has taken."""
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:
@@ -141,7 +141,7 @@ def _give_back(entry: Entry) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Raises FileExistsError if the target exists. Atomic only with hard links."""
+    """Raises FileExistsError if the target exists. Without hard links, overwrites one that appears meanwhile."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs one pass of the collector over one table."""
+"""Runs one pass of the collector over one table: marks unneeded files, and moves those marked long ago to the trash."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class _Pass:
     unneeded: Spool = field(default_factory=Spool)
     tokens: set[str] = field(default_factory=set)
     due_of_table: Tally = field(default_factory=Tally)
-    """Without receipts."""
+    """Without receipts, which are not in the table's folders."""
     gone: set[bytes] = field(default_factory=set)
-    """Digests of places of files that may be in the trash."""
+    """Digests of places of files that may be in the trash, so they get no mark."""
 
     def run(self) -> None:
         with closing(self.seen.files), closing(self.unneeded):
@@ -183,7 +183,7 @@ class _Pass:
         try:
             self._trash_due()
         finally:
-            if len(self.gone) < self.report.due.files:  # the other files go at the next pass
+            if len(self.gone) < self.report.due.files:  # the others need their marks, to go at the next pass
                 self._write_marks(lambda candidate: not candidate.due or digest(candidate.file.place) not in self.gone)
 
     def _trash_due(self) -> None:

@@ -1,4 +1,7 @@
-"""Decides which files may go. Broken marks count as none, which only costs another grace period."""
+"""Decides which files may go. A mark notes since when a file is unneeded.
+
+Broken marks count as none, which only costs another grace period.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +70,12 @@ class Knowledge:
     foreign: PlaceSet
     """Places that metadata unknown to the catalog names; somebody may need them."""
     states: Mapping[str, RunState]
+    """Of all runs that left files, by token."""
     now_ms: int
     periods: Periods
 
     def judge(self, file: Listed, marked: str | None) -> Judgement:
-        """Judges a file by the first rule that fits. marked: the token in the file's mark."""
+        """Judges a file by the first rule that fits. marked: the token in its mark, which outlives receipts."""
         # Rules that keep come first; then a run's state decides, or else the file's age. Fork bases are an exception,
         # before FOREIGN: a fork is no table that somebody may need.
         place, owner = file.place, crc_owner(file.place)
@@ -97,7 +101,7 @@ class Knowledge:
         return self._of_run(token, WhyUnneeded.RECEIPT)
 
     def _of_run(self, token: str, why: WhyUnneeded) -> Judgement:
-        # A token that was not looked up has no state.
+        # A token that was not looked up counts as alive.
         return Judgement(Keep.HELD if self.states.get(token, RunState.ALIVE) in HELD else None, why, token)
 
 
@@ -107,7 +111,7 @@ DIGEST_BYTES = 16
 
 
 class Mark(NamedTuple):
-    """When a file was first seen unneeded, and its run."""
+    """When a file was first seen unneeded, and the run that named it."""
 
     first_seen_ms: int
     token: str | None = None
@@ -127,6 +131,7 @@ class MarksOfTable(Durable):
     """A table's serialized marks."""
 
     newest_ms: tuple[tuple[str, int], ...]
+    """As in Marks."""
     groups: tuple[MarkedFiles, ...]
 
 

@@ -1,4 +1,4 @@
-"""Records each file taken from a table before it moves."""
+"""Records each file taken from a table before it moves. Ordinals are indexes of ``Batch.entries``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Entry:
     etag: str
     why: str
     since_ms: int
+    """When it was first seen unneeded."""
     held: str = ""
     """Its location in the trash; in a versioned bucket ``location``."""
     version: str | None = None
@@ -74,6 +75,7 @@ class Batch(Record):
     run: str
     at: datetime
     until: datetime
+    """The batch is kept until then. Both times are by the storage's clock."""
     entries: tuple[Entry, ...]
 
 
@@ -82,7 +84,7 @@ class Taken(Record):
     """A batch was taken, except some files."""
 
     kept: dict[int, tuple[str, str]]
-    """Location and reason, by ordinal."""
+    """Location and reason of each file that stayed, by ordinal."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Purged(Record):
 
     at: datetime
     kept: dict[int, str]
-    """Reasons, by ordinal."""
+    """Why files could not be deleted, by ordinal."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class Ledger:
         return self._parsed(f"{begun[-1][0]}/{INTENT}", Batch) if begun else None
 
     def unfinished(self) -> list[Recorded]:
-        """Returns the batches whose runs ended before they recorded the result."""
+        """Returns the batches whose runs have not recorded the result: they were killed, or still work."""
         begun = [(folder, files) for folder, files in self._begun() if TAKEN not in files]
         return at_once(lambda found: self._read(*found), begun)
 

@@ -1,4 +1,7 @@
-"""Finds the origin of metadata files that the catalog does not name."""
+"""Finds the origin of metadata files that the catalog does not name.
+
+The *line* of a table is the sequence of metadata files that led to the one that the catalog names.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from lakehouse_assets.maintenance.collect.needed import PlaceSet, Reader, all_al
 
 METADATA = (".metadata.json", ".metadata.json.gz")
 NO_UUID = UUID(int=0)
+"""For tables of format version 1 without one."""
 GZIP = b"\x1f\x8b"
 
 
@@ -50,7 +54,7 @@ class LineageFacts:
 
 @dataclass
 class Lineage:
-    """The commits up to the current metadata file."""
+    """The line of a table, as far back as it is known."""
 
     uuid: UUID
     oldest_ms: int
@@ -58,7 +62,7 @@ class Lineage:
 
     @classmethod
     def read(cls, table: Table) -> Lineage:
-        """Follows the metadata logs to the oldest existing file. Raises UnknownStorage and OSError."""
+        """Follows the metadata logs back, as far as files exist. Raises UnknownStorage and OSError."""
         metadata = table.metadata
         line = cls(metadata.table_uuid, metadata.last_updated_ms)
         line.add(table.metadata_location, metadata.last_updated_ms)
@@ -83,8 +87,9 @@ class Lineage:
     def standing(self, facts: LineageFacts, *, is_settled: bool) -> MetadataOrigin:
         """Decides the origin of a metadata file that is not on the line. Raises UnknownStorage.
 
-        is_settled: a person has confirmed since that no other catalog has the table. Two commits on top of a file that
-        the line lacks prove another catalog. A file older than the known line may be of the table's past.
+        is_settled: a person has confirmed since that no other catalog has the table. A file on top of another one that
+        the line lacks proves another catalog: a failed commit has no successor. A file older than the known line may be
+        of the table's past.
         """
         if facts.uuid != self.uuid:
             return MetadataOrigin.OTHER_TABLE
@@ -98,13 +103,14 @@ class Lineage:
 
 
 Taken = list[tuple[str, LineageFacts]]
+"""Another catalog's metadata files."""
 
 
 def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> tuple[PlaceSet, Taken]:
     """Reads the metadata files that nobody names, except unreadable ones. Raises UnknownStorage and OSError.
 
-    Returns places that somebody may need, and another catalog's metadata files. settled_ms: files until then are no
-    other catalog's.
+    Returns places that somebody may need, and another catalog's metadata files. settled_ms: a person has
+    confirmed that files until then are no other catalog's.
     """
     kept, taken = PlaceSet(), Taken()
     others = reader.beside(kept.add)

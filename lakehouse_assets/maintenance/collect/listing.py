@@ -115,7 +115,7 @@ def _list_s3(client: Any, root: Place) -> Iterator[Listed]:
 
 
 def storage_now(properties: Mapping[str, str], staging: str) -> int:
-    """Returns the modification time of a file written now. Raises StorageRefused."""
+    """Returns the storage's time: when a file written now was modified. Raises StorageRefused."""
     probe = place_of(staging).child(CLOCK)
     with refusals("LAKEHOUSE_STAGING", "be written", probe):
         if probe.kind is StorageKind.S3:

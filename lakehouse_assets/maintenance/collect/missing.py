@@ -118,7 +118,7 @@ DROPPED = "lakehouse.missing-files-dropped"
 
 @dataclass
 class DropMissing(Publishable):
-    """Drops missing files. Each attempt asks the storage again."""
+    """Drops missing files. At each attempt, publish() asks the storage again for the files of needed()."""
 
     uuid: UUID
     missing: Sequence[ManifestEntry] = ()
@@ -160,7 +160,7 @@ class DropMissing(Publishable):
         return [entry.data_file for entry in self.missing] if now.table_uuid == self.uuid else ()
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Plans to remove missing files that are live.
+        """Plans to remove the files that are still missing and live.
 
         Raises NothingLeft without any, PublishRefused if a missing delete file is needed or the table was replaced.
         """
@@ -190,6 +190,7 @@ class DropMissing(Publishable):
 
         for manifest, entries in zip(listed, self._entries.read(table.io, listed), strict=True):
             if any(map(goes, entries)):
+                # Read again with metrics, which the entries that stay must keep.
                 plan.split(manifest, live_entries(table.io, manifest), goes)
             else:
                 plan.untouched.append(manifest)

@@ -62,7 +62,7 @@ def all_aliases(location: str) -> frozenset[Place]:
 
 
 def digest(place: Place) -> bytes:
-    """Returns a hash that is the same in all processes."""
+    """Returns a short hash, which sets keep instead of the place."""
     return blake2b(place.raw, digest_size=DIGEST_BYTES).digest()
 
 
@@ -92,6 +92,7 @@ class PlaceSet:
         name = case_folded(place)
         if name == place and not self._names:
             return False
+        # A place that is its own case-folded form is in _exact only.
         of_name = digest(name)
         return of_name in self._names or (name != place and of_name in self._exact)
 
@@ -102,6 +103,7 @@ class Reader:
 
     io: FileIO
     found: Callable[[str], None]
+    """Called with each location."""
     _known: set[str] = field(default_factory=set)
 
     def read(self, location: str, metadata: TableMetadata) -> None:
@@ -149,7 +151,9 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
 
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
 COPIES = ".metadata.json"
+"""The end of the names of pinned inputs' metadata, which lie among a run's receipts."""
 METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
+"""A JSON string that names a metadata file, in receipts of any kind of work."""
 
 
 class RunState(StrEnum):
@@ -194,11 +198,11 @@ def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
 
 
 def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
-    """Returns the known chains by token."""
+    """Returns the known chains by token, by two queries."""
     heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
     if not heads:
         return {}
-    # Dagster's filter excludes runs created at exactly this time.
+    # created_after excludes this time itself, but a run is resumed after it was created.
     since = min(record.create_timestamp for record in heads)
     resumed = instance.get_run_records(dg.RunsFilter(tags={RESUME_RETRY_TAG: "true"}, created_after=since))
     members = {record.dagster_run.run_id: [record.dagster_run] for record in heads}
@@ -235,7 +239,7 @@ def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods)
 
 @dataclass
 class RunFiles:
-    """The files that one table's runs left."""
+    """The files that one table's runs left. ``receipts``: all in a run's folder, by token."""
 
     receipts: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
     bases: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
@@ -309,7 +313,7 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapp
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
     if receipt.place.key.endswith(COPIES):
-        return set()  # an input's; the table itself keeps the pinned snapshot, and the other files are not needed
+        return set()  # a pinned input's; the table itself keeps the pinned snapshot, and the other files are not needed
     try:
         with io.new_input(receipt.place.location).open() as stream:
             return {json.loads(text) for text in METADATA_TEXT.findall(stream.read().decode())}

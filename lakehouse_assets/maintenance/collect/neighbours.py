@@ -26,7 +26,8 @@ from lakehouse_assets.maintenance.collect.needed import Reader, folder_without_l
 from lakehouse_assets.storage.place import Place, aliases, is_elsewhere
 
 FRESH_SECONDS = 300.0
-"""A file that another table begins to name within this time may be removed."""
+"""One look serves all tables collected within this time. A file that another table begins to name meanwhile may be
+removed."""
 TRIES = 2
 """Of each table: an error may be temporary."""
 
@@ -72,6 +73,7 @@ class Locations:
 
     tables: Sequence[Located]
     unknown: Mapping[str, str]
+    """Why a table can't be read, by identifier."""
 
     def conflicts(self, table: Located, staging: Place, exclusive_prefix: Place | None) -> list[str]:
         """Returns why no file of the table can be judged.
@@ -122,7 +124,7 @@ class Neighbours:
     _last: tuple[float, Locations] | None = None
 
     def look(self) -> Locations:
-        """Loads every table and reads what it names; returns the last result for FRESH_SECONDS.
+        """Loads every table and reads what it names; returns the last object for FRESH_SECONDS.
 
         Unreadable tables are in ``unknown``, as is ``namespace.*`` if a namespace can't be listed. Raises the catalog's
         errors if it can't list namespaces.

@@ -1,4 +1,4 @@
-"""Reports of collections, and why storage refuses them."""
+"""Reports of collections, and what to do if the storage refuses something."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
 
 
 class Refused(str):
-    """Why the storage can't remove a file for now."""
+    """Why the storage refused to remove a file. Its type tells purge() to try again."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
 def _advice(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return ADVICE.get(error.errno or 0, "see to that storage")
-    if "botocore" not in sys.modules:
+    if "botocore" not in sys.modules:  # then no error is S3's; don't import it here
         return None
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
@@ -122,6 +122,7 @@ def is_changed(error: Exception) -> bool:
 
 EXAMPLES = 20
 LOOK = "look"
+"""The name of a table's LastLook among its notes()."""
 
 
 @dataclass
@@ -147,7 +148,9 @@ class Report:
     identifier: str
     dry_run: bool
     judged_ms: int | None = None
+    """By the storage's clock; None if no file could be judged."""
     listed: Tally = field(default_factory=Tally)
+    """In the table's folders, so without receipts."""
     kept: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     """By reason."""
     unneeded: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
@@ -159,7 +162,7 @@ class Report:
     trashed: Tally = field(default_factory=Tally)
     purged: Tally = field(default_factory=Tally)
     refused: list[Kept] = field(default_factory=list)
-    """Due files that stayed."""
+    """Due files that stayed in the table, and expired ones that stayed in the trash."""
     problems: list[str] = field(default_factory=list)
     is_large: bool = False
     """Whether a person must allow the move."""

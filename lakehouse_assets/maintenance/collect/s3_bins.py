@@ -16,11 +16,11 @@ from lakehouse_assets.storage.objects import LARGEST_COPY, LARGEST_DELETE, at_on
 from lakehouse_assets.storage.place import Place
 
 ObjectOutcome: TypeAlias = str | ClientError | None
-"""None, why an object stays, or an error with is_of_one_file()."""
+"""None if the object went, else why it stays, or an error with is_of_one_file()."""
 PART_BYTES = 256 * 2**20
 """S3 takes 10,000 parts of an object of at most 5 TiB."""
 UNVERSIONED = "null"
-"""Of an object older than the bucket's versioning."""
+"""The version of an object older than the bucket's versioning."""
 CURRENT = "its version is the current one again"
 NO_ETAG = '"00000000000000000000000000000000"'
 
@@ -61,6 +61,7 @@ class S3Bin:
         return at_once(self._give_back, entries)
 
     def _give_back(self, entry: Entry) -> str:
+        # A larger object is copied in parts, without conditions.
         is_compared = self.is_conditional and entry.size <= LARGEST_COPY
         if not is_compared and self._head(entry.place):
             return self._why_not_back(entry)
@@ -118,7 +119,8 @@ class S3Bin:
     def _delete_same(self, entries: Sequence[Entry]) -> list[ObjectOutcome]:
         """Deletes unchanged objects. A missing object counts as deleted.
 
-        After a lost answer, boto3 repeats a delete that has succeeded, and S3 refuses it.
+        After a lost answer, boto3 repeats a delete that has succeeded, and S3 refuses it. So only an object that is
+        still there has changed.
         """
         errors = self._delete(entries, [{"ETag": f'"{entry.etag}"'} for entry in entries])
 
@@ -156,7 +158,7 @@ class PlainBin(S3Bin):
     def take(self, batch: Batch) -> Mapping[int, str]:
         """Copies all objects before it deletes any."""
         outcomes = at_once(self._copy_away, batch.entries)
-        if not self.is_conditional:
+        if not self.is_conditional:  # compare here, as late as possible
             outcomes = at_once(lambda n: outcomes[n] or self._difference(batch.entries[n]), range(len(outcomes)))
         going = [n for n, why in enumerate(outcomes) if why is None]
         for n, why in zip(going, self._delete_same([batch.entries[n] for n in going]), strict=True):
@@ -232,6 +234,7 @@ def compares(client: Any, folder: Place) -> bool:
 
 
 def _compares(client: Any, one: Place, other: Place) -> bool:
+    # A server that compares refuses all three requests.
     bucket, source = one.bucket, {"Bucket": one.bucket, "Key": one.key}
     for target, condition in ((other, {"CopySourceIfMatch": NO_ETAG}), (one, {"IfNoneMatch": "*"})):
         more = {"MetadataDirective": "REPLACE"} if target == one else {}  # S3 requires it to copy an object to itself

@@ -1,4 +1,7 @@
-"""One look at a table: its files, runs, metadata and neighbours."""
+"""One look at a table: its files, runs, metadata and neighbours.
+
+A file's Mark says since when it is unneeded; the table's OwnerMark names the catalog that has the table.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,7 @@ from lakehouse_assets.storage.place import Place, place_of
 logger = logging.getLogger(__name__)
 
 Chains = Callable[[Collection[str]], Mapping[str, Chain]]
+"""Looks up runs by token, as needed.chains()."""
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Site:
     exclusive_prefix: str | None = None
     neighbours: Neighbours = field(init=False)
     _newest: dict[str, Batch] = field(default_factory=dict)
+    """Of each ledger, by the table's UUID."""
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.catalog)
@@ -74,7 +79,7 @@ class Site:
         return self.staging_place.child(identifier)
 
     def notes(self, uuid: UUID, name: str) -> str:
-        """Returns the location of notes."""
+        """Returns the location of the collector's notes about a table."""
         return notes(self.staging, uuid, name)
 
     def list_table(self, table: Table, root: Place) -> Iterator[Listed]:
@@ -150,11 +155,12 @@ class TableListing:
     leavings: RunFiles = field(default_factory=RunFiles)
     marks: Marks = field(default_factory=Marks)
     live: PlaceSet = field(default_factory=PlaceSet)
-    """Named by the table, or by others outside their folders."""
+    """Places that the table names, or that others name outside their own folders."""
     knowledge: Knowledge = field(init=False)
     newest_ms: dict[str, int] = field(default_factory=dict)
+    """As in Marks."""
     is_marked: bool = False
-    """Noted, as some storages answer "denied" for a missing mark."""
+    """Whether the owner mark was listed; else it is not read: some storages answer "denied" for a missing one."""
     mark: OwnerMark | None = None
     _reader: Reader = field(init=False)
     _looked: Locations | None = None
@@ -223,7 +229,7 @@ class TableListing:
         self._read_neighbours()
 
     def note_owner(self) -> None:
-        """Marks the table's folder as this catalog's, if it has no mark.
+        """Writes this catalog's owner mark if the table has none.
 
         Table buckets refuse names unknown to Iceberg; there, only lineage reveals another owner.
         """
@@ -239,7 +245,7 @@ class TableListing:
         return MarkStore(self.site.staging_io, self.site.notes(self.table.metadata.table_uuid, "marks"))
 
     def judged(self) -> Iterator[tuple[Listed, Judgement, Mark | None]]:
-        """Yields all files and receipts."""
+        """Yields all files and receipts, each with its judgement and its mark."""
         for file in starmap(Listed.of, self.files):
             mark = self.marks.of(file)
             yield file, self.knowledge.judge(file, mark.token if mark else None), mark

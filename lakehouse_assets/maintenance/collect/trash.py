@@ -1,4 +1,4 @@
-"""The trash of a table: takes, restores and purges files."""
+"""The trash of a table: takes, restores and purges files, and records this in the ledger."""
 
 from __future__ import annotations
 

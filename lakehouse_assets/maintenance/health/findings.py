@@ -32,7 +32,7 @@ DESCRIPTIONS = {
 
 
 def error_text(error: Exception) -> str:
-    """Returns our errors' sentences; for others, also the class, which says most."""
+    """Returns the text of an error; if it is not ours, with its class, which says most."""
     return str(error) if isinstance(error, LakehouseError) else f"{type(error).__name__}: {error}"
 
 
@@ -82,7 +82,7 @@ class Finding:
 
 
 class HealthMeasure(Protocol):
-    """Finds one kind of problem."""
+    """Finds one kind of problem, as each level of maintenance does."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
         """Returns what is wrong."""

@@ -43,17 +43,18 @@ class TableHealth:
     snapshots: int
     metadata_size: int
     last_write_ms: int | None
-    """When the last snapshot was written that is no rewrite."""
+    """When the last snapshot that is no rewrite was written."""
     format_version: int
     location: str
     is_sorted: bool
     needs_spark: tuple[str, ...]
+    """Why the whole table needs it."""
     partitions: tuple[PartitionHealth, ...]
     collected: LastLook | None = None
     expirable: int | None = None
-    """Snapshots that may expire unless pinned, if known."""
+    """Snapshots that may expire unless runs have pinned them; None if unknown."""
     more_expirable_ms: int | None = None
-    """When more may expire by age alone, at the earliest."""
+    """Epoch milliseconds: when more may expire by age alone, at the earliest."""
 
     def total(self, number: str) -> int:
         """Sums a number of the partitions, such as ``files``."""
@@ -61,7 +62,7 @@ class TableHealth:
 
     @property
     def manifests(self) -> int:
-        """Of the current snapshot."""
+        """Those of the current snapshot."""
         return self.data_manifests + self.delete_manifests + self.empty_manifests
 
 

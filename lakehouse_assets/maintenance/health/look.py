@@ -45,7 +45,7 @@ def look(
     manifests = current_manifests(table)
     kept = cache.read(metadata.table_uuid, limits)
     live = {_key(manifest): manifest for manifest in manifests if has_live_files(manifest)}
-    lines = {key: text for key, text in kept.items() if key in live}
+    lines = {key: text for key, text in kept.items() if key in live}  # the cache forgets all other manifests
     new = [manifest for key, manifest in live.items() if key not in lines]
     try:
         for at, (manifest, entries) in enumerate(read_manifests(table.io, new), start=1):
@@ -68,7 +68,7 @@ def look(
     )
     try:
         plan = plan_expiry(identifier, metadata, ExpiryPolicy(), int(time.time() * 1000))
-    except MaintenanceRefused:  # the level says why
+    except MaintenanceRefused:  # the level ``expire`` says why
         return health
     return replace(health, expirable=len(plan.expiry.snapshot_ids), more_expirable_ms=plan.changes_ms)
 
@@ -78,7 +78,7 @@ def _key(manifest: ManifestFile) -> tuple[str, int]:
 
 
 def summary_cache(lakehouse: Lakehouse) -> SummaryCache:
-    """No table is named ``health``: identifiers contain a dot."""
+    """Returns the cache, in a folder beside those of tables. No table is named ``health``: identifiers have a dot."""
     return SummaryCache(lakehouse.staging_io(), f"{lakehouse.settings.staging}/health")
 
 
@@ -119,19 +119,19 @@ class HealthReader:
 
 
 HOUR = 3600.0
-"""Seconds between looks without an event, which other engines don't leave. Loads every five minutes were 8.6 million a
-month for 500 idle tables."""
+"""Seconds between looks without a materialization, which other engines don't leave. Loads every five minutes were 8.6
+million a month for 500 idle tables."""
 
 
 class Seen(NamedTuple):
-    """How a table was found."""
+    """How a table was found at the last look."""
 
     location: str
-    """A hash of its metadata's location; empty if work is left."""
+    """A hash of its metadata's location; empty if something is left to do even if the table stays as it is."""
     event: int
     """Its latest materialization's id, or 0."""
     again: float
-    """Epoch seconds."""
+    """Epoch seconds of the next look, unless there is a new materialization."""
     changes: float | None = None
     """Epoch seconds from which it may need work although it was not written."""
 
@@ -144,12 +144,12 @@ class LookCursor(SensorCursor):
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
-        """Returns the tables to look at, starting after the last one. now: epoch seconds."""
+        """Returns the tables to look at, starting after the last one, so that each has its turn. now: epoch seconds."""
         found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
         return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
-        """Returns other tables with work left."""
+        """Returns tables with work left that are not due."""
         return [
             table
             for table in tables

@@ -45,7 +45,7 @@ HONOURED = {
     TableProperties.PARQUET_PAGE_SIZE_BYTES,
     TableProperties.PARQUET_PAGE_ROW_LIMIT,
     TableProperties.PARQUET_DICT_SIZE_BYTES,
-    # How often Java's writer checks whether a row group is full.
+    # Need not be honoured: how often Java's writer checks whether a row group is full.
     "write.parquet.row-group-check-min-record-count",
     "write.parquet.row-group-check-max-record-count",
 }
@@ -70,7 +70,7 @@ def reasons_of_partition(
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
     if not found and data and not _has_path(metadata, next(iter(data)).data_file):
-        found.append("it is a day that Python's calendar lacks")
+        found.append("it is a day that Python's calendar lacks")  # PyIceberg can't name its folder
     if any(not deletes.is_position(entry) for entry in applied):
         found.append(EQUALITY)
     return found + sorted({reason for entry in [*data, *applied] for reason in _of_file(entry.data_file)})
@@ -110,7 +110,7 @@ def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
-    """Other properties of bloom filters mean nothing unless a filter is enabled."""
+    """Whether it is Parquet's and not honoured here. Of bloom filters, only what enables one matters."""
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
 
 

@@ -23,7 +23,7 @@ from lakehouse_assets.maintenance.health.summaries import Summary
 
 Partition = tuple[int, tuple[Any, ...]]
 KeyOf = Callable[[Record], str | None]
-"""Maps a partition of the default spec to its Dagster key."""
+"""Maps a partition of the default spec to its Dagster key; None if it has none."""
 
 
 class Name(NamedTuple):
@@ -82,7 +82,7 @@ EQUALITY = "equality deletes apply to its files"
 
 
 def old_spec(spec_id: int) -> str:
-    """Returns the reason for Spark."""
+    """Returns why Spark is needed."""
     return f"its files are of the old partition spec {spec_id}"
 
 
@@ -109,7 +109,7 @@ class PartitionHealth:
     written_ms: int | None
     """When its newest data file was committed; None if that snapshot has expired."""
     needs_spark: tuple[str, ...]
-    """Judged by manifests alone."""
+    """Why a rewrite does, as far as manifests show; it may find more reasons."""
 
     @property
     def small_files(self) -> int:
@@ -139,8 +139,9 @@ def rows_deleted_at_most(data: Mapping[int, int], positions: Collection[tuple[in
     delete file deletes any number, so all rows of older data files count
     (https://iceberg.apache.org/spec/#scan-planning).
 
-    data: rows by least data sequence number. positions: greatest data sequence number and rows of each summary of
-    position deletes. newest_equality: the greatest data sequence number; -1 without any.
+    data: rows of data files, by the least data sequence number in their summary. positions: of each summary of position
+    deletes, the greatest data sequence number and the rows. newest_equality: the greatest data sequence number of an
+    equality delete; -1 without any.
     """
     if not data or (newest_equality < 0 and not positions):
         return 0

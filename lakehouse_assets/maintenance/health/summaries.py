@@ -57,6 +57,7 @@ class Summary(NamedTuple):
 
     spec_id: int
     content: int
+    """A DataFileContent's value."""
     partition: tuple[Any, ...]
     files: int
     size: int
@@ -114,7 +115,7 @@ class SummaryCache:
 
     io: FileIO
     prefix: str
-    """Outside of tables, where the files would count as orphans."""
+    """Outside all tables: inside one, the files would count as orphans."""
 
     def location(self, uuid: UUID) -> str:
         """Returns a table's file, without .gz, for which PyArrow would compress again."""
@@ -186,7 +187,7 @@ def _untagged(tagged: Mapping[str, str]) -> Any:
     raise ValueError(f"no partition value: {tagged}")
 
 
-# One object for all NaNs, as in read_manifests().
+# One object for all NaNs, as in read_manifests(): two would be unequal, and each a partition of its own.
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(object_hook=_untagged, parse_constant=_FLOATS.__getitem__)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_tagged)

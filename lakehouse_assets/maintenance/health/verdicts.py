@@ -33,9 +33,9 @@ from lakehouse_assets.run.resource import Lakehouse
 
 UNREADABLE = "unreadable"
 NEEDS = "needs"
-"""The metadata key of what is wrong."""
+"""The metadata key of what is wrong: for the same findings the same text, whatever the numbers."""
 HOURS_SINCE = "hours_since_"
-"""The prefix of metadata that changes without the table."""
+"""The prefix of metadata that changes although the table does not."""
 MS_AN_HOUR = 3_600_000
 
 
@@ -62,7 +62,7 @@ Verdicts = Mapping[Check, Verdict]
 
 
 def verdicts(health: TableHealth, measures: Measures, now_ms: int) -> Verdicts:
-    """now_ms: epoch milliseconds."""
+    """Returns each check's verdict. now_ms: epoch milliseconds."""
     found = by_check(health, measures)
     numbers: dict[Check, dict[str, Any]] = {
         Check.FILES: _files(health),
@@ -182,7 +182,7 @@ class Said:
         return self._agrees(found) and same_text and _numbers(self.evaluation) == _numbers(found)
 
     def due(self, found: dg.AssetCheckEvaluation) -> float:
-        """Returns when to store it."""
+        """Returns when to store what was found: at once if the verdict or the findings changed."""
         if not self._agrees(found):
             return self.at
         return self.at + (SAME_AGAIN_SECONDS if self.same_as(found) else NUMBERS_AGAIN_SECONDS)
@@ -203,15 +203,16 @@ class LastEvaluations:
     said: Mapping[Check, Said]
     """Lacks a check that the latest run planned and did not evaluate."""
     run_pending: bool
-    """Whether a run will evaluate them: Dagster takes its evaluation for older than one stored before it, and keeps
-    showing that one."""
+    """Whether a run will evaluate them. Then nothing may be stored: Dagster would take the run's evaluation for older,
+    and keep showing what was stored."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetKey, now: float) -> LastEvaluations:
-        """Reads them by one query; by two if a run has planned one and not made it."""
+        """Reads them by one query, or by two if a run has planned an evaluation and not made it."""
         keys = [dg.AssetCheckKey(key, check.value) for check in Check]
         records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         found = {Check(key.name): said for key, record in records.items() if (said := _said(record))}
+        # A run that has not evaluated them within a day is no longer waited for.
         late = now - SAME_AGAIN_SECONDS
         planned = [r.run_id for r in records.values() if r.status is PLANNED and r.create_timestamp > late]
         runs = instance.get_runs(dg.RunsFilter(planned, statuses=UNFINISHED), limit=1) if planned else ()
@@ -287,7 +288,7 @@ def verdicts_now(table: Table, measures: Measures, open_reader: Callable[[], Hea
 def _news(
     reader: HealthReader, measures: Measures, cursor: LookCursor, table: Table, event: int, now: float, deadline: float
 ) -> list[dg.AssetCheckEvaluation]:
-    """Notes in the cursor how the table was seen."""
+    """Returns the evaluations to store now, and notes in the cursor how the table was seen."""
     stored = LastEvaluations.of(reader.instance, table.key, now)
     if stored.run_pending:
         return []
@@ -304,6 +305,7 @@ def _news(
         found, location, again = unreadable(error), "", now  # the next tick tries again
     evaluations = {check: verdict.evaluation(table.key, check) for check, verdict in found.items()}
     due = stored.due(evaluations)
+    # A difference may have to wait. Then look again when it is due, even if the table is the same.
     waiting = [at for at in due.values() if at > now]
     if any(at <= now + HOUR for at in waiting):
         location, again = "", min(again, *waiting)

@@ -56,7 +56,10 @@ def sort(rows: pa.Table, order: SortOrder, schema: Schema) -> pa.Table:
 
 
 def _rank(column: pa.ChunkedArray, field: SortField) -> pa.ChunkedArray | None:
-    """PyArrow puts nulls and NaNs at one end; Iceberg puts NaN above all numbers, and nulls by the order."""
+    """Ranks nulls, numbers and NaNs, to sort by the rank before the value; None if there are only numbers.
+
+    PyArrow puts nulls and NaNs at one end; Iceberg puts NaN above all numbers, and nulls where the order says.
+    """
     is_nan = pc.is_nan(column).fill_null(False) if pa.types.is_floating(column.type) else None
     if not column.null_count and not (is_nan is not None and pc.any(is_nan).as_py()):
         return None
@@ -76,7 +79,8 @@ SORT_ORDER_ID = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fi
 def rewrite(base: ReadSnapshot, io: FileIO, task: RewriteTask, by: RowProof = RowProof.ROWS) -> RewriteUnit:
     """Writes the task's rows to new files, and proves them; commits nothing.
 
-    One group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a file of the base is gone.
+    by: what the proof compares. One group of files is in memory at a time, uncompressed. Raises FileNotFoundError if a
+    file of the base is gone.
     """
     before, added, applying = Digest(), list[DataFile](), DeleteFiles(task.deletes, base.metadata.specs())
     for group in task.groups:
@@ -124,7 +128,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
 
 @dataclass(frozen=True)
 class _KnownPartition(PartitionKey):
-    """PyIceberg computes partitions from columns, and can't if two fields share one."""
+    """PyIceberg computes a partition from its columns, but can't if two partition fields share a column."""
 
     values: Record
 
@@ -141,7 +145,7 @@ def _write_tasks(metadata: TableMetadata, slices: Sequence[pa.Table], task: Rewr
 
 
 def _with_row_group_limit(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """PyIceberg's writer ignores the row group size in bytes: converts it to rows."""
+    """Converts the row group size from bytes to rows, because PyIceberg's writer ignores the bytes."""
     properties = dict(metadata.properties)
     group = property_as_int(
         properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES_DEFAULT
@@ -163,22 +167,23 @@ def _deletes_of(entry: ManifestEntry, applying: DeleteFiles) -> set[DataFile]:
 
 
 class Outcome(StrEnum):
-    """How the rewrite of a partition ended."""
+    """How a rewrite ended."""
 
     LANDED = "landed"
     DROPPED = "dropped"
     """Somebody changed the files to replace; nothing is wrong."""
     UNPROVED = "unproved"
-    """It changed rows, so it did not land; find the cause."""
+    """The rewrite changed rows, so it did not land; find the cause."""
     FAILED = "failed"
     """Other partitions may still succeed."""
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The result of partitions that land together."""
+    """The result for one partition, or for several that land together."""
 
     partition: str
+    """The path; empty for a whole table."""
     outcome: Outcome
     files_before: int
     bytes_before: int
@@ -194,7 +199,7 @@ class CompactionReport:
     """The result of a compaction."""
 
     partitions: tuple[PartitionReport, ...]
-    """Empty without gain, if Spark is needed, or if an earlier call with the token landed."""
+    """Empty if none gains, if Spark is needed, or if an earlier call with the token landed."""
     snapshot_id: int | None
     """Of this call's commit, or the earlier one's."""
     usages: tuple[Usage, ...] = ()
@@ -224,8 +229,8 @@ def compact(
 ) -> CompactionReport:
     """Rewrites small files, and files with deleted rows, of these partitions (None for all). Rows stay the same.
 
-    If one partition needs Spark, rewrites nothing: its worker does the others too. Deletes no file; the collector
-    removes what did not land. A second call with the token changes nothing. Raises as land().
+    If one partition needs Spark, rewrites nothing: the worker that is started for it can do the others too. Deletes no
+    file; the collector removes what did not land. A second call with the token changes nothing. Raises as land().
     """
     table = catalog.load_table(identifier)
     earlier = find_published(identifier, table.metadata, token.text)

@@ -24,7 +24,7 @@ Integers = npt.NDArray[np.int64]
 # Few enough to keep temporary arrays in a processor's cache.
 ROWS_AT_ONCE = 32_768
 WORD = 8
-# Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not add up.
+# Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not cancel out.
 STEP, LENGTH, ROW, SEED, NULL = (
     np.uint64(n)
     for n in (0x9E3779B97F4A7C15, 0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x452821E638D01377, 0xA4093822299F31D1)
@@ -55,6 +55,7 @@ def _parts(batch: pa.RecordBatch | pa.Table) -> Iterable[pa.RecordBatch]:
 def _of_hashes(rows: Hashes) -> Digest:
     if not len(rows):
         return Digest()
+    # In halves, whose sums fit into 64 bits.
     low, high = int((rows & LOW).sum()), int((rows >> np.uint64(32)).sum())
     return Digest(len(rows), low, high, int(np.bitwise_xor.reduce(rows)))
 
@@ -113,7 +114,10 @@ def _of_lists(array: pa.ListArray) -> Hashes:
 
 
 def _in_order(elements: Hashes, lengths: Integers) -> Hashes:
-    """Sums the hashes of (element, position), as differences of one running sum; so no length need be hashed."""
+    """Returns the hash of each list: the sum of its elements, each mixed with its position, which covers the length.
+
+    One running sum serves all lists; each list's sum is a difference.
+    """
     ends = np.cumsum(lengths)
     positions = np.arange(len(elements)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(elements) + 1, np.uint64)

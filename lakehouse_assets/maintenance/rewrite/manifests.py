@@ -1,6 +1,6 @@
 """Rewrites manifests, and removes delete files that apply to nothing; reads metadata only.
 
-Each commit attempt decides again.
+Each attempt to commit checks again what still fits the table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ManifestsReport:
     created: ManifestsSize = ManifestsSize()
     entries: int = 0
     dropped: int = 0
-    """Manifests not replaced, as writers changed them or others merged with them."""
+    """Manifests not replaced, because writers changed them, or one that they were to be merged with."""
 
     @property
     def after(self) -> ManifestsSize:
@@ -124,8 +124,10 @@ def remove_dangling_deletes(
 ) -> tuple[Published | None, int]:
     """Removes delete files that apply to no data file; returns the commit, if any, and their number.
 
-    A position delete file that names one data file dangles if that path is gone or newer, in any partition; others
-    dangle if their partition has no data file old enough. A second call with the token returns 0. Raises as publish().
+    A position delete file that names one data file dangles if that file is gone or newer, in whichever partition. Any
+    other dangles if its partition has no data file old enough. A second call with the token returns 0.
+
+    Raises as publish().
     """
     change = DanglingDeletes()
     try:

@@ -24,7 +24,7 @@ MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
 """Undersized files worth a rewrite although they fill none (Spark's min-input-files), by default and if forced."""
 
 GROUP_BYTES = 128 * 2**20
-"""The least limit of a group, so that new files have like sizes and are sorted relative to each other."""
+"""A group's limit is at least this, so that new files have like sizes and are sorted relative to each other."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RewriteTask:
     groups: tuple[tuple[ManifestEntry, ...], ...]
     """Each becomes one file or few."""
     deletes: tuple[ManifestEntry, ...]
-    """All that may apply to them."""
+    """All delete files that may apply to them."""
     needs_spark: tuple[str, ...]
 
     @property
@@ -76,7 +76,7 @@ def plan_rewrites(
 def live_entries(
     base: ReadSnapshot, io: FileIO, entries: Entries, partitions: Collection[Partition] | None
 ) -> tuple[dict[Partition, list[ManifestEntry]], list[ManifestEntry]]:
-    """Returns live data files of these partitions, and all delete files, as some name others' files."""
+    """Returns live data files of these partitions, and all delete files: some apply to other partitions than theirs."""
     manifests = base.snapshot.manifests(io)
     if partitions is not None:
         wanted = Partitions(base.metadata, partitions)
@@ -110,6 +110,7 @@ def _task(
     # wherever the partition as a whole does, which is what the levels go by.
     packer = ListPacker[ManifestEntry](max(3 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     sizes = [(group, sum(map(_size, group))) for group in packer.pack(chosen, _size)]
+    # Fewer than min_input_files are worth it only if they make a file that is no longer undersized.
     gaining = [
         tuple(group)
         for group, size in sizes
@@ -145,7 +146,7 @@ class PlannedChunk:
     """One worker's partitions."""
 
     fork_base: str
-    """The metadata file to rewrite."""
+    """The metadata file that lists the files to rewrite."""
     partitions: tuple[PlannedPartition, ...]
 
 
@@ -184,7 +185,7 @@ def _packed(tasks: Iterable[RewriteTask], limit: int) -> Iterator[list[RewriteTa
 
 
 def planned(task: RewriteTask) -> PlannedPartition:
-    """Returns its numbers."""
+    """Returns the task in numbers."""
     size = sum(entry.data_file.file_size_in_bytes for entry in task.entries)
     return PlannedPartition(task.name, len(task.entries), size)
 

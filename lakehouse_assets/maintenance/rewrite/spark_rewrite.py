@@ -42,7 +42,7 @@ from lakehouse_assets.wire.work import RewriteAssignment
 def first_attempts(
     table: Table, lakehouse: Lakehouse, plan: RewritePlan, token: str, journal: Journal, run_id: str
 ) -> dict[int, Attempt]:
-    """Returns attempts by chunk ordinal."""
+    """Returns the first attempt at each chunk, by ordinal."""
     settings = lakehouse.settings
     catalog = worker_properties(settings)
     spark_conf = public({**table.spark_conf, **settings.spark_conf})
@@ -79,7 +79,7 @@ class SparkRewrite:
     everything: bool = False
     """Also files of the right size without deletes."""
     zorder: tuple[str, ...] = ()
-    """Columns to order by instead."""
+    """Columns to order by instead of the table's sort order."""
     worker_bytes: int = WORKER_BYTES
     min_input_files: int = MIN_INPUT_FILES
     entries: Entries = field(default_factory=Entries)
@@ -110,6 +110,7 @@ class SparkRewrite:
 
     @cached_property
     def _journal(self) -> Journal:
+        # In a folder of the run, by which the collector knows whose receipts they are.
         run, _, part = self.token.text.partition(".")
         folder = f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
         return Journal(self.lakehouse.staging_io(), folder)
@@ -132,7 +133,7 @@ class SparkRewrite:
             base, table.io, self.entries, self.partitions, everything=everything, min_input_files=least
         )
         for chunk in cut(tasks, table.metadata, self.worker_bytes):
-            # The run's id in its name tells the collector whose it is.
+            # The run's id, in the fork base's name, tells the collector whose the fork is.
             fork = write_head_fork(table, base, self.token.text.partition(".")[0], listed(chunk))
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
