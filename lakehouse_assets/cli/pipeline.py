@@ -6,7 +6,7 @@ The only file of `lakehouse run` that uses Dagster's private API.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,15 @@ class Pipeline:
             if partitions != ():
                 selections.append(Selection(tuple(assets), partitions))
         return selections
+
+    def upstream(self, selections: Sequence[Selection]) -> dict[Selection, set[Selection]]:
+        """Returns the selections, in their order, each with those of them that it depends on directly."""
+        by_key = {key: one for one in selections for key in one.assets}
+        return {
+            one: {by_key[parent] for key in one.assets for parent in self._graph.get(key).parent_keys & by_key.keys()}
+            - {one}
+            for one in selections
+        }
 
     def only_domain(self) -> str:
         """Raises LakehouseError if there are several, naming them."""

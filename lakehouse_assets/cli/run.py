@@ -1,4 +1,4 @@
-"""`lakehouse run`: materializes a domain's assets in topological order, one run each."""
+"""`lakehouse run`: materializes a domain's assets, one run each."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from lakehouse_assets.errors import LakehouseError
 )
 @cold
 def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> int:
-    """Materialize the assets of a domain, in topological order.
+    """Materialize the assets of a domain, each after those that it depends on.
 
-    With a TABLE, such as shop.orders, only these of its assets. After a failure, the rest is not run.
+    With a TABLE, such as shop.orders, only these of its assets. Up to LAKEHOUSE_MAX_WORKERS run side by side. After a
+    failure, those that depend on the failed one are not run.
     """
     settings = ready()
     from lakehouse_assets.cli.instance import opened, set_worker_limit
-    from lakehouse_assets.cli.pipeline import Pipeline, failure_reason, shown_charts, was_interrupted
+    from lakehouse_assets.cli.pipeline import Pipeline
+    from lakehouse_assets.cli.side_by_side import run_all
     from lakehouse_assets.cli.summary import health_line, summary
-    from lakehouse_assets.cli.terminal import Line, duration, output_to
+    from lakehouse_assets.cli.terminal import Lines, duration, output_to
     from lakehouse_assets.drive.liveness import reaped_text
-    from lakehouse_assets.run.progress import listening
 
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
@@ -50,33 +51,26 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
         if elsewhere := pipeline.other_domains_upstream(domain):
             print(f"not run, because they belong to other domains: {', '.join(elsewhere)}", file=terminal)
         began = time.time()
-        done: list[tuple[str, int | None, float]] = []
-        charts: list[str] = []
-        for number, selection in enumerate(selections, start=1):
-            started = time.time()
-            title = f"[{number}/{len(selections)}] {selection.name}"
-            with Line(terminal, title, selection.count) as line, listening(line.update):
-                result = pipeline.execute(instance, selection)
-                line.end("done" if result.success else "failed")
-            if was_interrupted(result):
-                raise KeyboardInterrupt
-            if not result.success:
-                left = len(selections) - number
-                failed = (
-                    f"\n{selection.name} failed: {failure_reason(result)}",
-                    *([f"not run: the remaining {left}"] if left else []),
-                    f"`{command('run')}` starts over; Re-execute from failure in the UI keeps what was staged",
-                    f"this run in the UI: {_ui(settings)}/runs/{result.run_id}",
-                    f"its full log: {settings.home / 'run.log'}",
-                )
-                print(*failed, sep="\n", file=terminal)
-                return 1
-            done.append((selection.name, selection.count, time.time() - started))
-            charts += shown_charts(result)
+        with Lines(terminal) as lines:
+            ended = run_all(pipeline, pipeline.upstream(selections), settings.max_workers, lines)
+        if failed := {one: outcome for one, outcome in ended.items() if outcome.failure}:
+            for selection, outcome in failed.items():
+                print(f"\n{selection.name} failed: {outcome.failure}", file=terminal)
+                if outcome.run_id:
+                    print(f"this run in the UI: {_ui(settings)}/runs/{outcome.run_id}", file=terminal)
+            if left := [one.name for one in selections if one not in ended]:
+                print(f"\nnot run, because of what failed: {', '.join(left)}", file=terminal)
+            advice = (
+                f"`{command('run')}` starts over; Re-execute from failure in the UI keeps what was staged",
+                f"the full log: {settings.home / 'run.log'}",
+            )
+            print(*advice, sep="\n", file=terminal)
+            return 1
+        done = [(one.name, one.count, ended[one].seconds) for one in selections]
         succeeded = (
             f"\n{summary(settings, done, began, terminal)}\n",
-            f"all done in {duration(sum(seconds for _, _, seconds in done))}",
-            *(f"chart: {chart}" for chart in charts),
+            f"all done in {duration(time.time() - began)}",
+            *(f"chart: {chart}" for one in selections for chart in ended[one].charts),
             f"all runs in the UI: {_ui(settings)}",
             health_line(settings, [name for name, _, _ in done if "." in name]),
         )

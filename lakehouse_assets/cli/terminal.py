@@ -15,8 +15,8 @@ from typing import Literal, TextIO
 
 from rich.box import Box
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -77,27 +77,21 @@ def _flush_or_drop(stream: TextIO) -> None:
         stream.flush()
 
 
-class Line:
-    """A table's progress, as a context manager: a bar on a terminal, elsewhere occasional lines."""
+class Lines:
+    """Shows the progress of tables, as a context manager: bars on a terminal, elsewhere occasional lines."""
 
-    def __init__(self, terminal: TextIO, title: str, partitions: int | None) -> None:
-        self._terminal = terminal
-        self._title = title
-        self._partitioned = partitions is not None
-        self._state = Progress(title, 0, partitions or 1, 0, time.time())
-        self._shown = ""
-        self._shown_at = 0.0
+    def __init__(self, terminal: TextIO) -> None:
         # Not the last columns: a terminal shows ^C there, and a line that it breaks can't be erased.
         console = Console(file=terminal, force_terminal=terminal.isatty(), width=width_of(terminal) - 3)
         whole = Column(no_wrap=True)  # the bar takes what is left
-        left = (TimeRemainingColumn(compact=True, table_column=whole), "left") if self._partitioned else ()
-        self._bar = Bar(
-            TextColumn(title, markup=False),
+        self._bars = Bars(
+            TextColumn("{task.fields[title]}", table_column=whole, markup=False),
             BarColumn(None),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(whole),
-            *left,
+            TextColumn("{task.description}", table_column=whole),
+            TimeElapsedColumn(table_column=whole),
+            _TimeLeftColumn(compact=True, table_column=whole),
             console=console,
+            auto_refresh=False,  # by a thread, and runs are forked
             transient=True,
             speed_estimate_period=math.inf,  # workers take minutes
             redirect_stdout=False,  # it goes to the log
@@ -105,15 +99,40 @@ class Line:
             expand=True,
             disable=not console.is_interactive,  # also with TERM=dumb
         )
-        self._task = self._bar.add_task("", total=partitions)
 
-    def __enter__(self) -> Line:
-        self._bar.start()
-        self._show()
+    def __enter__(self) -> Lines:
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bars.stop()
+
+    def add(self, title: str, partitions: int | None) -> Line:
+        """Adds a table. partitions: their number, or None."""
+        return Line(self._bars, title, partitions)
+
+    def refresh(self) -> None:
+        """Shows the time that has passed."""
+        self._bars.refresh()
+
+
+class _TimeLeftColumn(TimeRemainingColumn):
+    def render(self, task: Task) -> Text:
+        return super().render(task).append(" left" if task.total else "")
+
+
+class Line:
+    """A table's progress."""
+
+    def __init__(self, bars: Bars, title: str, partitions: int | None) -> None:
+        self._bars = bars
+        self._title = title
+        self._partitioned = partitions is not None
+        self._state = Progress(title, 0, partitions or 1, 0, time.time())
+        self._shown = ""
+        self._shown_at = 0.0
+        self._task = bars.add_task("", total=partitions, title=title)
+        self._show()
 
     def update(self, state: Progress) -> None:
         """Shows the progress; without a terminal, not too often."""
@@ -122,18 +141,21 @@ class Line:
 
     def end(self, word: str) -> None:
         """Prints the last line. word: the run's end."""
-        self._bar.stop()
-        print(f"{self._title}  {word} in {duration(time.time() - self._state.started_at)}", file=self._terminal)
+        self._bars.remove_task(self._task)
+        self._bars.refresh()  # else the bar is shown once more, below the line
+        self._print(self._title, f"{word} in {duration(time.time() - self._state.started_at)}")
 
     def _show(self) -> None:
         text, now = self._text(), time.time()
-        if not self._bar.disable:
+        if not self._bars.disable:
             short = text.replace(" partitions", "").replace(" running", "")
-            self._bar.update(self._task, description=short, completed=self._state.done)
+            self._bars.update(self._task, description=short, completed=self._state.done, refresh=True)
         elif now - self._shown_at >= (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
             self._shown, self._shown_at = text, now
-            parts = filter(None, (self._title, text, duration(now - self._state.started_at)))
-            print(*parts, sep="  ", file=self._terminal)
+            self._print(*filter(None, (self._title, text, duration(now - self._state.started_at))))
+
+    def _print(self, *parts: str) -> None:
+        self._bars.console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def _text(self) -> str:
         state = self._state

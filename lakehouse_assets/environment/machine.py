@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import logging
@@ -9,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +29,8 @@ JAVA_MINIMUM = 17
 """For Spark 4 (https://spark.apache.org/docs/4.1.0/)."""
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs that of LAKEHOUSE_JAVA_HOME."""
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
 METADATA_TIMEOUT_SECONDS = 1.0
 # Seconds between tries: the documents may not be there yet when a container starts.
@@ -119,6 +123,16 @@ def resident_bytes(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends, also if it is killed (Linux).
+
+    parent: its process id. If it has ended already, this process does too.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(os.EX_TEMPFAIL)
 
 
 def children_of(pid: int) -> list[int]:

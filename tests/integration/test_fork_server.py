@@ -110,7 +110,7 @@ def test_a_jvm_in_which_a_step_leaves_something_is_not_used_again(warm: Lake, ac
 def test_without_the_look_a_step_sees_what_another_left(warm: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     end_all(warm)
     monkeypatch.setattr(launcher, "SERVER", "tests.support.careless_server")
-    acts = leaving_steps.IN_JVM.keys() - {"thread"}  # of Python, so it ends with the worker
+    acts = leaving_steps.IN_JVM.keys() - {"thread", "job"}  # threads of Python end with the worker
     before = looked(warm, acts)
     for act in sorted(acts):
         looked(warm, act=[act])

@@ -109,7 +109,7 @@ def test_a_failed_table_is_told_in_its_own_words_and_stops_what_depends_on_it(se
     done = _python(*RUN, "demo", PIPELINE_FAILS="yes")
     assert done.returncode == 1
     assert "demo.daily failed: demo.daily: no room for 2013-01-03; make room, then run again" in done.stdout
-    assert "not run: the remaining 1" in done.stdout
+    assert "not run, because of what failed: demo.monthly" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     with _instance(settings) as instance:
         failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))

@@ -7,7 +7,6 @@ lock.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -26,7 +25,13 @@ from pathlib import Path
 from socket import socket as Connection
 from typing import Any
 
-from lakehouse_assets.environment.machine import available_bytes, children_of, memory_bytes, resident_bytes
+from lakehouse_assets.environment.machine import (
+    available_bytes,
+    children_of,
+    end_with_parent,
+    memory_bytes,
+    resident_bytes,
+)
 from lakehouse_assets.environment.spark_setup import environment, quoted
 from lakehouse_assets.extensions.fork_server import channel
 from lakehouse_assets.extensions.fork_server.folders import About, Folder
@@ -53,7 +58,6 @@ REQUEST_SECONDS = 2.0
 JVM_ENDING_SECONDS = 2.5
 """Less than the launcher's patience."""
 OUT_OF_MEMORY = "out-of-memory"
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -337,9 +341,7 @@ class ForkServer:
 
     def _become_worker(self, lease: Lease) -> None:
         """Makes this child what a new process would be. It dies with the server, as its jobs must."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._about.pid:
-            os._exit(os.EX_TEMPFAIL)
+        end_with_parent(self._about.pid, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

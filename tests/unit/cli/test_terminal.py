@@ -18,15 +18,17 @@ from pathlib import Path
 import pytest
 
 from lakehouse_assets.cli import terminal
-from lakehouse_assets.cli.terminal import Line, duration, table
+from lakehouse_assets.cli.terminal import Lines, duration, table
 from lakehouse_assets.run.progress import Progress, listening, report
 
 
 def test_without_a_terminal_repeats_are_left_out_and_the_end_is_told() -> None:
     out = io.StringIO()
-    with Line(out, "[1/2] nyc.flights", 365) as line, listening(line.update):
-        for done in range(365):
-            report(Progress("nyc.flights", done, 365, 2, time.time()))
+    with Lines(out) as lines:
+        line = lines.add("[1/2] nyc.flights", 365)
+        with listening(line.update):
+            for done in range(365):
+                report(Progress("nyc.flights", done, 365, 2, time.time()))
         line.end("done")
     assert out.getvalue().splitlines() == [
         "[1/2] nyc.flights  0/365 partitions  0:00",
@@ -37,7 +39,8 @@ def test_without_a_terminal_repeats_are_left_out_and_the_end_is_told() -> None:
 def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 0)
     out = io.StringIO()
-    with Line(out, "nyc.planes", None) as line:
+    with Lines(out) as lines:
+        line = lines.add("nyc.planes", None)
         for running in (1, 1, 2):
             line.update(Progress("nyc.planes", 0, 1, running, time.time() - 65))
     assert out.getvalue().splitlines() == [
@@ -50,20 +53,23 @@ def test_a_change_is_told_once_it_is_time(monkeypatch: pytest.MonkeyPatch) -> No
 def test_waiting_for_a_slot_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 0)
     out = io.StringIO()
-    with Line(out, "nyc.planes", None) as line:
-        line.update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
+    with Lines(out) as lines:
+        lines.add("nyc.planes", None).update(Progress("nyc.planes", 0, 1, 0, time.time(), waiting=True))
     assert out.getvalue().endswith("nyc.planes  waiting for a slot  0:00\n")
 
 
 SHOWN = """
 import sys, time
-from lakehouse_assets.cli.terminal import Line, table
+from lakehouse_assets.cli.terminal import Lines, table
 from lakehouse_assets.run.progress import Progress
-with Line(sys.stdout, "[1/2] nyc.flights", 365) as line:
+with Lines(sys.stdout) as lines:
+    flights = lines.add("[1/2] nyc.flights", 365)
+    planes = lines.add("[2/2] nyc.planes", None)
     for done in (0, 100, 200):
         time.sleep(0.1)
-        line.update(Progress("nyc.flights", done, 365, 2, time.time()))
-    line.end("done")
+        flights.update(Progress("nyc.flights", done, 365, 2, time.time()))
+    flights.end("done")
+    planes.end("failed")
 cells = ("nyc.route_delays_monthly", "10 columns, partitioned by month, sorted by carrier")
 print(table(("table", "declared"), [cells]))
 print(table("abc", [("a" * 30, "b" * 30, "1")]))
@@ -97,16 +103,21 @@ def on_a_terminal(**environment: str) -> str:
 
 def test_a_terminal_sees_a_bar_with_an_estimate_and_folded_cells() -> None:
     shown = on_a_terminal()
-    states = shown.split("\x1b[2K")
-    bar = r"\[1/2\] nyc\.flights [━╸╺]+ +200/365  2 workers 0:00:0\d 00:0\d left"
-    (line,) = re.findall(bar, states[-2])
-    assert len(line) < 64, "the terminal would show ^C in the next line, and the bar would stay"
-    assert states[-1] == f"[1/2] nyc.flights  done in 0:00\n{FOLDED}"
+    states = [state.split("\x1b[1A")[0].rstrip("\r") for state in shown.split("\x1b[2K")]
+    flights = r"\[1/2\] nyc\.flights [━╸╺]+ +200/365  2 workers 0:00:0\d 00:0\d left"
+    planes = r"\[2/2\] nyc\.planes [━╸╺ ]+ 0:00:0\d +"
+    both = [state for state in states if re.fullmatch(f"{flights}\n{planes}", state)]
+    assert both, "a bar for each of the two"
+    assert max(map(len, both[-1].split("\n"))) < 64, "the terminal would show ^C in the next line, and bars would stay"
+    first = next(state for state in states if "done" in state)
+    assert re.fullmatch(rf"\[1/2\] nyc\.flights  done in 0:00\n{planes}", first), "the other's bar goes on below"
+    assert "".join(states[-2:]).replace("\r", "") == f"[2/2] nyc.planes  failed in 0:00\n\x1b[?25h{FOLDED}"
     assert shown.index("\x1b[?25l") < shown.index("\x1b[?25h"), "the cursor is hidden, then shown again"
 
 
 def test_a_dumb_terminal_gets_lines() -> None:
-    lines = "[1/2] nyc.flights  0/365 partitions  0:00\n[1/2] nyc.flights  done in 0:00\n"
+    begun = "[1/2] nyc.flights  0/365 partitions  0:00\n[2/2] nyc.planes  0:00\n"
+    lines = f"{begun}[1/2] nyc.flights  done in 0:00\n[2/2] nyc.planes  failed in 0:00\n"
     assert on_a_terminal(TERM="dumb") == lines + FOLDED
 
 
@@ -115,7 +126,9 @@ def test_a_pipe_gets_lines_and_whole_cells_even_if_colours_are_asked_for() -> No
     done = subprocess.run([sys.executable, "-c", SHOWN], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "[1/2] nyc.flights  0/365 partitions  0:00",
+        "[2/2] nyc.planes  0:00",
         "[1/2] nyc.flights  done in 0:00",
+        "[2/2] nyc.planes  failed in 0:00",
         "table                     declared",
         "───────────────────────── ───────────────────────────────────────────────────",
         "nyc.route_delays_monthly  10 columns, partitioned by month, sorted by carrier",

@@ -1,0 +1,146 @@
+"""Runs assets side by side, in processes that run one at a time.
+
+Dagster captures a run's output by redirecting the file descriptors of the whole process, so threads can't do it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from multiprocessing.connection import Connection, wait
+
+import dagster as dg
+
+from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
+from lakehouse_assets.cli.terminal import Line, Lines
+from lakehouse_assets.environment.machine import end_with_parent
+from lakehouse_assets.run.progress import Progress, listening
+
+REFRESH_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run."""
+
+    run_id: str | None
+    """None if its process died."""
+    failure: str | None
+    """The error; None if the run succeeded."""
+    seconds: float
+    interrupted: bool = False
+    charts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Running:
+    selection: Selection
+    line: Line
+    process: _Process
+
+
+def run_all(
+    pipeline: Pipeline, upstream: Mapping[Selection, set[Selection]], at_once: int, lines: Lines
+) -> dict[Selection, Outcome]:
+    """Runs each selection once those upstream of it have succeeded. Returns the outcomes of those that ran.
+
+    upstream: of all selections, in the order of their numbers. at_once: the most processes. Raises KeyboardInterrupt if
+    this process or a run was interrupted, once all runs have ended.
+    """
+    sorter = TopologicalSorter(upstream)
+    sorter.prepare()
+    numbers = {selection: number for number, selection in enumerate(upstream, start=1)}
+    startable: set[Selection] = set()
+    idle: list[_Process] = []
+    running: dict[Connection, _Running] = {}
+    outcomes: dict[Selection, Outcome] = {}
+    try:
+        while True:
+            startable.update(sorter.get_ready())
+            for selection in sorted(startable, key=numbers.__getitem__)[: at_once - len(running)]:
+                startable.remove(selection)
+                line = lines.add(f"[{numbers[selection]}/{len(numbers)}] {selection.name}", selection.count)
+                process = idle.pop() if idle else _Process(pipeline)
+                process.connection.send(selection)
+                running[process.connection] = _Running(selection, line, process)
+            if not running:
+                return outcomes
+            for one, outcome in _ended(running):
+                one.line.end("failed" if outcome.failure else "done")
+                outcomes[one.selection] = outcome
+                if outcome.interrupted:
+                    raise KeyboardInterrupt
+                if one.process.is_alive():
+                    idle.append(one.process)
+                if not outcome.failure:
+                    sorter.done(one.selection)
+            lines.refresh()
+    except KeyboardInterrupt:
+        for one in running.values():
+            one.process.interrupt()
+        while running:
+            list(_ended(running))
+        raise
+    finally:
+        for process in idle:
+            process.connection.send(None)
+
+
+def _ended(running: dict[Connection, _Running]) -> Iterator[tuple[_Running, Outcome]]:
+    """Waits for news. Takes the runs that have ended from ``running``, and yields them."""
+    for connection in wait(list(running), REFRESH_SECONDS):
+        assert isinstance(connection, Connection)
+        one = running[connection]
+        news = one.process.news()
+        if isinstance(news, Progress):
+            one.line.update(news)
+        else:
+            del running[connection]
+            yield one, news
+
+
+class _Process:
+    """A process that runs selections. It is forked, as loading the code location takes seconds."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.connection, end = multiprocessing.Pipe()
+        arguments = (pipeline, end, os.getpid())
+        self._process = multiprocessing.get_context("fork").Process(target=_serve, args=arguments)
+        self._process.start()
+        end.close()  # so that the connection ends with the process
+
+    def news(self) -> Progress | Outcome:
+        """Waits for the process's next message, or its death."""
+        try:
+            news: Progress | Outcome = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            return Outcome(None, f"its process ended with exit code {self._process.exitcode}", 0.0)
+        return news
+
+    def is_alive(self) -> bool:
+        """Whether it can run another selection."""
+        return self._process.is_alive()
+
+    def interrupt(self) -> None:
+        """Interrupts its run, as Ctrl-C does."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid or 0, signal.SIGINT)
+
+
+def _serve(pipeline: Pipeline, connection: Connection, parent: int) -> None:
+    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent, which passes it on once
+    end_with_parent(parent, signal.SIGTERM)
+    with dg.DagsterInstance.get() as instance, listening(connection.send):
+        while selection := connection.recv():
+            started = time.time()
+            result = pipeline.execute(instance, selection)
+            failure, seconds = None if result.success else failure_reason(result), time.time() - started
+            charts = tuple(shown_charts(result))
+            connection.send(Outcome(result.run_id, failure, seconds, was_interrupted(result), charts))
