@@ -18,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.types import StringType
 
+from lakehouse_assets.commit.deletes import live_rows
 from lakehouse_assets.commit.manifests import partition_paths
 from lakehouse_assets.commit.staged import StagedChunk, malformed_in, nulls_in, partition_stats
 from lakehouse_assets.declare.region import Relation
@@ -239,7 +240,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
     if bound is None or not merged:
         return
     updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
-    rows = max(_rows_before(chunk) for chunk in chunks)
+    rows = max(_rows_before(chunk) for chunk in {chunk.receipt.base_snapshot_id: chunk for chunk in chunks}.values())
     if updated + deleted > round(bound * rows, 6):  # unrounded, 0.29 * 100 is 28.999999999999996
         yield AuditFinding(
             Rule.CHANGED,
@@ -251,8 +252,8 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
 
 def _rows_before(chunk: StagedChunk) -> int:
     base = chunk.metadata.snapshot_by_id(chunk.receipt.base_snapshot_id or 0)
-    summary = base.summary if base else None
-    return int(summary["total-records"] or 0) - int(summary["total-position-deletes"] or 0) if summary else 0
+    found = live_rows(chunk.metadata, base, chunk.io) if base else None
+    return found.count if found else 0
 
 
 def _failed_checks(table: Table, chunks: Sequence[StagedChunk]) -> Iterator[AuditFinding]:

@@ -253,7 +253,7 @@ class _Expiration:
     def _contended(self, problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - self.started
         return MaintenanceContended(
-            f"table {self.identifier}: expiring snapshots was {problem}, tried for {seconds:.0f} s; the last error was "
+            f"table {self.identifier}: expiring snapshots: {problem}, tried for {seconds:.0f} s; the last error was "
             f"{failure!r}. No rows or files are affected; the next maintenance finds out what is left to expire"
         )
 

@@ -166,7 +166,7 @@ def _not_decoded(text: str, encoding: str) -> str:
     if text.isascii() or not NOT_DECODED.search(text):
         return ""
     told = f"holds bytes that are not {encoding.upper()}"
-    return told if encoding.lower() != "utf-8" else f"{told}; encoding='cp1252' takes those of Windows"
+    return told if codecs.lookup(encoding).name != "utf-8" else f"{told}; encoding='cp1252' takes those of Windows"
 
 
 def kind_of(value: Any) -> str:

@@ -141,6 +141,6 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
         return True
 
     def contended(problem: str, failure: Exception) -> PublishContended:
-        return PublishContended(f"table {identifier}: its tags are {problem}; the last error was {failure!r}")
+        return PublishContended(f"table {identifier}: setting its tags: {problem}; the last error was {failure!r}")
 
     commit_persistently(identifier, "tag", attempt, lambda: None, contended)

@@ -176,7 +176,7 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
     def contended(problem: str, failure: Exception) -> MaintenanceContended:
         seconds = time.monotonic() - started
         return MaintenanceContended(
-            f"table {identifier}: rolling back was {problem}, tried for {seconds:.0f} s; the last error was {failure!r}"
+            f"table {identifier}: rolling back: {problem}, tried for {seconds:.0f} s; the last error was {failure!r}"
         )
 
     commit_persistently(identifier, "roll back", attempt, landed, contended)

@@ -140,6 +140,22 @@ def test_on_such_a_server_what_changes_after_the_copy_stays(own_moto: Moto, monk
     assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
 
 
+def test_on_such_a_server_what_changes_before_its_delete_marker_stays(
+    own_moto: Moto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = filled(own_moto.properties(), VERSIONED, ("data/keep", "metadata/1.json"))
+    prepare = s3_bins.VersionedBin.prepare
+
+    def late(self: s3_bins.VersionedBin, entries: list[Entry], batch: str) -> list[Entry | str]:
+        told = prepare(self, entries, batch)
+        write(shelf, "data/keep", b"DATA/KEEP")
+        return told
+
+    monkeypatch.setattr(s3_bins.VersionedBin, "prepare", late)
+    assert [kept.reason for kept in shelf.put().kept] == [CHANGED]
+    assert contents(shelf) == {"data/keep": b"DATA/KEEP"}
+
+
 def test_what_changed_since_it_was_listed_stays(shelf: Shelf) -> None:
     due, client = shelf.listed(), raw_client(shelf.properties)
     write(shelf, "data/keep", b"DATA/KEEP")

@@ -25,6 +25,7 @@ from lakehouse_assets.extensions.queue.inbox import (
     inbox_at,
     waiting_for,
 )
+from lakehouse_assets.extensions.queue.messages import LONGEST_REASON
 from lakehouse_assets.keys_text import parts_of
 from lakehouse_assets.run.extension import RunHook, Shown
 from lakehouse_assets.run.plan import Plans, RunPlan
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_REASON = 1000
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
 """Run tags: the messages' number, and the oldest one's wait as the run began."""
 Covered = dict[str, PartitionMessages]

@@ -89,7 +89,7 @@ def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
 
     def contended(problem: str, failure: Exception) -> PublishContended:
         return PublishContended(
-            f"table {identifier}: the release of run {order.run_id} is {problem}, the last error was {failure!r}. "
+            f"table {identifier}: the release of run {order.run_id}: {problem}; the last error was {failure!r}. "
             "Readers keep the previous release. Materialize it again"
         )
 

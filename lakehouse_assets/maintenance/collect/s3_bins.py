@@ -122,14 +122,19 @@ class S3Bin:
         After a lost answer, boto3 repeats a delete that has succeeded, and S3 refuses it. So only an object that is
         still there has changed.
         """
-        errors = self._delete(entries, [{"ETag": f'"{entry.etag}"'} for entry in entries])
+        outcomes: list[ObjectOutcome] = [None] * len(entries)
+        if not self.is_conditional:
+            outcomes = [CHANGED if why is CHANGED else None for why in at_once(self._difference, entries)]
+        same = [entry for entry, why in zip(entries, outcomes, strict=True) if why is None]
+        errors = iter(self._delete(same, [{"ETag": f'"{entry.etag}"'} for entry in same]))
+        outcomes = [why or next(errors) for why in outcomes]
 
-        def outcome(entry: Entry, error: ClientError | None) -> ObjectOutcome:
-            if error is None or is_of_one_file(error):
-                return error
+        def outcome(entry: Entry, why: ObjectOutcome) -> ObjectOutcome:
+            if not isinstance(why, ClientError) or is_of_one_file(why):
+                return why
             return CHANGED if self._head(entry.place) else None
 
-        return at_once(lambda both: outcome(*both), list(zip(entries, errors, strict=True)))
+        return at_once(lambda both: outcome(*both), list(zip(entries, outcomes, strict=True)))
 
     def _delete(self, entries: Sequence[Entry], which: Sequence[Mapping[str, str | None]]) -> list[ClientError | None]:
         """Returns None or the refusal for each object. which: versions or etags."""

@@ -19,6 +19,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Merged
 from tests.support.forks import ARROW, DAILY, Daily, daily_rows
+from tests.support.outsiders import commit_deletes, live, position_deletes
 
 DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 DECLARED = Table(
@@ -163,3 +164,45 @@ def test_a_commit_of_another_spark_session_is_not_taken_for_the_run_s_own(mode: 
         merged=Merged(),
     )
     assert own_commits(DECLARED, table.metadata, staged.read_all(table.io.properties, [receipt])) == []
+
+
+def test_the_rows_before_a_merge_are_counted_and_not_those_of_a_summary(tmp_path: Path) -> None:
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("demo")
+    rows = [pa.table({"n": pa.array(range(first, first + 10), pa.int64())}) for first in (0, 10)]
+    table = catalog.create_table("demo.t", rows[0].schema)
+    table.append(rows[0])
+    commit_deletes(table, position_deletes(table, {live(table)[0].data_file.file_path: [*range(9)]}))
+    table.append(rows[1])
+    base = table.current_snapshot()
+    assert base is not None
+    assert base.summary is not None
+    assert (base.summary["total-records"], base.summary["total-position-deletes"]) == ("20", "0"), (
+        "as their writer has it"
+    )
+    declared = Table(
+        "demo.t",
+        [column("n", "long")],
+        step="tests.support.forks:flights",
+        write_mode=Merge(["n"], at_most_changed=0.1),
+    )
+    receipt = Receipt(
+        "demo.t",
+        "token",
+        chunk=0,
+        work="",
+        fork_base=table.metadata_location,
+        metadata_location=table.metadata_location,
+        created_at="",
+        worker="",
+        base_snapshot_id=base.snapshot_id,
+        merged=Merged(updated=1),
+    )
+    strategy = strategy_of(declared.write_mode)
+    chunks = [StagedChunk(receipt, (), table.metadata, table.io)]
+    region = declared.alignment.region([])
+    assert audit(declared, region, chunks, {Rule.CHANGED}, strategy.at_most_changed) == []
+    receipt = replace(receipt, merged=Merged(updated=2))
+    chunks = [StagedChunk(receipt, (), table.metadata, table.io)]
+    (finding,) = audit(declared, region, chunks, {Rule.CHANGED}, strategy.at_most_changed)
+    assert finding.evidence == {"updated": 2, "deleted": 0, "rows": 11}
