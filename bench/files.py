@@ -41,7 +41,7 @@ def measure(bench: Bench) -> list[Section]:
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     alike = [name for name in names if name.startswith("pydataset/")]
     sample = {name for name in names if ".csv" in name} - set(alike) | set(alike[::STRIDE])
-    (chosen := bench.home / "files.json").write_text(json.dumps(names[:: bench.times(1, quick=60)]))
+    (chosen := bench.home / "files.json").write_text(json.dumps(sorted(sample)[::20] if bench.quick else names))
     home = bench.environment("files")
     found = bench.python("-m", "bench.files_once", "fill", folder, chosen, env=home).lines
     speeds = bench.python("-m", "bench.files_once", "speed", folder / FLIGHTS, bench.times(7, quick=2), env=home).lines

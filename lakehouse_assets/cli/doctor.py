@@ -80,7 +80,8 @@ def diagnose(settings: Settings, tables: Sequence[str]) -> int:
     print(table(("needed", "found"), rows))
     if running := alive(settings.home / WORKERS):
         size = size_text(sum(one.resident_bytes() for one in running))
-        print(f"\n{len(running)} local workers stay, with {size} of memory; `{command('workers')}` lists them")
+        stay = "1 local worker stays" if len(running) == 1 else f"{len(running)} local workers stay"
+        print(f"\n{stay}, with {size} of memory; `{command('workers')}` lists them")
     missing = [what for what, found in rows if found != "ok"]
     if missing:
         print(f"\n{len(missing)} of {len(rows)} are missing", file=sys.stderr)

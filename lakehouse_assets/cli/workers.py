@@ -53,7 +53,8 @@ def stop() -> int:
     running = alive(_settings().home / WORKERS)
     stopped = sum(one.end() for one in running)
     busy = len(running) - stopped
-    print(f"stopped {stopped} idle workers" + (f"; {busy} are at work" if busy else ""))
+    plural = "" if stopped == 1 else "s"
+    print(f"stopped {stopped} idle worker{plural}" + (f"; {busy} at work" if busy else ""))
     return 0
 
 

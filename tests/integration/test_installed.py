@@ -107,9 +107,12 @@ def test_a_new_project_fills_its_table(installed: Path, tmp_path: Path) -> None:
     assert filled(run(installed / "lakehouse", "run", cwd=project), "web_shop.orders") == ["7", "70"]
     traced = run(installed / "lakehouse", "trace", "web_shop.orders", cwd=project)
     assert traced.startswith("web_shop.orders 2026-01-07: snapshot ")
-    found = run(installed / "lakehouse", "doctor", "web_shop.orders", cwd=project).splitlines()
-    assert len(found) > 3
-    assert all(line.rstrip().endswith(" ok") for line in found[2:])
+    table, idle = run(installed / "lakehouse", "doctor", "web_shop.orders", cwd=project).split("\n\n")
+    needed = table.splitlines()[2:]
+    assert len(needed) > 1
+    assert [line for line in needed if not line.rstrip().endswith(" ok")] == []
+    assert idle.startswith("1 local worker stays, with ")
+    assert run(installed / "lakehouse", "workers", "stop", cwd=project) == "stopped 1 idle worker\n"
 
 
 def test_it_reads_its_own_files_as_the_page_shows(installed: Path, tmp_path: Path) -> None:
