@@ -8,7 +8,8 @@ from lakehouse_assets.domains.trade.domain import DOMAIN as TRADE
 from resources.reports import reports_at_home
 
 DOMAINS = [NYC, TRADE]
-if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:  # as `make ui EVENTS=1` sets it: elsewhere its sources are missing
+# `make ui EVENTS=1` sets the variable; elsewhere the sources of this domain are missing.
+if "KAFKA_BOOTSTRAP_SERVERS" in os.environ:
     from lakehouse_assets.domains.live.domain import DOMAIN as LIVE
 
     DOMAINS.append(LIVE)

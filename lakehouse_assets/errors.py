@@ -69,11 +69,11 @@ class MaintenanceContended(LakehouseError):
 
 
 class UnknownStorage(LakehouseError, ValueError):
-    """A location is neither a path of this machine nor on S3."""
+    """A location is neither a path on this machine nor on S3."""
 
 
 class StorageRefused(LakehouseError):
-    """The storage refused a request of the collector, whose ledger lists what was done before."""
+    """The storage refused a request of the collector. The collector's ledger lists what it did before."""
 
 
 class UnknownPartitions(LakehouseError, ValueError):

@@ -45,7 +45,7 @@ orders = Table(
 
 
 def attributes(domain: str, steps: str) -> dict[str, Any]:
-    """Returns the same declaration as the attributes of a component. steps: the module of its steps."""
+    """Returns the declaration of TABLES as the attributes of a YAML component. steps: the module of its steps."""
     return {
         "domain": domain,
         "tables": [

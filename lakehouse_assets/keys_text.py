@@ -18,6 +18,7 @@ def keys_text(keys: Sequence[str], *, listed: int = 1) -> str:
 
     listed: the most keys to write out one by one; above 1 for keys that are no range.
     """
+    # WHOLE counts as no key.
     if not any(keys):
         return "whole table"
     return ", ".join(keys) if len(keys) <= listed else f"{keys[0]}..{keys[-1]} ({len(keys)})"

@@ -30,6 +30,7 @@ OF_SPARK = {
     "array": "list<string>",
 }
 """Type names of Spark and other databases, with Iceberg's spelling."""
+# The name of a column or of a struct's member.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
 """Names that Iceberg reserves for metadata columns (org.apache.iceberg.MetadataColumns). In capitals, Iceberg doesn't
@@ -42,6 +43,7 @@ def parse_type(text: str) -> IcebergType:
     Elements, values and members of a nested type may be null. Raises ValueError for a text that is no type.
     """
     outer, _, inner = text.strip().partition("<")
+    # Without brackets, or with none but the opening one.
     if not inner:
         return _primitive(text.strip())
     if not inner.endswith(">"):
@@ -75,6 +77,7 @@ def type_text(type_: IcebergType) -> str:
 
 
 def _primitive(text: str) -> IcebergType:
+    # A field parses the text of its type.
     try:
         type_ = NestedField(field_id=1, name="_", field_type=text, required=False).field_type
     except (ValueError, ValidationError) as error:
@@ -103,6 +106,7 @@ def _split(text: str) -> list[str]:
     """Splits a text at the commas outside brackets."""
     parts, depth = [""], 0
     for letter in text:
+        # One more for an opening bracket, one less for a closing one.
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and not depth:
             parts.append("")

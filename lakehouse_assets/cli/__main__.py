@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
 }
 """Command → the module that has it under its name. As ``--help`` and shell completion import all, commands import slow
 modules, such as Dagster and PyArrow, inside, after all checks."""
-# The exit status of a shell's command that SIGINT ended.
+# The exit status that shells give for a command that SIGINT ended.
 INTERRUPTED = 130
 # Commands whose output is their result: if it can't be written, they fail.
 REPORTS = ("columns", "doctor", "plan", "source", "trace", "workers")
@@ -67,6 +67,7 @@ class Commands(click.Group):
             return INTERRUPTED
         except Exception as error:
             settings = ctx.obj  # None until the command has read them (used_by_command)
+            # The disk comes first: libraries raise errors of all kinds for it, expected ones too.
             if settings and (full := full_disk(error, settings)):
                 message = f"{full}, then start again. Nothing half-written is visible, and staged work is kept"
             elif settings and (refused := refused_database(error, settings.home)):

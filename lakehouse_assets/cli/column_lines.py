@@ -24,7 +24,7 @@ from lakehouse_assets.type_text import type_text
 PARQUET = b"PAR1"
 """The first bytes of each Parquet file (https://parquet.apache.org/docs/file-format/)."""
 KEY_IN_NAME = re.compile(r"\d{4}-\d{2}(-\d{2}([-T]\d{2}:?\d{2})?)?")
-"""Finds the partition key in a path: a month, a day or an hour."""
+"""Finds the partition key in a file's or folder's name: a month, a day or an hour."""
 # A longer call is broken into lines.
 LINE_LENGTH = 100
 
@@ -42,7 +42,7 @@ class Found:
     remarks: Sequence[str] = ()
     """Sentences on what the file does not tell."""
     folder: str = ""
-    """The folder in the domain's part of the drop zone."""
+    """The name of the file's folder, as in the domain's part of the drop zone."""
     files: str = ""
     """The pattern of the file names; empty for the reader's default."""
     required: Sequence[str] = ()
@@ -89,14 +89,17 @@ def look_at(path: Path) -> Found:
     path = path.absolute()
     with path.open("rb") as file:
         is_parquet = file.read(len(PARQUET)) == PARQUET
+    # The name without the suffix of a compression. PACKED also has the empty suffix.
     plain = path.name
     for ending in filter(None, PACKED):
         plain = plain.removesuffix(ending)
     try:
         if is_parquet:
             found = _renamed("read_parquet", columns_of_parquet(str(path)), path, plain)
+            # Column → its name in the file.
             before = {column: name for name, column in found.options.get("rename", {}).items()}
             schema = schema_in(str(path))
+            # "[ns" is in the text of Arrow's types of times in nanoseconds.
             times = "nanoseconds can be read only if they are whole microseconds"
             return replace(
                 found,
@@ -145,6 +148,10 @@ def _renamed(reader: str, columns: Sequence[tuple[str, str]], path: Path, plain:
 
 
 def _place(path: Path, plain: str, default: str) -> dict[str, str]:
+    """Returns Found's folder, files and name. If a name has several keys, the last one counts.
+
+    plain: the file's name without a compression's suffix. default: the reader's suffix.
+    """
     folder, last = path.absolute().parent, plain
     if found := [*KEY_IN_NAME.finditer(last)]:
         begin, end = found[-1].span()
@@ -159,6 +166,7 @@ def _place(path: Path, plain: str, default: str) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
+    # JSON's strings are Python's too, with the double quotes that formatters want.
     return json.dumps(text, ensure_ascii=False)
 
 

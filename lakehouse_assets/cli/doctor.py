@@ -103,6 +103,7 @@ def outcome(probe: Probe) -> str:
                 return f"denied, {probe.needs}" if denied else f"{code}: {error.response['Error'].get('Message', '')}"
             if isinstance(error, BotoCoreError):
                 return f"not reached, {probe.needs}: {error}"
+        # Another library's error, in one line; it may quote the service's code.
         text = " ".join(str(error).split())
         return f"denied, {probe.needs}" if any(code in text for code in DENIED) else text or type(error).__name__
     return "ok"
@@ -149,7 +150,7 @@ def _of_catalog(settings: Settings, identifier: str | None = None) -> Probe:
         if identifier is None:
             lake.list_namespaces()
         else:
-            with suppress(NoSuchTableError):
+            with suppress(NoSuchTableError):  # this answer shows that the request is allowed
                 lake.load_table(identifier)
 
     return Probe(f"ask the catalog {asked} for {identifier or 'its namespaces'}", needs, load)
@@ -202,7 +203,9 @@ def _of_compute(compute: ComputeSettings) -> Iterator[Probe]:
 
 def _of_ecs(settings: Ecs) -> Iterator[Probe]:
     ecs, name, cluster = client("ecs", attempts=2), settings.task_definition, settings.cluster
+    # A task definition is named by its ARN, or by its family with or without a revision.
     family = name.rpartition("/")[2].partition(":")[0]
+    # Has the form of a task's id, but is none's.
     task = "0" * 32
     network = {"subnets": list(settings.subnets), "securityGroups": list(settings.security_groups)}
     started = {
@@ -226,6 +229,7 @@ def _of_ecs(settings: Ecs) -> Iterator[Probe]:
 def _of_queue(queue: QueueSettings) -> Iterator[Probe]:
     # What the job lakehouse_redrive needs. To take from the queue itself is the sensor's business.
     sqs = client("sqs", attempts=2)
+    # Timeout 0: a message that is received stays visible to others.
     receive = partial(sqs.receive_message, QueueUrl=queue.dead_letters, VisibilityTimeout=0)
     name = queue.dead_letters.rpartition("/")[2]
     yield Probe(f"receive from {name}", "the role needs sqs:ReceiveMessage on it", receive)

@@ -21,14 +21,16 @@ from lakehouse_assets.environment.machine import java_home
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.environment.spark_setup import build, jars
 
+# The configuration of the home's Dagster instance.
 INSTANCE = Path(__file__).with_name("dagster.yaml")
-# Of a home, besides those for tables' and staged files.
+# The folders of a home, besides those for tables' and staged files.
 FOLDERS = ("dagster", "reports", "tmp")
 # How many materializations Dagster passes to lakehouse_assets/environment/event_log.py at once.
 EVENT_BATCH = "1000"
 
 
 def _cold(context: click.Context, option: click.Parameter, value: bool) -> None:
+    # How long a local worker waits for the next chunk.
     if value:
         os.environ["LAKEHOUSE_WORKER_IDLE"] = "PT0S"
 
@@ -36,7 +38,7 @@ def _cold(context: click.Context, option: click.Parameter, value: bool) -> None:
 cold = click.option(
     "--cold", is_flag=True, expose_value=False, callback=_cold, help="Let no worker stay for the next chunk."
 )
-"""An option of commands that run workers."""
+"""The option --cold of commands that run workers."""
 
 
 @click.command()

@@ -43,11 +43,14 @@ def tidy(instance: dg.DagsterInstance, settings: Settings) -> list[str]:
     """
     reaped = reap(instance)
     bound_pool(instance, POOL, settings.max_workers)
-    bound_pool(instance)
+    bound_pool(instance)  # maintenance: one run at a time
     if not instance.get_runs(dg.RunsFilter(statuses=ACTIVE), limit=1):
         for path in (settings.home / "tmp").iterdir():  # left by killed workers
             # Another process that starts may be deleting the same.
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
     alive(settings.home / WORKERS)  # removes the folders of workers that were killed
     return reaped
 

@@ -21,8 +21,8 @@ Reported = Mapping[str, dg.MetadataValue[Any]]
 def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -> Reported:
     """Runs a job; returns its op's metadata by name.
 
-    log: the file below the home that gets this process's output meanwhile. If the job failed, prints the tables in its
-    failure and raises LakehouseError. Raises KeyboardInterrupt if a signal ended the run.
+    log: the file below the home that gets this process's output meanwhile. If the job fails, prints the tables that it
+    reported and raises LakehouseError. Raises KeyboardInterrupt if a signal ended the run.
     """
     with opened(settings) as (instance, _), output_to(settings.home / log):
         result = Pipeline().execute_job(instance, job, config)

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 # `dagster dev` waits up to 60 s for each of its services, longer than a person wants to wait after Ctrl-C.
 GRACE_SECONDS = 15.0
+# The time between two checks that the command still runs.
 LOOK_SECONDS = 0.2
 
 
@@ -45,6 +46,7 @@ def keep(command: Sequence[str], lock: int) -> int:
     )
     with suppress(KeyboardInterrupt):
         while process.poll() is None:
+            # Standard input is readable at its end, where a read returns nothing.
             closed, _, _ = select.select([0], [], [], LOOK_SECONDS)
             if closed and not os.read(0, 1):
                 break
@@ -54,6 +56,7 @@ def keep(command: Sequence[str], lock: int) -> int:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the process as Ctrl-C does, then its process group: code servers outlive their parents."""
+    # Another Ctrl-C must not cut this short.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(subprocess.TimeoutExpired, ProcessLookupError):

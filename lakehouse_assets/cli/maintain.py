@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, force: bool, allow_large: bool) -> None:
     """Show which maintenance the tables need.
 
-    Without a TABLE, such as shop.orders, it looks at all declared tables; without a level, at those that need not be
-    asked for.
+    Without a TABLE, such as shop.orders, it looks at all declared tables. Without a level, it looks for all kinds of
+    work except those that are done only if they are named: sort and collect.
     """
     settings = ready()
     from lakehouse_assets.cli.instance import opened
@@ -66,6 +66,7 @@ def _told(found: Mapping[str, dg.MetadataValue[Any]], config: Mapping[str, Any])
     from lakehouse_assets.cli.jobs import tables_in
     from lakehouse_assets.maintenance.maintenance_run import LOOKED_AT, MEASURED, PLAN
 
+    # PLAN has the work, MEASURED the tables' numbers beside the limits.
     has_plan, measured = (bool(getattr(found.get(name), "records", ())) for name in (PLAN, MEASURED))
     if not has_plan:
         count = found[LOOKED_AT].value

@@ -47,7 +47,7 @@ class Selection:
         return None if self.partitions is None else len(self.partitions)
 
     def within(self, span: str) -> Selection:
-        """Returns the part of the selection in a span; all of it without partitions.
+        """Returns the part of the selection in a span; all of it if it has no partitions.
 
         span: a key or ``first...last``, as for `dg launch`. Raises LakehouseError for an unknown key.
         """
@@ -99,16 +99,18 @@ class Pipeline:
             if key in seen or key not in keys:
                 continue
             together = self._graph.get_execution_set_asset_and_check_keys(key)
+            # The set also has the keys of checks.
             assets = sorted(k for k in together if isinstance(k, dg.AssetKey))
             seen.update(assets)
             definition = self._graph.get(key).partitions_def
             partitions = tuple(definition.get_partition_keys(dynamic_partitions_store=instance)) if definition else None
+            # None stands for an asset without partitions.
             if partitions != ():
                 selections.append(Selection(tuple(assets), partitions))
         return selections
 
     def upstream(self, selections: Sequence[Selection]) -> dict[Selection, set[Selection]]:
-        """Returns the selections, in their order, each with those of them that it depends on directly."""
+        """Returns each of these selections, in their order, with those of them that it depends on directly."""
         by_key = {key: one for one in selections for key in one.assets}
         return {
             one: {by_key[parent] for key in one.assets for parent in self._graph.get(key).parent_keys & by_key.keys()}
@@ -117,7 +119,7 @@ class Pipeline:
         }
 
     def only_domain(self) -> str:
-        """Raises LakehouseError if there are several, naming them."""
+        """Returns the name of the only domain. Raises LakehouseError if there are several, naming them."""
         domains = sorted({key.path[0] for key in self._graph.materializable_asset_keys})
         if len(domains) != 1:
             raise LakehouseError(
@@ -126,7 +128,7 @@ class Pipeline:
         return domains[0]
 
     def other_domains_upstream(self, domain: str) -> list[str]:
-        """Returns other domains' assets upstream."""
+        """Returns the names of other domains' assets that the domain's assets depend on directly."""
         keys = self._keys_of(domain)
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
@@ -173,11 +175,13 @@ class Pipeline:
 
 
 def _cause(error: BaseException, module: str) -> str:
+    """Says why a module can't be loaded: an error for people, else the root cause, with the project's last line."""
     inner: BaseException | None = error
     while inner:
         error = inner
         if isinstance(error, LakehouseError | SettingsError):
             return str(error)
+        # As Python shows chains of errors.
         inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     here = Path.cwd()
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
@@ -193,7 +197,7 @@ def was_interrupted(result: dg.JobExecutionResult) -> bool:
 
 
 def failure_reason(result: dg.JobExecutionResult) -> str:
-    """Returns the error without Dagster's wrappers."""
+    """Returns the message of a failed run's error, without Dagster's wrappers."""
     steps = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     if steps and steps[0].user_failure_data and steps[0].user_failure_data.description:
         return steps[0].user_failure_data.description
@@ -205,7 +209,7 @@ def failure_reason(result: dg.JobExecutionResult) -> str:
 
 
 def shown_charts(result: dg.JobExecutionResult) -> list[str]:
-    """Returns the files reported as ``chart``."""
+    """Returns the paths of the files that materializations name as ``chart``."""
     events = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
     found = (event.materialization.metadata.get("chart") for event in events)
     return [chart.path for chart in found if isinstance(chart, dg.PathMetadataValue) and chart.path]

@@ -32,6 +32,7 @@ def sql(table: str, *, apply: bool) -> None:
     with output_to(settings.home / "source.log"), opened(settings):
         graph = Pipeline().graph
         key = dg.AssetKey(["postgres", table])
+        # A source is an asset of its own, whose metadata has the SQL.
         known = [one for one in graph.get_all_asset_keys() if one.path[0] == "postgres"]
         if key not in known:
             names = ", ".join(sorted(one.path[-1] for one in known)) or "none"

@@ -63,7 +63,7 @@ def _is_project(folder: Path) -> bool:
     return not {"module_name", "modules"}.isdisjoint(tool.get("dagster", {})) or "project" in tool.get("dg", {})
 
 
-# Of a project, and also of its Python package, domain and Iceberg namespace.
+# The name of a project, and also of its Python package, domain and Iceberg namespace.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 FILES: Mapping[str, str] = {
     "pyproject.toml": """\

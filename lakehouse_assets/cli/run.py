@@ -37,6 +37,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
         pipeline = Pipeline()
+        # A table's namespace is its domain's name.
         domain = domain or (tables[0].partition(".")[0] if tables else pipeline.only_domain())
         for run_id in reaped:
             print(reaped_text(run_id), file=terminal)
@@ -72,6 +73,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
             f"all done in {duration(time.time() - began)}",
             *(f"chart: {chart}" for one in selections for chart in ended[one].charts),
             f"all runs in the UI: {_ui(settings)}",
+            # A name without a dot is no table's.
             health_line(settings, [name for name, _, _ in done if "." in name]),
         )
         print(*succeeded, sep="\n", file=terminal)
@@ -79,5 +81,6 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
 
 
 def _ui(settings: Settings) -> str:
+    # The variable is needed only for a home other than the default.
     elsewhere = "" if settings.home == read_settings({}).home else f"LAKEHOUSE_HOME={shlex.quote(str(settings.home))} "
     return f"{elsewhere}{command('ui')}, then http://127.0.0.1:3000"

@@ -30,12 +30,14 @@ class Outcome:
     """The end of a run."""
 
     run_id: str | None
-    """None if its process died."""
+    """The Dagster run's; None if its process died."""
     failure: str | None
     """The error; None if the run succeeded."""
     seconds: float
     interrupted: bool = False
+    """Whether a signal ended the run."""
     charts: tuple[str, ...] = ()
+    """Paths, from shown_charts()."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ def run_all(
 ) -> dict[Selection, Outcome]:
     """Runs each selection once those upstream of it have succeeded. Returns the outcomes of those that ran.
 
-    upstream: of all selections, in the order of their numbers. at_once: the most processes. Raises KeyboardInterrupt if
-    this process or a run was interrupted, once all runs have ended.
+    upstream: all selections in the order of their numbers, each with those that must succeed first. at_once: the most
+    processes. Raises KeyboardInterrupt if this process or a run was interrupted, once all runs have ended.
     """
     sorter = TopologicalSorter(upstream)
     sorter.prepare()
@@ -62,6 +64,7 @@ def run_all(
     outcomes: dict[Selection, Outcome] = {}
     try:
         while True:
+            # The sorter gives a selection only once: those beyond at_once wait here.
             startable.update(sorter.get_ready())
             for selection in sorted(startable, key=numbers.__getitem__)[: at_once - len(running)]:
                 startable.remove(selection)
@@ -76,8 +79,10 @@ def run_all(
                 outcomes[one.selection] = outcome
                 if outcome.interrupted:
                     raise KeyboardInterrupt
+                # Also after a failed run; a process that died is not used again.
                 if one.process.is_alive():
                     idle.append(one.process)
+                # Without this, what depends on the selection never starts.
                 if not outcome.failure:
                     sorter.done(one.selection)
             lines.refresh()
@@ -85,9 +90,10 @@ def run_all(
         for one in running.values():
             one.process.interrupt()
         while running:
-            list(_ended(running))
+            list(_ended(running))  # takes the ended ones from running
         raise
     finally:
+        # None ends a process's loop. The others have died, or end with this process.
         for process in idle:
             process.connection.send(None)
 
@@ -135,6 +141,7 @@ class _Process:
 
 
 def _serve(pipeline: Pipeline, connection: Connection, parent: int) -> None:
+    """Runs the selections that come over the connection, and sends their progress and outcomes back."""
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent, which passes it on once
     end_with_parent(parent, signal.SIGTERM)
     with dg.DagsterInstance.get() as instance, listening(connection.send):

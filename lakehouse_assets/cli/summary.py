@@ -26,6 +26,7 @@ def summary(settings: Settings, assets: Sequence[tuple[str, int | None, float]],
     """
     catalog, lines = with_retries(lambda: load_lake(settings)), []
     for name, partitions, seconds in assets:
+        # Rows, data files, bytes, snapshots added.
         totals = ["", "", "", ""]
         if "." in name and (table := find_table(catalog, name)):
             snapshot = table.current_snapshot()
@@ -51,6 +52,7 @@ def health_line(settings: Settings, identifiers: Iterable[str]) -> str:
     if not found:
         return "health of the lake: there are no tables yet"
     actions = {
+        # What no level of maintenance can mend needs a person.
         health.identifier: [one.action or "a person" for of in by_check(health, LEVELS).values() for one in of]
         for health in found
     }

@@ -27,14 +27,15 @@ NUMBER = re.compile(r"[\d.,]*")
 RULED = Box("    \n    \n ─  \n    \n    \n    \n    \n    \n")
 """A rule below each header."""
 UNFOLDED = 32
-"""Cells of up to so many characters are not folded."""
+"""A column whose cells have at most so many characters is not folded."""
 NARROWEST = 12
-"""For a column of longer ones; terminals break the lines of wider tables."""
+"""The least width of a column with longer cells; a terminal breaks the lines of a table that is still too wide."""
 WIDEST = 2**16
+"""The width for a file or a pipe, in which no line is broken."""
 QUIET_SECONDS = 3.0
-"""The shortest silence without a terminal."""
+"""Without a terminal, the shortest time between two lines of a table."""
 ALIVE_SECONDS = 15.0
-"""The longest silence without a terminal."""
+"""Without a terminal, the time after which an unchanged line is printed again."""
 
 
 @contextmanager
@@ -60,11 +61,13 @@ def output_to(log: Path) -> Iterator[TextIO]:
             for stream in (sys.stdout, sys.stderr):
                 _flush_or_drop(stream)
             terminal.flush()
+            # In this order: what the buffers held goes to the log, not to the terminal.
             for number, original in saved.items():
                 os.dup2(original, number)
                 os.close(original)
             if isinstance(sys.stdout, Unfailing):
-                sys.stdout.error = terminal.error  # not the log's
+                # lost_output() is about the terminal, not about the log.
+                sys.stdout.error = terminal.error
 
 
 def _flush_or_drop(stream: TextIO) -> None:
@@ -140,7 +143,7 @@ class Line:
         self._show()
 
     def end(self, word: str) -> None:
-        """Prints the last line. word: the run's end."""
+        """Prints the last line. word: how the run ended, such as ``done``."""
         self._bars.remove_task(self._task)
         self._bars.refresh()  # else the bar is shown once more, below the line
         self._print(self._title, f"{word} in {duration(time.time() - self._state.started_at)}")
@@ -148,6 +151,7 @@ class Line:
     def _show(self) -> None:
         text, now = self._text(), time.time()
         if not self._bars.disable:
+            # A bar leaves less room than a line.
             short = text.replace(" partitions", "").replace(" running", "")
             self._bars.update(self._task, description=short, completed=self._state.done, refresh=True)
         elif now - self._shown_at >= (ALIVE_SECONDS if text == self._shown else QUIET_SECONDS):
@@ -183,9 +187,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], to: TextIO | Non
     to: the stream, by default standard output. On a terminal, the cells fold to fit.
     """
     grid = Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    # Two characters between columns, none at the end.
     needed = -2
     for name, *cells in zip(header, *rows, strict=True):
         justify: Literal["left", "right"] = "right" if all(map(NUMBER.fullmatch, cells)) else "left"
+        # Short columns keep their width; the others share what is left.
         longest = max(map(len, (name, *cells)))
         least = longest if longest <= UNFOLDED else NARROWEST
         grid.add_column(Text(name), justify=justify, no_wrap=least == longest, overflow="fold", min_width=least)

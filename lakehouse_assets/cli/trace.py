@@ -57,6 +57,7 @@ def trace(asset: str, partition: str | None, at: str | None) -> int:
 
 
 def _metadata(settings: Settings, problems: list[str]) -> Metadata:
+    """Returns a function that finds tables' metadata. If the catalog fails, it adds to ``problems`` and finds none."""
     from lakehouse_assets.run.what_if import metadata_of
 
     @cache

@@ -60,6 +60,7 @@ def listener(port: int) -> int | None:
 def _listening(table: Path, port: int) -> list[str]:
     with suppress(FileNotFoundError):  # without IPv6 there is no tcp6
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        # Columns of /proc/net/tcp: 1 is the local address and port in hexadecimal, 3 the state, 9 the inode.
         return [row[9] for row in rows if row[3] == LISTENING and int(row[1].rpartition(":")[2], 16) == port]
     return []
 
@@ -71,8 +72,10 @@ def _command(pid: int) -> str:
         return "it has just exited"
 
 
+# The time between two looks for dead runs.
 REAP_SECONDS = 5.0
-# The code location is loaded before the webserver listens: half a minute, more on a slow disk.
+# The time between two requests to the webserver, and the longest wait for an answer. The webserver listens once the
+# code location is loaded: after half a minute, or more on a slow disk.
 ASK_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 
@@ -88,7 +91,7 @@ def ui(port: int) -> int:
     check_port(port)
     settings = ready()
     lock = _lock(settings)
-    # Dagster takes seconds to import, so problems are reported before.
+    # Dagster takes seconds to import, so the problems above are reported before that.
     from lakehouse_assets.cli.instance import opened, set_worker_limit
     from lakehouse_assets.drive.liveness import reap
 
@@ -143,9 +146,9 @@ def _watch(keeper: subprocess.Popen[bytes], port: int, reap: Callable[[], list[s
 
 
 def _answers(port: int, session: int) -> bool:
-    """Whether the keeper's webserver answers; another may have taken the port.
+    """Whether the keeper's webserver answers; another program may have taken the port.
 
-    HTTPConnection ignores proxies in the environment.
+    session: the keeper's process id, which is also its session's. HTTPConnection ignores proxies in the environment.
     """
     pid = listener(port)
     with closing(HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)) as connection:
@@ -169,6 +172,7 @@ def _reap(reap: Callable[[], list[str]]) -> None:
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:
+    # The keeper ends the UI when this pipe closes. Until then, no signal may end this process.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if keeper.stdin:

@@ -39,6 +39,7 @@ def workers(context: click.Context) -> int | None:
             str(one.about.chunks),
             size_text(one.resident_bytes()),
             f"idle for {duration(now - one.about.idle_since)}" if one.about.idle_since else "works",
+            # PYTHONPATH depends on the table, so a difference says nothing here.
             ", ".join(name for name in one.key.differences(here) if name != "PYTHONPATH") or "yes",
         )
         for one in running
@@ -49,7 +50,7 @@ def workers(context: click.Context) -> int | None:
 
 @workers.command()
 def stop() -> int:
-    """Stop those that are idle."""
+    """Stop the workers that are idle."""
     running = alive(_settings().home / WORKERS)
     stopped = sum(one.end() for one in running)
     busy = len(running) - stopped
@@ -64,8 +65,5 @@ def _settings() -> Settings:
 
 
 def _key(settings: Settings) -> Key:
-    """The key by which the next run chooses workers, if its table has no Spark settings.
-
-    PYTHONPATH depends on the table.
-    """
+    """Returns the key by which the next run chooses workers, if its table has no Spark settings."""
     return key_of(os.environ, (), public(spark_conf(settings, {})), java_home())

@@ -50,7 +50,8 @@ class Rule(StrEnum):
 
 
 OWN_COMMITS, TEXT = "lake", "text"
-"""The rules of every run: workers commit nothing to the table; no file bound comes from text that is not UTF-8."""
+"""The rules of every run. OWN_COMMITS: workers commit nothing to the table. TEXT: no file bound comes from text that is
+not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,11 @@ def audit(
     rules: Collection[Rule],
     at_most_changed: float | None = None,
 ) -> list[AuditFinding]:
-    """Returns a finding for each broken rule; none if the run may be published. region: that of all chunks."""
-    # In the order of the report. Generators: a rule that is not wanted costs nothing.
+    """Returns the findings of these rules, and of TEXT; none if the run may be published.
+
+    region: that of all chunks. at_most_changed: the share of the table's rows that Rule.CHANGED allows; None: any.
+    """
+    # In the order of the report. The values are generators, so a rule that is not wanted costs nothing.
     by_rule = {
         Rule.PARTITIONS: chain(_rows_outside(table, region, chunks), _deletes_outside(table, chunks)),
         Rule.REQUIRED: _nulls(table, chunks),
@@ -131,6 +135,7 @@ def _rows_outside(table: Table, region: Region, chunks: Sequence[StagedChunk]) -
         own = frozenset(parts_of(chunk.receipt.keys))
         rows: Counter[str] = Counter()
         for file in chunk.files:
+            # key_of() knows only the declared spec, so files of an older one, which a merge may copy, count as outside.
             if file.spec_id != chunk.metadata.default_spec_id or region.key_of(file.partition) not in own:
                 rows[_path(chunk, file)] += file.record_count
         if rows:
@@ -240,6 +245,7 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
     if bound is None or not merged:
         return
     updated, deleted = sum(m.updated for m in merged), sum(m.deleted for m in merged)
+    # Counts each base snapshot once. If there are several, the one with the most rows decides.
     rows = max(_rows_before(chunk) for chunk in {chunk.receipt.base_snapshot_id: chunk for chunk in chunks}.values())
     if updated + deleted > round(bound * rows, 6):  # unrounded, 0.29 * 100 is 28.999999999999996
         yield AuditFinding(
@@ -251,6 +257,8 @@ def _changed(table: Table, chunks: Sequence[StagedChunk], bound: float | None) -
 
 
 def _rows_before(chunk: StagedChunk) -> int:
+    """Counts the rows of the chunk's base snapshot, maybe as an upper bound; 0 if it has none or can't be read."""
+    # 0 is no snapshot's id.
     base = chunk.metadata.snapshot_by_id(chunk.receipt.base_snapshot_id or 0)
     found = live_rows(chunk.metadata, base, chunk.io) if base else None
     return found.count if found else 0
@@ -276,6 +284,7 @@ def _alone(chunk: StagedChunk) -> tuple[str, ...]:
 
 
 def _path(chunk: StagedChunk, file: DataFile) -> str:
+    """Returns the path of the file's partition; "whole table" without partitions."""
     return partition_paths(chunk.metadata)((file.spec_id, file.partition)) or keys_text(())
 
 

@@ -82,6 +82,7 @@ class ManifestsWithin:
     schema: Schema
     predicate: BooleanExpression
     _manifests: dict[int, Callable[[ManifestFile], bool]] = field(default_factory=dict, init=False)
+    """Tests of manifests, by spec id."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
         """Whether the manifest may list such a file."""
@@ -98,6 +99,7 @@ class Within(ManifestsWithin):
     """Finds files that may hold such rows, and their manifests."""
 
     _partitions: dict[int, Callable[[Record], bool]] = field(default_factory=dict, init=False)
+    """Tests of partitions, by spec id."""
 
     def __post_init__(self) -> None:
         self._metrics = _InclusiveMetricsEvaluator(self.schema, self.predicate)
@@ -112,7 +114,8 @@ class Within(ManifestsWithin):
             self._partitions[spec_id] = expression_evaluator(fields, projected, case_sensitive=True)
         if not self._partitions[spec_id](file.partition):
             return False
-        # A position delete file's metrics are of paths and positions, not of the rows that it deletes.
+        # Only the partition decides about a delete file: metrics of position deletes are of paths and positions, not of
+        # the rows that they delete.
         return file.content is not DataFileContent.DATA or bool(self._metrics.eval(file))
 
 
@@ -165,6 +168,7 @@ class Publishable(ABC):
     """A change that publish() commits: each attempt calls needed() and plan()."""
 
     operation: Operation
+    """The operation of the snapshot."""
     consequence = "Nothing was changed; the next run starts over"
     """Ends the message of a refusal."""
     after_contention = "The table is unchanged; the next run starts over"
@@ -216,6 +220,7 @@ class RunChange(Publishable):
     def refuse_unfit(self, table: IcebergTable, missing: Collection[str]) -> None:
         """Raises PublishRefused if the format version is not 2, or the staged files don't fit."""
         refuse_other_versions(table)
+        # Raises the first one: later ones may only be its consequences.
         for problem in broken(table, self.staged, missing):
             raise self.refused(".".join(table.name()), problem)
 
@@ -249,6 +254,7 @@ class Change(RunChange):
             return not stays
 
         for manifest in live_manifests(table):
+            # Delete files stay: the added files are newer, so none applies to them.
             if manifest.content is not ManifestContent.DATA or not removed.may_be_in(manifest):
                 plan.untouched.append(manifest)
             else:
@@ -270,6 +276,7 @@ class FilesInRegion:
     schema: Schema
     """Has the column names that the region uses."""
     overlapping: list[DataFile] = field(default_factory=list)
+    """The files that include() has found to be only partly inside."""
 
     def __post_init__(self) -> None:
         self._specs = self.table.metadata.specs()
@@ -311,7 +318,7 @@ class FilesInRegion:
 
 
 Identity = tuple[str, int]
-"""A file's path and data sequence number, which differs if it was removed and re-added."""
+"""A file's path and data sequence number. The number changes if the file is removed and added again."""
 
 
 @dataclass
@@ -324,9 +331,10 @@ class RowChanges(RunChange):
     staged: Sequence[StagedChunk]
     operation: Operation
     only_inserts: bool = False
-    """Whether it only adds rows with new keys. Then files added since the base conflict: they may have the same keys.
-    So do removed files: a row may have been left out because they had its key."""
+    """Whether the merge only adds rows with new keys. Then a compaction is no conflict. Any other added file is, as it
+    may have the same keys; so is a removed file, as a row may have been left out for a key in it."""
     entries: Entries = field(default_factory=Entries)
+    """The manifests read so far: a later attempt reads only new ones."""
 
     def plan(self, table: IcebergTable, missing: Collection[str]) -> ManifestPlan:
         """Plans the changes of all chunks.
@@ -352,6 +360,7 @@ class RowChanges(RunChange):
         """Yields conflicts: files that may hold rows within the chunk's bounds and came or went since its base."""
         base_id = chunk.receipt.base_snapshot_id
         merged = chunk.receipt.merged
+        # Without changes, the worker's merge depends on no row. At an unmoved head, there is nothing new.
         if merged is None or not merged.changes or table.metadata.current_snapshot_id == base_id:
             return
         # A rollback may bring back files older than the base, which the comparison of sequence numbers below ignores.
@@ -387,6 +396,7 @@ class RowChanges(RunChange):
 
     def _plan(self, table: IcebergTable) -> ManifestPlan:
         plan = ManifestPlan(added=list(map(added_entry, self.files)))
+        # The entries to remove that are not found yet: the lambda below takes out each one that a manifest lists.
         left = {entry.data_file.file_path: entry for chunk in self.staged for entry in chunk.removed}
         places = Partitions(table.metadata, map(partition_of, left.values()))
         for manifest in live_manifests(table):

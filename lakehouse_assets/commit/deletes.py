@@ -84,6 +84,7 @@ class DeleteFiles:
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> None:
         self._specs = specs
+        # Each delete file is in one: by the only data file that it names, by its partition, or if it is global.
         self._of_path: dict[str, list[ManifestEntry]] = defaultdict(list)
         self._of_partition: dict[Partition, list[ManifestEntry]] = defaultdict(list)
         self._anywhere: list[ManifestEntry] = []
@@ -123,6 +124,7 @@ class DataFiles:
         for entry in sorted(entries, key=_path):  # _named() bisects the paths of a partition
             self._of_path[_path(entry)] = entry
             self._of_partition[partition_of(entry)].append(entry)
+        # The lowest sequence number in each partition: newer equality deletes apply to at least this file.
         self._oldest = {at: min(map(sequence, found)) for at, found in self._of_partition.items()}
 
     def any_needs(self, delete: ManifestEntry) -> bool:
@@ -133,10 +135,12 @@ class DataFiles:
         return any(may_apply(delete, data, self._specs) for data in self._named(delete))
 
     def _oldest_beside(self, delete: ManifestEntry) -> list[int]:
+        """Returns the lowest sequence number in the delete file's partition; nothing if it has no data files."""
         found = self._oldest.get(partition_of(delete))
         return [] if found is None else [found]
 
     def _named(self, delete: ManifestEntry) -> list[ManifestEntry]:
+        """Returns the data files that position deletes may name."""
         if (only := names_one_file(delete.data_file)) is not None:
             return [self._of_path[only]] if only in self._of_path else []
         beside = self._of_partition.get(partition_of(delete), [])
@@ -156,7 +160,7 @@ def _path_bytes(entry: ManifestEntry) -> bytes:
 
 
 MOST_FILES, MOST_DELETE_FILES, MOST_POSITIONS = 10_000, 500, 5_000_000
-"""Limits for counting deleted rows: a few seconds and 100 MB."""
+"""With more, deleted rows are not counted. Up to these limits, counting takes a few seconds and 100 MB."""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def decided(table: Table, found: IcebergTable) -> list[PolicyVerdict]:
     drops = [v.change.name for v in said if v.action is PolicyAction.APPLY and v.change.kind is ChangeKind.UNDECLARED]
     if not drops or table.replaces_all:
         return said
+    # Verdicts name columns as declared, not as before a rename.
     schema = renamed(found.metadata, renames_of(table, found.metadata)).schema()
     counted = dict(zip(drops, values_of(found, [schema.find_field(name) for name in drops]), strict=True))
     return [
@@ -97,6 +98,7 @@ def values_of(table: IcebergTable, columns: Collection[NestedField]) -> list[Val
     """Counts the values of each column. Raises storage errors."""
     manifests = [one for one in current_manifests(table) if has_live_files(one)]
     data = [one for one in manifests if one.content is ManifestContent.DATA]
+    # If there are manifests of delete files, too, some of the counted values are deleted.
     entries = [entry for _, of_one in read_manifests(table.io, data) for entry in of_one]
     return [_values(table.metadata, entries, column, is_most=len(data) < len(manifests)) for column in columns]
 
@@ -117,6 +119,7 @@ def _values(metadata: TableMetadata, entries: Iterable[ManifestEntry], column: N
         if len(known) < len(leaves) or (any(known) and not column.field_type.is_primitive):
             count, is_most = count + file.record_count, True
         else:
+            # A primitive column is its only leaf. For a nested one, only files without a value get here.
             count += max(known, default=0)
     return Values(count, is_most and count > 0)
 
@@ -137,7 +140,7 @@ class Evolution(CommitPart):
 
     @classmethod
     def of(cls, table: Table, target: IcebergTable) -> Evolution:
-        """Decides about each difference. Raises as allowed()."""
+        """Decides about each difference. target: the table before the changes. Raises as allowed()."""
         found = allowed(table, target)
         applied = of_action(found, PolicyAction.APPLY)
         transaction = Transaction(target)
@@ -247,8 +250,8 @@ def allowed(table: Table, target: IcebergTable) -> Sequence[PolicyVerdict]:
 def _apply(transaction: Transaction, table: Table, changes: Sequence[SchemaChange]) -> None:
     kinds = {change.kind for change in changes}
     if of_columns := [*_of_columns(changes)]:
-        # PyIceberg calls required columns incompatible; the schema policy allows them only without old rows.
         _SameIds(transaction).commit()
+        # PyIceberg calls required columns incompatible; the schema policy allows them only without old rows.
         with transaction.update_schema(allow_incompatible_changes=True) as update:
             for change, path in of_columns:
                 _change_column(update, table.schema, change, path)
@@ -274,7 +277,10 @@ def _of_columns(changes: Sequence[SchemaChange]) -> Iterator[tuple[SchemaChange,
 
 
 def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None:
-    """If they stay, Iceberg's Java refuses to change any property (MetricsConfig.validateReferencedColumns)."""
+    """Removes the properties of dropped columns and their parts.
+
+    If they stay, Iceberg's Java refuses to change any property (MetricsConfig.validateReferencedColumns).
+    """
     of_columns = [f".column.{name}" for name in columns]
     there = transaction.table_metadata.properties
     if old := [name for name in there if any(name.endswith(part) or f"{part}." in name for part in of_columns)]:
@@ -282,7 +288,10 @@ def _forget_properties(transaction: Transaction, columns: Sequence[str]) -> None
 
 
 def _rename_properties(transaction: Transaction, renames: Mapping[str, str]) -> None:
-    """Renames as Iceberg's Java does; if the new name is there, it was declared, and keeps its value."""
+    """Renames the properties of renamed columns, as Iceberg's Java does.
+
+    A new name that is already there was declared, and keeps its value.
+    """
     there = transaction.table_metadata.properties
     if moved := renamed_properties(there, renames):
         if new := {name: there[old] for old, name in moved.items() if name not in there}:
@@ -333,7 +342,7 @@ def _source(table: Table, field: PartitionField | SortField) -> str:
 
 
 def evolution_texts(changes: Sequence[SchemaChange]) -> dict[str, str]:
-    """Describes the changes for people, one line each."""
+    """Describes the changes for people, one line each, by the names of CHANGES."""
     lines: dict[str, list[str]] = {}
     for change in changes:
         name = "layout_change" if change.kind in LAYOUT else "schema_change"

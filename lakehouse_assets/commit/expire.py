@@ -66,6 +66,7 @@ class Expiry:
     snapshot_ids: tuple[int, ...] = ()
     """Oldest first."""
     refs: tuple[str, ...] = ()
+    """Branches and tags."""
     marks: Mapping[str, str] = field(default_factory=dict)
     """Properties of runs' tokens that note which runs were rolled back: without the expired snapshots, the history
     can't tell."""
@@ -110,6 +111,7 @@ def unchanged(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
 
     Otherwise a table rolled back meanwhile to an expired snapshot reads 0 rows. No requirement can exclude new refs.
     """
+    # None stands for no ref: a table without main must not have got one.
     heads: dict[str, int | None] = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
     return (
         AssertTableUUID(uuid=metadata.table_uuid),
@@ -185,6 +187,7 @@ class Expired:
 
     expiry: Expiry
     before: TableMetadata
+    """What the catalog applied the expiry to, as far as made_on() can tell."""
     after: TableMetadata
     """Maybe after later commits, if an answer was lost."""
     faults: tuple[str, ...] = ()
@@ -208,7 +211,7 @@ class _Expiration:
     plan: Callable[[TableMetadata], Expiry]
     started: float = field(default_factory=time.monotonic)
     tried: tuple[Table, Expiry] | None = None
-    """May have landed although it failed."""
+    """The latest attempt: the table and what to expire. It may have landed although it failed."""
 
     def run(self) -> Expired:
         return commit_persistently(
@@ -261,6 +264,7 @@ class _Expiration:
 # https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties; PyIceberg has no constant for it.
 MAX_REF_AGE_MS = "history.expire.max-ref-age-ms"
 LONGEST_MS = timedelta.max // timedelta(milliseconds=1)
+"""The longest duration that Python has."""
 GC_ENABLED = "gc.enabled"
 
 
@@ -286,7 +290,7 @@ class ExpiryPolicy:
     """Snapshots of the table; beyond it, those kept only for age expire. A commit takes 0.27 s with 100, 0.66 s with
     2,000, 2.9 s with 10,000 (measured)."""
     age: timedelta = timedelta(days=5)
-    """Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
+    """The age up to which a branch's snapshots stay; Iceberg's default of ``history.expire.max-snapshot-age-ms``."""
     reader_age: timedelta = timedelta(days=14)
     """The age of a reader's first unread snapshot beyond which its tag keeps nothing."""
     ref_age: timedelta | None = None
@@ -331,7 +335,7 @@ class Retention:
 
     @cached_property
     def _lines(self) -> dict[str, list[Snapshot]]:
-        """Newest first."""
+        """The snapshots of each branch, newest first."""
         branches = {n: r for n, r in self.metadata.refs.items() if r.snapshot_ref_type is SnapshotRefType.BRANCH}
         return {name: list(self._line(ref.snapshot_id)) for name, ref in branches.items()}
 
@@ -352,14 +356,15 @@ class Retention:
         return name != MAIN_BRANCH and age is not None and since is not None and not self._is_young(since, age)
 
     def _first_unread(self, ref: SnapshotRef) -> Snapshot | None:
-        """Returns None if the reader has read all."""
+        """Returns the first snapshot that a reader has not read; None if it has read all."""
         unread = self._unread(MAIN_BRANCH, ref)
-        if unread is None:  # main was rolled back behind the reader
+        # Main was rolled back behind the reader: its own snapshot is the nearest one known.
+        if unread is None:
             return self._snapshots.get(ref.snapshot_id)
         return unread[-1] if unread else None
 
     def _unread(self, branch: str, ref: SnapshotRef) -> list[Snapshot] | None:
-        """Newest first; None if the reader's snapshot is not on the branch."""
+        """Returns the branch's snapshots after the reader's, newest first; None if that one is not on the branch."""
         line = self._lines.get(branch, [])
         place = next((n for n, snapshot in enumerate(line) if snapshot.snapshot_id == ref.snapshot_id), None)
         return None if place is None else line[:place]
@@ -401,6 +406,7 @@ class Retention:
                 yield snapshot.snapshot_id, Why.UNREAD
 
     def _is_young(self, snapshot: Snapshot, age: timedelta) -> bool:
+        # + 1: a snapshot that is exactly as old as the age is still young.
         ends_ms = snapshot.timestamp_ms + age // timedelta(milliseconds=1) + 1
         if self.now_ms >= ends_ms:
             return False
@@ -418,6 +424,7 @@ def _duration(ms: int) -> timedelta:
 
 
 Kept = Mapping[int, tuple[Why, ...]]
+"""Snapshot id → why it stays."""
 
 
 @dataclass(frozen=True)
@@ -444,7 +451,7 @@ def plan_expiry(
     for snapshot_id, reason in retention.reasons(outlived, protected):
         reasons[snapshot_id].append(reason)
     kept = {snapshot_id: tuple(found) for snapshot_id, found in reasons.items()}
-    gone = {s.snapshot_id for s in metadata.snapshots} - kept.keys() | _surplus(metadata, kept, policy.maximum)
+    gone = ({s.snapshot_id for s in metadata.snapshots} - kept.keys()) | _surplus(metadata, kept, policy.maximum)
     stay = {snapshot_id: found for snapshot_id, found in kept.items() if snapshot_id not in gone}
     return ExpiryPlan(Expiry.of(metadata, gone, outlived), stay, retention.changes_ms)
 

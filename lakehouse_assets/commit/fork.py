@@ -36,6 +36,7 @@ FORMAT_VERSION: Final = 2
 """PyIceberg 0.12 can't write manifests of version 3."""
 # Part of the name of each fork base.
 FORK_NAME = "-fork-"
+# No slash or dot: a token becomes part of a file name.
 TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -61,10 +62,11 @@ def write_fork_base(
     base = with_only(metadata.model_copy(update={"properties": {**metadata.properties, **properties}}), snapshot)
     identity = identity_of(base)
     name = fork_name(table, token, (*identity, *sorted(properties.items())))
-    # In the target's metadata folder, because storage like S3 Tables allows no subfolders. Iceberg's Java catalogs look
-    # for the version in "00000-", and log a stack trace if there is none.
+    # In the target's metadata folder, because storage like S3 Tables allows no subfolders. "00000", as Iceberg's Java
+    # catalogs log a stack trace if there is no version before the first dash; fork_name() begins with that dash.
     location = table.location_provider().new_metadata_location(f"00000{name}.metadata.json")
     there = written_base(table.io, location)
+    # Another identity under this name: the hash in the name is short, so two identities may share it.
     if there is None or identity_of(there) != identity:
         ToOutputFile.table_metadata(base, table.io.new_output(location), overwrite=True)
     return ForkBase(location, base.current_snapshot_id)
@@ -127,9 +129,9 @@ def all_optional(metadata: TableMetadata) -> TableMetadata:
 
     def optional(schema: Schema) -> Schema:
         fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+        # identifier_field_ids is empty because identifier fields must be required.
         return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=[])
 
-    # identifier_field_ids is empty because identifier fields must be required.
     return metadata.model_copy(update={"schemas": [optional(schema) for schema in metadata.schemas]})
 
 
@@ -144,7 +146,10 @@ def refuse_other_versions(table: Table) -> None:
 
 
 def fork_name(table: Table, token: str, identity: object) -> str:
-    """Returns the middle of a fork's file names. Raises as write_fork_base()."""
+    """Returns the middle of a fork's file names, which begins with a dash. Raises as write_fork_base().
+
+    identity: what decides the fork's content; its hash is part of the name.
+    """
     if not TOKEN.fullmatch(token):
         raise ValueError(f"the token {token!r} must be letters, digits, - and _: it becomes part of a file name")
     refuse_other_versions(table)

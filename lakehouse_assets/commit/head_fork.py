@@ -37,6 +37,7 @@ from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Digest
 
 CODEC: Final = "deflate"
+"""The compression of manifest lists."""
 
 
 def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Sequence[ManifestEntry]) -> ForkBase:
@@ -46,9 +47,10 @@ def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Seque
     same base have one fork base. Raises as write_fork_base().
     """
     paths = sorted(entry.data_file.file_path for entry in entries)
+    # The name follows from the base and the files, so the same fork is written only once.
     name = fork_name(table, token, (*identity_of(with_only(base.metadata, base.snapshot)), *paths))
-    # In the table's metadata folder, because storage like S3 Tables allows no subfolders. Iceberg's Java catalogs look
-    # for the version in "00000-", and log a stack trace if there is none.
+    # In the table's metadata folder, because storage like S3 Tables allows no subfolders. "00000", as Iceberg's Java
+    # catalogs log a stack trace if there is no version before the first dash; fork_name() begins with that dash.
     place = table.location_provider().new_metadata_location
     location = place(f"00000{name}.metadata.json")
     if written_base(table.io, location) is None:  # written last: if it is there, the rest is
@@ -67,6 +69,7 @@ def write_head_fork(table: Table, base: ReadSnapshot, token: str, entries: Seque
                 "parent_snapshot_id": None,
                 "manifest_list": _write_list(table.io.new_output(place(f"snap{name}.avro")), base, manifests),
                 "summary": _summary(entries),
+                # The snapshot may have been committed with an older schema.
                 "schema_id": base.metadata.current_schema_id,
             }
         )
@@ -114,16 +117,20 @@ def rewritten_units(io: FileIO, receipt: Receipt) -> list[RewriteUnit]:
 
 @dataclass(frozen=True)
 class _Fork:
+    """What a worker has rewritten in its fork."""
+
     base: ReadSnapshot
-    """With which the fork began."""
+    """The snapshot with which the fork began."""
     removed: Sequence[ManifestEntry]
-    """Data files with which the fork began."""
+    """Data files with which the fork began; read() has checked that none is left."""
     deletes: DeleteFiles
     """Delete files with which the fork began."""
     added: Sequence[DataFile]
+    """Data files that the worker wrote."""
 
     @classmethod
     def read(cls, io: FileIO, receipt: Receipt) -> _Fork:
+        """Compares the fork with its base. Raises as rewritten_units()."""
         then, now = (
             FromInputFile.table_metadata(io.new_input(location))
             for location in (receipt.fork_base, receipt.metadata_location)
@@ -144,6 +151,7 @@ class _Fork:
 
 
 def _lineage(receipt: Receipt, then: TableMetadata, now: TableMetadata) -> str | None:
+    """Returns why the fork is not its base with one rewrite, if so."""
     bases = [entry.metadata_file for entry in now.metadata_log]
     if bases != [receipt.fork_base] or now.table_uuid != then.table_uuid:
         return f"began from {bases}, expected one commit to {receipt.fork_base}"
@@ -177,6 +185,7 @@ def _digest(sums: Mapping[str, Digest], files: Iterable[DataFile]) -> Digest:
 
 
 def _name(metadata: TableMetadata, removed: Iterable[ManifestEntry]) -> str:
+    # By repr(), because partition tuples have no order.
     places = sorted({partition_of(entry) for entry in removed}, key=repr)
     paths = [*map(partition_paths(metadata), places)]
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""

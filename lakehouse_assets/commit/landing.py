@@ -110,6 +110,7 @@ class LandingRule(StrEnum):
     EVOLVED = "evolved"
     """The table, its columns or its specs no longer fit."""
     MISSING = "missing"
+    """One of its files is not in storage."""
     LANDED = "landed"
     """An added file is already on the table."""
     CHANGED = "changed"
@@ -226,7 +227,10 @@ def _new_deletes(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
 
 
 def _deletes_elsewhere(unit: RewriteUnit, head: CurrentFiles) -> Iterator[str]:
-    """Yields equality deletes that would newly apply to moved rows."""
+    """Yields equality deletes that would newly apply to moved rows.
+
+    Position deletes name other files; global equality deletes applied before the move, too.
+    """
     if not _moves(unit):
         return
     added = DataFiles((added_entry(file, unit.base.sequence_number) for file in unit.added), head.specs)
@@ -255,8 +259,9 @@ class Compaction(Publishable):
 
     units: Sequence[RewriteUnit]
     entries: Entries = field(default_factory=Entries)
+    """The manifests read so far: a later attempt reads only new ones."""
     dropped: dict[int, Dropped] = field(default_factory=dict)
-    """At the latest attempt, by the unit's index."""
+    """Why units did not land at the latest attempt, by the unit's index."""
     operation = Operation.REPLACE
 
     def needed(self, now: TableMetadata) -> Collection[DataFile]:
@@ -287,9 +292,12 @@ class Compaction(Publishable):
 
 @dataclass(frozen=True)
 class _Listed:
+    """The table's live manifests, with the entries of those that concern the units."""
+
     read: list[tuple[ManifestFile, list[ManifestEntry]]]
     """Manifests that may list files of the units."""
     others: list[ManifestFile]
+    """All other live manifests."""
 
     @classmethod
     def of(cls, table: Table, units: Sequence[RewriteUnit], entries: Entries) -> _Listed:
@@ -372,6 +380,8 @@ def land(
     entries: Entries | None = None,
 ) -> Landing:
     """Commits the units that still fit the table as one REPLACE snapshot.
+
+    summary: entries for its summary. entries: manifests that were read before.
 
     A second call with the token changes nothing and reports no unit as landed. If an attempt committed but its answer
     was lost, the reasons may not match the snapshot. Raises as publish(); PublishRefused also if two units claim the

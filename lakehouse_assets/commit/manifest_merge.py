@@ -34,6 +34,7 @@ class MergedManifests:
     written: tuple[ManifestFile, ...]
     """In storage, but in no snapshot yet."""
     entries: int
+    """How many the written manifests list."""
 
 
 @dataclass
@@ -57,6 +58,7 @@ class ManifestMerge:
         Raises as read_manifests(); then the plan is unchanged, and a second call merges nothing.
         """
         if self.merged is None:
+            # Stays empty if the next line raises.
             self.merged = []
             self.merged = list(self._written(table, plan.untouched))
         there = {manifest.manifest_path for manifest in plan.untouched}
@@ -89,7 +91,7 @@ class ManifestMerge:
         for kind, small in _small(table, manifests, weight_of).items():
             if len(small) < (least or 0):
                 continue
-            # Packs in the order of partitions; the best group has the most manifests.
+            # A lookback of 1 keeps the order of partitions. The best group has the most manifests.
             neighbours = ListPacker[ManifestFile](TOGETHER, 1, largest_bin_first=False).pack(small, weight_of)
             bins = sorted((found for found in neighbours if len(found) > 1), key=len, reverse=True)
             for sources in bins if self.least else bins[:1]:
@@ -97,7 +99,10 @@ class ManifestMerge:
 
 
 def _weight(manifest: ManifestFile, target_size: int) -> int:
-    """Returns its entries; if more, those that its bytes stand for, of which MOST_ENTRIES have the target size."""
+    """Returns the number of its entries, or of those that would fill its bytes if that is more.
+
+    MOST_ENTRIES entries fill the target size.
+    """
     entries = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     return max(entries, manifest.manifest_length * MOST_ENTRIES // target_size)
 
@@ -121,7 +126,7 @@ def _small(
 
 
 def _exact_types(partition: StructType) -> list[PrimitiveType] | None:
-    """Returns None if values can't be written back exactly.
+    """Returns the types of the partition fields; None if values of one can't be written back exactly.
 
     PyIceberg's compiled decoder rounds doubles to floats, and the type of a dropped column is unknown.
     """
@@ -131,16 +136,19 @@ def _exact_types(partition: StructType) -> list[PrimitiveType] | None:
 
 
 def _first(manifest: ManifestFile, types: Iterable[PrimitiveType]) -> tuple[Any, ...]:
+    """Returns the sort key of the manifest's lowest partition."""
+    # Not strict: a manifest may lack summaries.
     lowest = zip((summary.lower_bound for summary in manifest.partitions or ()), types, strict=False)
     return _sort_key([None if low is None else from_bytes(kind, low) for low, kind in lowest])
 
 
 def _sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Nulls first, NaN last."""
+    """Returns a key that sorts nulls first and NaN last: only NaN differs from itself."""
     return tuple((value is not None, value != value, value) for value in values)
 
 
 def _merge(table: Table, kind: Kind, sources: Sequence[ManifestFile], parts: int) -> MergedManifests:
+    """Writes the entries of the sources into this many manifests, sorted by partition."""
     entries = [entry for _, found in read_manifests(table.io, sources) for entry in found]
     entries.sort(key=lambda entry: _sort_key(values_of(entry.data_file.partition)))
     each = ceil(len(entries) / parts) or 1

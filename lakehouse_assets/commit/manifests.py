@@ -162,6 +162,7 @@ def _unify_nans(partition: Record) -> None:
 def _refuse_torn(data: bytes) -> None:
     """Raises EOFError or ValueError if the file does not end with a whole Avro block."""
     decoder = StreamingBinaryDecoder(data)
+    # As PyIceberg reads a header. A block is the number of its objects, its bytes, and the marker from the header.
     header = construct_reader(META_SCHEMA, {-1: AvroFileHeader}).read(decoder)
     while decoder.tell() < len(data):
         decoder.read_int()
@@ -171,7 +172,7 @@ def _refuse_torn(data: bytes) -> None:
 
 
 ENTRIES_A_BLOCK = 1000
-"""100,000 entries take 2.7 MiB in such blocks, 18.7 MiB in blocks of one: each is compressed alone."""
+"""100,000 entries take 2.7 MiB in such blocks, 18.7 MiB in blocks of one: each block is compressed alone."""
 EQUALITY_IDS = NestedField(
     135, "equality_ids", ListType(element_id=136, element_type=IntegerType(), element_required=True), required=False
 )
@@ -184,7 +185,7 @@ Kind = tuple[int, ManifestContent]
 def write_manifest(
     output: OutputFile, metadata: TableMetadata, kind: Kind, snapshot_id: int, entries: Iterable[ManifestEntry]
 ) -> ManifestFile:
-    """Writes a manifest of entries of one kind."""
+    """Writes a manifest of entries of one kind. snapshot_id: of the snapshot that first lists it."""
     spec_id, content = kind
     writer_of = BlockManifestWriter if content is ManifestContent.DATA else DeleteManifestWriter
     codec = metadata.properties.get(
@@ -365,6 +366,7 @@ class Partitions:
         if not tuples:
             return False
         types, summaries = self._types[manifest.partition_spec_id], manifest.partitions or []
+        # A manifest may lack summaries.
         if len(types) != len(summaries):
             return True
         ranges = [(s.contains_null, _bounds(s, kind)) for s, kind in zip(summaries, types, strict=True)]
@@ -372,7 +374,7 @@ class Partitions:
 
 
 def _bounds(summary: PartitionFieldSummary, kind: IcebergType) -> tuple[Any, ...] | None:
-    """Returns None if they can't be read, an empty tuple if no file has a value."""
+    """Returns a field's lowest and highest value: None if they can't be read, () if no file has a value."""
     if not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
         return None
     low, high = summary.lower_bound, summary.upper_bound
@@ -405,11 +407,15 @@ class ManifestPlan:
     rewritten: list[ManifestFile] = field(default_factory=list)
     """New manifests that are already written; the ones they replace are in no field."""
     summary: dict[str, str] = field(default_factory=dict)
+    """More entries for the snapshot's summary."""
 
     def split(
         self, manifest: ManifestFile, entries: Iterable[ManifestEntry], goes: Callable[[ManifestEntry], bool]
     ) -> None:
-        """Plans which live entries of a manifest stay in the table."""
+        """Plans which live entries of a manifest stay in the table; a manifest of which none stays is left out.
+
+        goes: whether the commit removes an entry.
+        """
         kept: list[ManifestEntry] = []
         removed: list[ManifestEntry] = []
         for entry in entries:

@@ -60,9 +60,11 @@ def catalog_text(catalog: Catalog) -> str:
     if url.scheme.startswith("sqlite"):
         from sqlalchemy import make_url
 
+        # By its real path: two links to one database are one catalog.
         return f"{catalog.name} in {os.path.realpath(make_url(catalog.properties['uri']).database or '')}"
     host = url.netloc.rpartition("@")[2]
     warehouse = f", warehouse {catalog.properties.get('warehouse')}" if kind == "rest" else ""
+    # Without the driver, as in postgresql+psycopg2.
     return f"{catalog.name} in {url.scheme.partition('+')[0]}://{host}{url.path.rstrip('/')}{warehouse}"
 
 

@@ -56,6 +56,7 @@ def carriers(metadata: TableMetadata) -> list[int]:
             return found
         if (source := metadata.snapshot_by_id(_picked_from(snapshot))) is not None:
             found.append(source.snapshot_id)
+    # No snapshot records positions, so none is needed to know them.
     return []
 
 
@@ -121,7 +122,7 @@ def _nearest(metadata: TableMetadata) -> tuple[Mapping[str, str], Snapshot | Non
 
 
 def _picked_from(snapshot: Snapshot) -> int:
-    """0 is no snapshot's id."""
+    """Returns the snapshot from which this one was cherry-picked; 0, which is no snapshot's id, if it was not."""
     return int(_entry(snapshot, CHERRY_PICKED) or 0)
 
 

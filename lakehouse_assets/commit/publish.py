@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 20
-# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) to 5 s: 20 attempts wait over 40 s on average, which
+# Full jitter from 100 ms (Iceberg's commit.retry.min-wait-ms) to 5 s: 20 attempts wait 35 s on average, which
 # outlasts a lock of 10 s on the catalog.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 # After these errors, another attempt may succeed. requests' errors and timeouts are OSErrors.
@@ -65,9 +65,9 @@ def commit_persistently(
 ) -> T:
     """Returns the result of the first attempt that succeeds.
 
-    attempt: its LakehouseError ends the loop. landed: called once after the last error; returns the result if the
-    commit is there. contended: makes the error, of the problem and the last error, if the attempts ran out or the
-    catalog stayed out of reach.
+    verb: for the log. attempt: its LakehouseError ends the loop. landed: called once after the last error; returns the
+    result if the commit is there. contended: makes an error from the problem and the last error, if the attempts ran
+    out or the catalog stayed out of reach.
     """
     for number in range(1, ATTEMPTS + 1):
         if number > 1:
@@ -126,6 +126,7 @@ class Published:
     files_removed: int = 0
     """By the snapshot's summary; 0 if the snapshot has expired."""
     seconds: float = 0.0
+    """How long this call took, waits included."""
 
 
 def publish(
@@ -214,6 +215,7 @@ class _Publication:
         summary[TOKEN] = self.token.text
         snapshot = ChangeSnapshot(self.change.operation, transaction, table.io, plan, summary)
         self.tried.append(snapshot)
+        # Only adds it to the transaction.
         snapshot.commit()
         properties = {name: text for part in self.parts for name, text in part.properties(now).items()}
         transaction.set_properties(properties | tokens.token_property(self.token, snapshot.snapshot_id))

@@ -27,6 +27,7 @@ from lakehouse_assets.declare.table import OnLayoutChange, OnSchemaChange, Table
 from lakehouse_assets.type_text import parse_type, type_text
 
 NONE, NOT_SET = "none", "not set"
+"""Stand for what one side of a difference lacks."""
 COLUMN_PROPERTY = ".column."
 """Precedes the column in names of properties."""
 
@@ -68,6 +69,7 @@ class SchemaChange:
     subject: tuple[str, ...] = ()
     """The path of a column, in nested types through ``element``, ``key`` and ``value``; or the name of a property."""
     of_map_key: bool = False
+    """Whether it is in the type of a map's keys, which Iceberg does not change."""
 
     @property
     def name(self) -> str:
@@ -186,6 +188,8 @@ def _of_type(ours: IcebergType, theirs: IcebergType, path: tuple[str, ...]) -> I
 
 
 LAYOUT = {ChangeKind.SPEC, ChangeKind.ORDER, ChangeKind.PROPERTY, ChangeKind.DOC}
+"""The kinds that ``on_layout_change`` decides; ``on_schema_change`` decides the others."""
+# What messages advise.
 EVOLVE = f'declare on_layout_change="{OnLayoutChange.EVOLVE}"'
 APPEND = f'declare on_schema_change="{OnSchemaChange.APPEND_NEW_COLUMNS}"'
 SYNC = f'declare on_schema_change="{OnSchemaChange.SYNC_ALL_COLUMNS}"'
@@ -247,7 +251,7 @@ def _verdict(table: Table, found: TableMetadata, change: SchemaChange) -> Policy
 
 
 def _twin(found: TableMetadata, change: SchemaChange) -> str:
-    """Returns why no policy allows a new column whose name differs only in case from another."""
+    """Returns why no policy allows a new column whose name differs only in case from another; "" for any other."""
     twins = [name for name in found.schema().column_names if name.lower() == change.name.lower()]
     is_new = change.kind is ChangeKind.MISSING and twins
     return f"the table has {twins[0]}, which Spark treats as the same name: declare that name" if is_new else ""
@@ -326,6 +330,7 @@ def _not_left(table: Table, found: TableMetadata, change: SchemaChange) -> Itera
 
 
 def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Yields why rows of the declared type can't be written as the table's type."""
     name = change.name
     ours = {table.schema.find_column_name(field.source_id) for field in table.spec.fields}
     theirs = {
@@ -339,6 +344,7 @@ def _needed_types(table: Table, found: TableMetadata, change: SchemaChange) -> I
 
 
 def _declared_uses(table: Table, name: str) -> str:
+    """Returns one way in which the declaration uses a column; "" if there is none."""
     column = table.schema.find_field(name)
     uses = {
         "required": column.required,
@@ -353,6 +359,7 @@ def _declared_uses(table: Table, name: str) -> str:
 
 
 def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
+    """Yields why the table needs the column, so that no run may drop it."""
     ids = index_by_id(Schema(found.schema().find_field(change.name))).keys()  # with those of its parts
     specs = [s.spec_id for s in found.partition_specs if ids & {field.source_id for field in s.fields}]
     if specs:
@@ -365,6 +372,7 @@ def _uses(found: TableMetadata, change: SchemaChange) -> Iterator[str]:
 
 def _is_wider(change: SchemaChange) -> bool:
     """Whether format 2 lets a table widen the type. PyIceberg's promote() allows more: all that readers accept."""
+    # Parts of nested types are compared one by one, so if one of these is nested, the other is something else.
     if "<" in change.found + change.declared:
         return False
     match parse_type(change.found), parse_type(change.declared):

@@ -91,6 +91,7 @@ class ChangeSnapshot(_SnapshotProducer["ChangeSnapshot"]):
         return []
 
     def _existing_manifests(self) -> list[ManifestFile]:
+        """Returns all manifests of the snapshot, new ones too."""
         ours = self._snapshot_id
         added = [with_status(e, ManifestEntryStatus.ADDED, ours) for e in self._plan.added]
         removed = [with_status(e, ManifestEntryStatus.DELETED, ours) for e in self._plan.removed]
@@ -149,6 +150,7 @@ class _SummaryCollector(SnapshotSummaryCollector):
 
 
 def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
+    """Returns the update, with the time of the snapshot that it adds no earlier than this."""
     if not isinstance(update, AddSnapshotUpdate):
         return update
     at = max(update.snapshot.timestamp_ms, earliest_ms)
@@ -156,5 +158,6 @@ def _not_before(update: TableUpdate, earliest_ms: int) -> TableUpdate:
 
 
 def _listed_by(snapshot_id: int, manifest: ManifestFile) -> ManifestFile:
+    """Returns a copy of a manifest list's entry, as if this snapshot had added the manifest."""
     fields = {field.name: manifest[at] for at, field in enumerate(MANIFEST_LIST_FIELDS)}
     return ManifestFile.from_args(**fields | {"added_snapshot_id": snapshot_id})

@@ -62,6 +62,7 @@ def read_all(io_properties: Mapping[str, str], receipts: Sequence[Receipt]) -> l
     """Reads the forks of the receipts, in order. Raises PublishRefused if one is not what its receipt says."""
     if not receipts:
         return []
+    # One FileIO for all: the forks are in the metadata folder of one table.
     io = load_file_io(dict(io_properties), receipts[0].metadata_location)
     return at_once(lambda receipt: _read(io, receipt), receipts)
 
@@ -131,6 +132,7 @@ def malformed_in(chunk: StagedChunk, file: DataFile, column: NestedField) -> lis
         return []
     from pyarrow import large_binary
 
+    # A valid text, even one with U+FFFD, is the same after decoding and encoding; other bytes are not.
     values = _read_column(chunk, file, column).unique().cast(large_binary()).to_pylist()
     return [value for value in values if value is not None and value.decode(errors="replace").encode() != value]
 
@@ -156,12 +158,14 @@ def _read(io: FileIO, receipt: Receipt) -> StagedChunk:
 
 
 def _written(io: FileIO, metadata: TableMetadata, base_id: int | None) -> list[ManifestEntry]:
+    """Returns the entries of files that the worker added or removed."""
     snapshot = metadata.current_snapshot()
     if snapshot is None or snapshot.snapshot_id == base_id:
         return []
     manifests = snapshot.manifests(io)
     if base_id is not None:  # the base's own manifests are in the fork, too
         manifests = [m for m in manifests if m.added_snapshot_id == snapshot.snapshot_id]
+    # Not read_manifests(), which leaves out removed files.
     entries = [entry for m in manifests for entry in m.fetch_manifest_entry(io, discard_deleted=False)]
     return [entry for entry in entries if entry.status is not ManifestEntryStatus.EXISTING]
 

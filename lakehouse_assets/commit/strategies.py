@@ -29,13 +29,14 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.wire.work import MergeWork
 
 EVERY_MODE = frozenset({Rule.REQUIRED, Rule.CHECKS})
+"""The rules that all write modes have."""
 
 
 class WriteStrategy:
     """Adds a run's rows, and removes nothing."""
 
     rules: Collection[Rule] = EVERY_MODE
-    """Checked besides those of every run."""
+    """What the audit checks besides OWN_COMMITS and TEXT, the rules of every run."""
     at_most_changed: float | None = None
     """The share of the table's rows that a run may change; None: any."""
     merge: MergeWork | None = None
@@ -88,6 +89,7 @@ class MergeRows(WriteStrategy):
         publishing them checks for conflicts.
         """
         history = ancestors_of(table.metadata.current_snapshot(), table.metadata)
+        # Begins with the head: without staged_on, the head is the base.
         found = (snapshot for snapshot in history if staged_on in (None, snapshot.snapshot_id))
         base = next(found, table.metadata.current_snapshot())
         if base is None:
@@ -96,6 +98,7 @@ class MergeRows(WriteStrategy):
             properties = {MERGE_MODE: self.rewrites} if self.rewrites else {}
             return write_fork_base(table, token, base, properties=properties)
         since = first_sequence(table.metadata, base, planned_ms - self.reads // timedelta(milliseconds=1))
+        # As in write_fork_base(): a worker may stage nulls, which the audit then reports.
         read = ReadSnapshot(all_optional(table.metadata), base)
         return write_head_fork(table, read, token, recent(table, base, since))
 
@@ -130,8 +133,8 @@ def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> in
 
     Returns 0 if snapshots before that one have expired.
     """
-    # A rewritten file has the sequence number of the snapshot that was read, which is at least that of each of its
-    # rows: no file with recent rows is missed.
+    # A rewrite gives its files the sequence number of the snapshot that it read, and all their rows were committed by
+    # then, so no file with recent rows is missed.
     found = (base.sequence_number or 0) + 1
     for snapshot in ancestors_of(base, metadata):
         if snapshot.timestamp_ms < since_ms:
@@ -139,11 +142,13 @@ def first_sequence(metadata: TableMetadata, base: Snapshot, since_ms: int) -> in
         found = snapshot.sequence_number or 0
         if snapshot.parent_snapshot_id is None:
             return found
-    return 0  # earlier ones have expired: they may have been committed since then as well
+    # The snapshots before it have expired. They too may have been committed since since_ms.
+    return 0
 
 
 def recent(table: IcebergTable, base: Snapshot, first: int) -> list[ManifestEntry]:
     """Returns the base's live entries from that sequence number on."""
+    # No manifest is older than one of its entries, so older manifests need not be read.
     manifests = [m for m in base.manifests(table.io) if m.sequence_number >= first]
     found = (entry for read in Entries().read(table.io, manifests) for entry in read)
     return [entry for entry in found if deletes.sequence(entry) >= first]
@@ -161,11 +166,14 @@ class OwnReads(CommitPart):
 
     @property
     def may_stage_again(self) -> bool:
-        """Always."""
+        """True: refuse() may raise it."""
         return True
 
     def refuse(self, now: IcebergTable) -> None:
-        """Raises StageAgain if the region's rows differ from the snapshot that was read, or that has expired."""
+        """Raises StageAgain if others have changed the region's rows since the read snapshot, or if it has expired.
+
+        If all commits since were rewrites, even an expired snapshot is fine.
+        """
         read = self.read
         if now.metadata.current_snapshot_id == read or _only_rewritten_since(now, read):
             return
@@ -186,17 +194,20 @@ class OwnReads(CommitPart):
 
 
 def _only_rewritten_since(table: IcebergTable, read: int | None) -> bool:
+    """Whether history proves that all commits since this snapshot were rewrites, which change no rows."""
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         if snapshot.snapshot_id == read:
             return True
         if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
             return False
-        if snapshot.parent_snapshot_id == read:  # it may have expired
+        # The snapshot itself may have expired; its child still names it.
+        if snapshot.parent_snapshot_id == read:
             return True
     return False
 
 
 def _files(table: IcebergTable, place: FilesInRegion, manifests: Iterable[ManifestFile]) -> set[tuple[str, int]]:
+    """Returns the path and sequence number of each file that may have rows of the region."""
     read = Entries().read(table.io, [m for m in manifests if place.may_be_in(m)])
     found = (entry for entries in read for entry in entries if place.touches(entry.data_file))
     return {(entry.data_file.file_path, deletes.sequence(entry)) for entry in found}

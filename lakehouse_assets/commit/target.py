@@ -77,6 +77,7 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
     location = _location(catalog, table)
     if location is None:
         return None
+    # Properties may move the metadata folder: the location of a file without a name is the folder.
     folder = load_location_provider(location, dict(table.properties)).new_metadata_location("").rstrip("/")
     newest = _newest(ClosingFileIO(catalog.properties), folder)
     if newest is None:
@@ -98,6 +99,7 @@ def refusal(catalog: Catalog, table: Table) -> str | None:
 
 
 def _location(catalog: Catalog, table: Table) -> str | None:
+    """Returns where the catalog's client would create the table; None if it does not choose."""
     if not isinstance(catalog, MetastoreCatalog):
         return None
     namespace, _, name = table.identifier.rpartition(".")
@@ -109,6 +111,7 @@ def _location(catalog: Catalog, table: Table) -> str | None:
 
 
 def _newest(io: ClosingFileIO, folder: str) -> str | None:
+    """Returns the newest metadata file of a table with a snapshot, if any; forks don't count."""
     scheme, netloc, path = io.parse_location(folder, io.properties)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, allow_not_found=True))
     for file in sorted(filter(_is_metadata, listed), key=_recency, reverse=True):
@@ -121,11 +124,12 @@ def _newest(io: ClosingFileIO, folder: str) -> str | None:
 
 
 def _is_metadata(file: FileInfo) -> bool:
+    # Not only at the end: compressed metadata may end with .metadata.json.gz.
     return file.type is FileType.File and ".metadata.json" in file.base_name and FORK_NAME not in file.base_name
 
 
 def _recency(file: FileInfo) -> tuple[int, int]:
-    """The version comes first, because copied files have new times."""
+    """Returns the version (12 in 00012-… or v12.…), then the time: copied files have new times."""
     version = re.match(r"v?(\d+)", file.base_name)
     return int(version[1]) if version else -1, file.mtime_ns or 0
 

@@ -24,10 +24,11 @@ class History:
     """The unexpired history of a snapshot."""
 
     snapshots: dict[int, Snapshot]
+    """All of the table, by id."""
     line: dict[int, int]
     """Sequence numbers of the snapshot and its ancestors by id, newest first."""
     is_empty: bool
-    """Whether the table was empty."""
+    """Whether it is the history of an empty table."""
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> History:
@@ -39,6 +40,7 @@ class History:
         """Returns the history of a snapshot; None: of an empty table."""
         snapshots = {s.snapshot_id: s for s in metadata.snapshots}
         line: dict[int, int] = {}
+        # 0 is no snapshot's id.
         here = snapshots.get(head or 0)
         while here is not None:
             line[here.snapshot_id] = here.sequence_number or 0
@@ -73,6 +75,7 @@ class History:
 
 
 PREFIX = RUN_PROPERTIES
+"""How the names of token properties begin."""
 TOKEN = "lakehouse.token"
 """The summary entry that names the run."""
 RUN_ID = "lakehouse.run-id"
@@ -117,9 +120,11 @@ class _Entry:
     marked: bool
     """Whether the run counts as rolled back if the history can't tell."""
     spans: str
+    """The chunks of a run's part, as in the token; empty if the run was published as a whole."""
 
     @classmethod
     def parse(cls, value: str) -> _Entry | None:
+        """Reads the text of str(); None for another text."""
         head, _, spans = value.partition(SPANS)
         snapshot_id, _, created = head.partition("@")
         epoch_ms = created.removesuffix(ROLLED_BACK)
@@ -161,6 +166,7 @@ def is_forgotten(metadata: TableMetadata, token: RunToken) -> bool:
     """
     times = sorted(_times(metadata).values())
     newer = sum(time > token.created_ms for time in times)
+    # The two that are newer by KEEP: the token that pruned, and the newest property at that time.
     is_old = newer >= max(NEWEST, 2) and token.created_ms < times[-2] - KEEP_MS
     return is_old and not any(properties_of(metadata, token.text))
 
@@ -262,11 +268,11 @@ def _entries(metadata: TableMetadata) -> Iterator[tuple[str, _Entry]]:
 
 
 def _times(metadata: TableMetadata) -> dict[str, int]:
-    """By property; 0 if its value can't be read."""
+    """Returns when the run of each token property was created, in epoch ms; 0 if the value can't be read."""
     unread = {name: 0 for name in metadata.properties if name.startswith(PREFIX)}
     return unread | {name: entry.created_ms for name, entry in _entries(metadata)}
 
 
 def _is_rolled_back(history: History, entry: _Entry) -> bool:
-    """The mark decides if nothing is proven."""
+    """Whether the entry's snapshot was rolled back. If the history proves nothing, the mark decides."""
     return entry.snapshot_id not in history.line and (history.lacks(entry.snapshot_id) or entry.marked)

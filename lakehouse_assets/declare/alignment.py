@@ -50,6 +50,7 @@ from lakehouse_assets.keys_text import keys_text
 
 COARSE_TO_FINE = ("year", "month", "day", "hour", "identity")
 INTEGER = re.compile(r"-?[0-9]+")
+"""Unlike int(), without a plus sign, blanks, underscores or the digits of other scripts."""
 TIME_TYPES = (DateType, TimestampType, TimestamptzType)
 KEY_TYPES = (StringType, IntegerType, LongType, BooleanType, DateType, DecimalType)
 EMPTY_KEY = (
@@ -73,6 +74,7 @@ class TimeDimension:
     @cached_property
     def form(self) -> str:
         """A regular expression of the dimension's keys."""
+        # Made from the first key: numbers keep their length, names of months or zones need not.
         key = self.partitions.start.strftime(self.partitions.fmt)
         return re.sub("[a-zA-Z]+", "[a-zA-Z]+", re.sub("[0-9]", "[0-9]", re.escape(key)))
 
@@ -183,6 +185,7 @@ def _parse_value(key: str, type: IcebergType) -> Any:
                 return int(key)
             case DecimalType():
                 value = Decimal(key)
+                # quantize() rounds a key with more digits, which is then another value.
                 exact = value.quantize(Decimal(1).scaleb(-type.scale), context=Context(prec=type.precision))
                 if value == exact:
                     return exact
@@ -209,6 +212,7 @@ def _value_dimension(
         for position, field in enumerate(spec.fields)
         if isinstance(field.transform, IdentityTransform)
     }
+    # Without a name, each plain column is a candidate; the name of a dimension chooses its column.
     candidates = [column for column in identity if name in (None, column)]
     if len(candidates) != 1:
         wanted = "static and dynamic keys need" if name is None else f"the dimension {name!r} needs"
@@ -241,6 +245,7 @@ def _time_dimension(
         timelike = isinstance(field.transform, (TimeTransform, IdentityTransform))
         if column not in taken and timelike and isinstance(schema.find_type(column), TIME_TYPES):
             fields[column].append((position, field.transform))
+    # A dimension named like a column means this column; any other name needs just one to choose from.
     if name not in fields and len(fields) != 1:
         raise ValueError(
             "time windows need exactly one column with year(), month(), day(), hour() or a plain date or timestamp "
@@ -334,6 +339,7 @@ class Alignment:
         return None
 
     def _split(self, keys: Sequence[str]) -> list[tuple[str, ...]]:
+        """Splits keys by dimension. Raises UnknownPartitions for keys of another form, and as region()."""
         if not self.parts and keys:
             raise UnknownPartitions(
                 f"table {self.identifier!r} has no Dagster partitions, but {quoted(keys)} was requested"
@@ -363,11 +369,13 @@ class Alignment:
 
 def _cells(axes: Sequence[Times | Values], rows: Sequence[tuple[str, ...]]) -> dict[tuple[Any, ...], Ranges]:
     """Returns Region.cells. rows: keys, split by axis."""
+    # For each axis: key → its span or value.
     owned = [a.spans if isinstance(a, Times) else {key: value for value, key in a.keys.items()} for a in axes]
     time = next((at for at, axis in enumerate(axes) if isinstance(axis, Times)), None)
     spans: dict[tuple[Any, ...], list[region.Span]] = defaultdict(list)
     for row in rows:
         cell: list[Any] = [of_key[key] for of_key, key in zip(owned, row, strict=True)]
+        # pop() takes the span out, so that the values of the other axes are left.
         span = region.EVERYTHING if time is None else cell.pop(time)
         spans[tuple(cell)].append(span)
     return {cell: Ranges.of(of_cell) for cell, of_cell in spans.items()}

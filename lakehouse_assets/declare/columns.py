@@ -68,6 +68,7 @@ def schema_of(columns: Sequence[Column]) -> Schema:
         raise ValueError(f"column names must consist of letters, digits and _, found {', '.join(map(repr, bad))}")
     if taken := [c.name for c in columns if c.name.lower() in RESERVED]:
         raise ValueError(f"column names that Iceberg reserves: {', '.join(taken)}; choose other names")
+    # Only the first problem is raised.
     for problem in _rename_problems(columns):
         raise ValueError(problem)
     return assign_fresh_schema_ids(Schema(*(_field(i, c) for i, c in enumerate(columns, start=1))))
@@ -97,6 +98,7 @@ def _field(field_id: int, c: Column) -> NestedField:
     try:
         type_ = parse_type(c.type)
         field = NestedField(field_id=field_id, name=c.name, field_type=type_, required=c.required, doc=c.doc or None)
+        # Raises for types that only format 3 has.
         Schema(field).check_format_version_compatibility(2)
     except (ValueError, ValidationError) as error:
         raise ValueError(
@@ -127,6 +129,7 @@ def column_schema(schema: Schema) -> dg.TableSchema:
 
 TRANSFORMS = "the transforms are year, month, day, hour, bucket, truncate"
 TERM = re.compile(r"(?:(?P<transform>\w+)\((?:(?P<width>[1-9]\d*),\s*)?(?P<wrapped>\w+)\)|(?P<plain>\w+))")
+"""A column, or a transform such as ``day(at)`` or ``bucket(16, id)``."""
 NAMED = (DecimalType, FixedType, UUIDType)
 """Types that have a name in Avro, manifests' format: a file defines each name once, and PyIceberg can't resolve its
 second use."""
@@ -154,6 +157,7 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     for name, term in zip(names, parsed, strict=True):
         if names.count(name) > 1 or (name != term.column.name and name in schema.column_names):
             raise ValueError(f"partitioned_by gives a partition field the name {name!r}, which is already taken")
+    # Year, month, day and hour share one dedup_name.
     if len({(term.column.field_id, term.transform.dedup_name) for term in parsed}) < len(parsed):
         raise ValueError(
             "partitioned_by has more than one of year, month, day and hour for the same column: keep the finest"
@@ -164,6 +168,7 @@ def partition_spec(terms: Sequence[str], schema: Schema) -> PartitionSpec:
             f"partitioned_by has two fields of the type {twice[0]}, and PyIceberg can't read the manifests that Spark "
             "writes for them: keep one, use bucket(…) for the other, or give its column another precision"
         )
+    # Iceberg counts partition fields from 1000.
     return PartitionSpec(
         *(
             PartitionField(source_id=t.column.field_id, field_id=1000 + i, transform=t.transform, name=t.field_name)

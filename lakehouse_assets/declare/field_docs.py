@@ -17,6 +17,7 @@ def field_docs(cls: type) -> dict[str, str]:
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     docs = {name: doc for of_base in of_bases for name, doc in of_base.items()}
+    # The documentation of a field is the string right after it. Members of an enum are assignments without annotation.
     for field, text in pairwise(node.body):
         targets = [field.target] if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [])
         if (doc := _text(text)) and targets and isinstance(targets[0], ast.Name):

@@ -99,6 +99,7 @@ def _validate(
 
 
 def _dimension(partitions: dg.PartitionsDefinition, name: str | None) -> dg.PartitionsDefinition:
+    """Returns a dimension's partitions; other partitions as they are."""
     if name and isinstance(partitions, dg.MultiPartitionsDefinition):
         return partitions.get_partitions_def_for_dimension(name)
     return partitions

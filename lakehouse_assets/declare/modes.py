@@ -22,7 +22,7 @@ NO_NAME = re.compile(r"[(),`]|\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IG
 
 
 class Declared(Protocol):
-    """What modes and tuning check of a Table, whose module imports this one."""
+    """The properties of Table that modes and tuning check; they can't import Table, whose module imports this one."""
 
     @property
     def schema(self) -> Schema: ...
@@ -237,6 +237,7 @@ class Merge:
         bound = self.at_most_changed
         if bound is not None and not 0 <= bound <= 1:
             yield f"Merge has at_most_changed={bound!r}, it must be a share from 0 to 1"
+        # The column of each partition field: without it among the keys, equal keys could lie in two partitions.
         of_partitions = [table.schema.find_column_name(field.source_id) for field in table.spec.fields]
         if self.by_partition and (apart := sorted({*map(str, of_partitions)} - {*self.keys})):
             yield f"Merge(by_partition=True) needs the partitions' columns among its keys, but lacks {', '.join(apart)}"
@@ -254,6 +255,7 @@ class Merge:
 
 
 def _unknown(option: str, names: Sequence[str], table: Declared) -> Iterator[str]:
+    """Yields problems of the columns that an option names."""
     if twice := sorted({name for name in names if [*names].count(name) > 1}):
         yield f"{option} names {', '.join(twice)} twice"
     known = {column.name: column.field_type for column in table.schema.columns}
@@ -366,6 +368,7 @@ class Tuning:
 
     def properties(self) -> dict[str, str]:
         """Returns Iceberg's table properties for the fields that are set."""
+        # ``x and x * MIB`` keeps None, which is left out below.
         values: dict[str, object] = {
             "write.distribution-mode": self.distribution,
             "write.merge.distribution-mode": self.merge_distribution,

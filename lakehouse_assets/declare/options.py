@@ -89,6 +89,7 @@ def care_problem(care: Maintenance) -> str | None:
 
 
 FIELD = re.compile(r"\{([^{}]*)\}")
+"""A field of a pattern; the group is its name."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,9 @@ class Arrivals:
     def partition_key(self, key: str, dimensions: Mapping[str, str]) -> str | None:
         """Returns the partition key of an object's key, "" without partitions; None if the pattern does not match.
 
-        dimensions: by name, in the order of a multi-partition key, the regular expressions of their keys. They decide
-        where a field ends. If they don't match, a field matches any text up to a slash, so that the caller can say
-        which key is wrong.
+        dimensions: by name, in the order of a multi-partition key, the regular expressions of their keys, without
+        groups. They decide where a field ends. If they don't match, a field matches any text up to a slash, so that
+        the caller can say which key is wrong.
         """
         forms = tuple(dimensions[name] for name in self.fields)
         any_text = ("[^/]+",) * len(forms)
@@ -156,8 +157,10 @@ class Arrivals:
 
 @lru_cache
 def _arrived(pattern: str, forms: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns the expression of a pattern's keys, with a group for each field. forms: the fields' own expressions."""
     literals = FIELD.split(pattern)[::2]  # every other one is a field's name
     parts = [re.escape(literal).replace(r"\*", "[^/]*") for literal in literals]
+    # One more literal than fields: nothing follows the last one.
     groups = [*(f"({form})" for form in forms), ""]
     return re.compile("".join(part + group for part, group in zip(parts, groups, strict=True)), re.DOTALL)
 
@@ -190,11 +193,12 @@ def _pace_problem(pace: Pace) -> str | None:
 
 
 # https://iceberg.apache.org/docs/1.12.0/configuration/
-MODES, LEVELS = ("none", "hash", "range"), ("serializable", "snapshot")
+DISTRIBUTIONS, ISOLATIONS = ("none", "hash", "range"), ("serializable", "snapshot")
 PLANNING = ("auto", "local", "distributed")
 WORDS = {
-    **{f"write.{verb}distribution-mode": MODES for verb in ("", "delete.", "update.", "merge.")},
-    **{f"write.{verb}.isolation-level": LEVELS for verb in ("delete", "update", "merge")},
+    **{f"write.{verb}distribution-mode": DISTRIBUTIONS for verb in ("", "delete.", "update.", "merge.")},
+    **{f"write.{verb}.isolation-level": ISOLATIONS for verb in ("delete", "update", "merge")},
+    # Without write.merge.mode: Merge(rewrites=…) takes its place, and refuses the property.
     **{f"write.{verb}.mode": ("copy-on-write", "merge-on-read") for verb in ("delete", "update")},
     **{f"read.{kind}-planning-mode": PLANNING for kind in ("data", "delete")},
     "write.parquet.compression-codec": ("zstd", "brotli", "lz4", "lz4_raw", "lzo", "gzip", "snappy", "uncompressed"),
@@ -241,8 +245,10 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _wanted(hint: Any, annotation: str) -> str:
+    """Says what was expected. annotation: the hint as the class spells it, for types that have no words in NAMES."""
     if get_origin(hint) is Literal:
         return f"expected one of {', '.join(get_args(hint))}"
+    # Of a union, such as timedelta | None, the message names the first type.
     one = next(iter(get_args(hint)), hint) if get_origin(hint) in (Union, UnionType) else hint
     kind = get_origin(one) or one
     known = [
@@ -250,7 +256,8 @@ def _wanted(hint: Any, annotation: str) -> str:
         for of in (kind, *get_args(one))
         if isinstance(of, type) and issubclass(of, Enum)
     ]
-    if issubclass(kind, Collection) and get_args(one):  # neither text nor a named tuple
+    # Texts and named tuples are collections, too, but have no arguments.
+    if issubclass(kind, Collection) and get_args(one):
         shape = "dict" if issubclass(kind, Mapping) else "list"
         return "; ".join([f"it must be a {shape} of the type {annotation}", *known])
     return known[0] if known else f"it must be {NAMES.get(kind, f'of the type {annotation}')}"
@@ -270,7 +277,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if issubclass(kind, Enum):
         return value in [*kind]
     if kind in (int, float):
+        # An int passes for a float; isinstance() would also take True for an int.
         return type(value) in (int, kind)
+    # A class, such as Overwrite instead of Overwrite(), would pass for the protocol WriteMode.
     if not isinstance(value, kind) or isinstance(value, type):
         return False
     if issubclass(kind, Mapping):

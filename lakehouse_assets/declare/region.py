@@ -95,6 +95,7 @@ def _wall(moment: datetime) -> datetime:
 
 def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
     """Returns the column's values that a time or identity transform maps to ``value``."""
+    # In the column's unit. Months and years have no fixed width.
     day = 1 if isinstance(type, DateType) else DAY_MICROS
     if width := {"identity": 1, "hour": DAY_MICROS // 24, "day": day}.get(str(transform)):
         return value * width, (value + 1) * width
@@ -103,6 +104,7 @@ def span(transform: Transform[Any, Any], value: int, type: IcebergType) -> Span:
 
 
 def _first_day(months: int) -> float:
+    """Returns the first day of a month, both counted from January 1970; infinite outside Python's calendar."""
     years, month = divmod(months, 12)
     if not date.min.year <= 1970 + years <= date.max.year:
         return math.copysign(math.inf, years)
@@ -131,10 +133,11 @@ def misaligned(
 
 
 def _is_first(at: datetime, transform: Transform[Any, Any], type: IcebergType) -> bool:
+    """Whether a time, on the column's clock, is the first of an Iceberg partition."""
     value, apply = datetime_to_micros(at), transform.transform(type)
     if isinstance(type, DateType):
         value, within = divmod(value, DAY_MICROS)
-        if within:
+        if within:  # a date can't begin within a day
             return False
     return apply(value) != apply(value - 1)
 
@@ -145,6 +148,7 @@ def _repeated(partitions: dg.TimeWindowPartitionsDefinition) -> str | None:
         return None
     for (before, earlier), (after, later) in pairwise(_offsets(partitions)):
         if later < earlier:
+            # The week in which clocks went back.
             around = dg.TimeWindow(before.astimezone(ZoneInfo(partitions.timezone)), after)
             keys = partitions.get_partition_keys_in_time_window(around)
             starts = {key: _wall(start) for key, (start, _) in windows(partitions, keys).items()}
@@ -224,6 +228,7 @@ class Times:
 
     @cached_property
     def _owners(self) -> tuple[list[Any], list[Any], list[str]]:
+        """The partition field's first value and end value for each key, and the keys; ascending."""
         apply = self.transform.transform(self.type)
         starts, ends = ([apply(s[i]) for s in self.spans.values()] for i in (0, 1))
         return starts, ends, list(self.spans)
@@ -279,6 +284,7 @@ class Values:
         values: Set[Any] = self.keys.keys()
         for field, value in fields:
             found = self._images(field.transform).get(value, frozenset())
+            # An overflowing value may be in any partition, except that of null.
             values = (found | self.overflowing(field.transform) if value is not None else found) & values
         return values, any(isinstance(field.transform, IdentityTransform) for field, _ in fields)
 
@@ -297,6 +303,7 @@ class Values:
             self._cache[str(transform)] = {image: frozenset(values) for image, values in images.items()}
         return self._cache[str(transform)]
 
+    # A cached property, because a frozen dataclass takes no other attribute.
     @cached_property
     def _cache(self) -> dict[str, Mapping[Any, frozenset[Any]]]:
         return {}
@@ -318,10 +325,12 @@ class Region:
 
     @cached_property
     def _owned(self) -> frozenset[str]:
+        """Its keys, or WHOLE."""
         return frozenset(parts_of(self.keys))
 
     @cached_property
     def _hull(self) -> Ranges:
+        """The spans of all cells together."""
         return Ranges.of(span for ranges in set(self.cells.values()) for span in ranges.spans)
 
     @cached_property
@@ -383,6 +392,7 @@ class Region:
 
 
 def _fields(column: str, schema: Schema, spec: PartitionSpec, partition: Record) -> list[tuple[PartitionField, Any]]:
+    """Returns the spec's fields on a column, with the partition's values; leaves out those that tell nothing."""
     source = schema.find_field(column).field_id
     return [
         (field, partition[at])

@@ -57,11 +57,12 @@ class Offsets(NamedTuple):
         return cls(identity, tuple(int(offset) for offset in offsets.split(",")))
 
     def widened(self, partitions: int) -> Offsets:
-        """Returns the same position with this many partitions; new ones begin at 0."""
+        """Returns the same position with at least this many partitions; new ones begin at 0."""
         return Offsets(self.identity, self.by_partition + (0,) * (partitions - len(self.by_partition)))
 
     def spans(self, to: Offsets) -> dict[int, tuple[int, int]]:
         """Returns partition → half-open range from here to ``to``, without empty ones."""
+        # If ``to`` has fewer partitions, the others are left out.
         pairs = zip(self.widened(len(to.by_partition)).by_partition, to.by_partition, strict=False)
         return {number: (begin, end) for number, (begin, end) in enumerate(pairs) if begin < end}
 
@@ -73,6 +74,7 @@ class Offsets(NamedTuple):
 DELETED = "deleted"
 """The column that marks deleted rows."""
 CLIENT_VARIABLES = ("PG", "KAFKA_", "SCHEMA_REGISTRY_")
+"""Prefixes of the environment variables that clients of sources read."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class SourceState:
 
         Returns a position in another source unchanged.
         """
+        # Offsets(…).source is the identity without its mark.
         if position.source != Offsets(self.identity, ()).source:
             return position
         begin = position.widened(len(self.first)).by_partition
@@ -131,6 +134,7 @@ class SourceState:
             return f"{name} was read to {_text(begin)}, but now begins at {_text(self.first)}: {lost} offsets are lost"
         if any(newest < offset for newest, offset in zip(self.newest, begin, strict=True)):
             return f"{name} was read to {_text(begin)}, but has only reached {_text(self.newest)}: it was set back"
+        # The same source without lost rows, and yet another identity: it lacks the position's mark.
         if position.identity != self.identity:
             return (
                 f"{name} was read to {_text(begin)}, but has no record of that: it was set back to an earlier time, "
@@ -183,6 +187,7 @@ class Split:
 
     partition: int
     begin: int
+    """The first offset."""
     end: int | None
     """Exclusive; None: all rows from ``begin`` on."""
 

@@ -86,14 +86,17 @@ def condition_problem(condition: str, columns: Collection[str] | None = None) ->
 def _parse_problem(error: ParseError) -> str:
     found = error.errors[0]
     before, at = (found.get(part) or "" for part in ("start_context", "highlight"))
+    # The description begins with a capital or not.
     if "nexpected" in (found.get("description") or ""):
         return f"unexpected {at!r}{f' after {before.strip()!r}' if before.strip() else ''}"
     return f"something is missing or misplaced at the end of {f'{before}{at}'.strip()!r}"
 
 
 def _of_many_rows(tokens: list[Token]) -> str | None:
+    """Returns what is wrong if the condition calls a function OF_MANY_ROWS."""
     if any(token.token_type.name == "SELECT" for token in tokens):
         return None  # a subquery may read many rows
+    # Each token with its neighbours. A name after a dot is a method or a part of a column.
     for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
         called = after.token_type.name == "L_PAREN" and not (before and before.token_type.name == "DOT")
         if called and token.text.lower() in OF_MANY_ROWS and token.token_type.name not in ("STRING", "IDENTIFIER"):

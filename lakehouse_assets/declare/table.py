@@ -58,6 +58,7 @@ FORMATS = ("parquet", "orc")
 """Not Avro: its files lack statistics, and PyIceberg can't read them to count nulls, so they can't be audited."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 READ = re.compile(r"\w+(\.\w+)+?(\.(tag|branch)_.+)?")
+"""An entry of ``reads``."""
 
 
 class OnSchemaChange(StrEnum):
@@ -173,6 +174,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if self.source is not None and not self.step:
+            # The instance is frozen.
             object.__setattr__(self, "step", MOVE)
         try:
             for found in mistyped(self):  # first, so that the others can rely on types
@@ -232,6 +234,7 @@ class Table:
             names = ", ".join(sorted(secrets))
             raise ValueError(f"spark_conf has {names}: put secrets in the workers' environment, not in code")
         if self.compute is not None:
+            # Raises for a name that no compute has.
             find_compute(self.compute)
         for name, value in vars(self.size).items():
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -258,6 +261,7 @@ class Table:
             find_column(self.schema, name, "maintenance.zorder")
 
     def _source_problems(self) -> Iterator[str]:
+        """Yields problems of the source; without one, of a step that is missing."""
         if self.source is None:
             if not self.step:
                 yield "it has no step: name the function that computes its rows, or a source to move them from"

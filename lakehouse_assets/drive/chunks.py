@@ -35,6 +35,7 @@ class AttemptRecord(Durable):
     launcher: str
     """The launcher's class: another launcher can't find the worker."""
     work: str
+    """As in Attempt."""
     at: str
     """When it was made, in ISO 8601 with a UTC offset."""
     id: str | None = None
@@ -102,6 +103,7 @@ class Journal:
         return f"{self.folder}/{chunk:05d}.{'worker' if with_id else 'attempt'}.json"
 
     def _map(self, read: Callable[[int], Found], chunks: Iterable[int]) -> dict[int, Found]:
+        """Reads one file for each chunk, several at a time; returns the contents by chunk."""
         chunks = list(chunks)
         return dict(zip(chunks, at_once(read, chunks), strict=True))
 
@@ -111,6 +113,7 @@ class Journal:
     def _last(self, chunk: int) -> AttemptRecord | None:
         record = self._read(self.record_location(chunk, with_id=False))
         started = self._read(self.record_location(chunk, with_id=True)) if record else None
+        # Of another number, it is left from an earlier attempt: the last one has recorded no id yet.
         return started if record and started and started.number == record.number else record
 
     def _read(self, location: str) -> AttemptRecord | None:
@@ -252,6 +255,7 @@ def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Ret
         tried = f", {pending.refusals + 1} times" if pending.refusals else ""
         return WorkerFailure(pending.chunk, f"the worker was not started{tried}: {refused}")
     # Without an answer there may be a worker: the same attempt's key finds that worker, or starts only one.
+    # After an answer, True counts as 1: the next attempt gets another key.
     attempt = replace(pending.attempt, number=pending.attempt.number + (not refused.unconfirmed))
     later = replace(
         pending,
@@ -264,4 +268,5 @@ def after_refusal(pending: PendingChunk, refused: NotStarted, now: float) -> Ret
 
 
 def _wait(times: int) -> float:
+    """Returns the wait in seconds; random, so that many chunks don't try again at once."""
     return random.uniform(0.5, 1) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (times - 1))

@@ -88,7 +88,7 @@ class ThisRun:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 KEPT = "kept"
-"""Metadata of a verdict that was stored again: from when it is."""
+"""The entry of metadata that says when a verdict that was stored again was first given."""
 NEVER = "not evaluated yet: the run failed before it reached this check"
 
 
@@ -112,7 +112,7 @@ def keep_verdicts(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str 
 def stored_verdict(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> tuple[bool, str] | None:
     """Returns whether a check's last evaluation passed, and its description.
 
-    Sensors compare with this: since their own last evaluation, a run may have stored or kept another.
+    Sensors compare with this, not with what they last stored: since then, a run may have stored another evaluation.
     """
     last = _last(instance, key)
     return (last.evaluation.passed, last.evaluation.description or "") if last and last.evaluation else None
@@ -129,6 +129,7 @@ def _checks_not_reached(instance: dg.DagsterInstance, run: dg.DagsterRun, failed
         return []
     plan = instance.get_execution_plan_snapshot(plan_id)
     steps = {step.key for step in plan.steps} if failed is None else {failed}
+    # Adds the steps that wait for one of these, then those that wait for them, until there are no more.
     while waiting := {step for step, needs in plan.step_deps.items() if needs & steps} - steps:
         steps |= waiting
     properties = [output.properties for step in plan.steps if step.key in steps for output in step.outputs]
@@ -153,6 +154,7 @@ def _repeated(record: AssetCheckExecutionRecord) -> dg.AssetCheckEvaluation:
     event, said = not_none(record.event), not_none(record.evaluation)
     at = datetime.fromtimestamp(event.timestamp, UTC)
     note = f"a run failed before it reached this check; this is the result from {at:%Y-%m-%d %H:%M:%S} UTC"
+    # A note that the verdict has already stays: it tells when the check was really evaluated.
     return said.with_metadata({KEPT: note, **said.metadata})
 
 
@@ -168,6 +170,7 @@ def _never_evaluated(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
 
 
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+# Between two looks for dead runs.
 LOOK_SECONDS = 5.0
 # Versions without locks named a run's process by this tag: "<hostname>:<pid>:<start time>".
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
@@ -239,7 +242,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
-    """Returns False if the run had ended already."""
+    """Fails a run whose process is gone; returns False if the run had ended already."""
     # Read again: the run may have ended since it was listed.
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
@@ -255,7 +258,7 @@ def _fail(instance: dg.DagsterInstance, run_id: str, process: str) -> bool:
 
 
 def _own_tag(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
-    """Returns the run's process tag, unless it is a copy of its parent's."""
+    """Returns the run's process tag, unless a re-execution copied it from its parent."""
     tag = run.tags.get(PROCESS_TAG)
     parent = instance.get_run_by_id(run.parent_run_id) if tag and run.parent_run_id else None
     return None if parent and parent.tags.get(PROCESS_TAG) == tag else tag

@@ -98,6 +98,7 @@ class Drive:
             pending.remove(due)
             try:
                 found = self._look_up(due)
+                # A recorded worker may have finished since resume() looked for receipts.
                 is_done = due.record is not None and self._take_receipt(found)
                 # Only now: if a look failed, a retry looks up the recorded worker again; if _start() fails, it doesn't.
                 due = found
@@ -114,6 +115,7 @@ class Drive:
                 return
 
     def _pending(self, chunks: Sequence[Chunk], first: Mapping[int, Attempt]) -> list[PendingChunk]:
+        """Returns the chunks with what earlier processes recorded; their workers count as unconfirmed."""
         records = self._journal.last(c.ordinal for c in chunks) if self._workers.launcher.durable else {}
         for ordinal, record in records.items():
             if record.launcher == self._launcher_name:
@@ -193,6 +195,7 @@ class Drive:
             run.log(logging.INFO, f"chunk {ordinal} ({pending.chunk}): {link} {what}")
 
     def _submit(self, pending: PendingChunk, environment: Mapping[str, str]) -> Handle:
+        """Records the attempt, then asks for its worker. Raises NotStarted."""
         try:
             self._record(pending.attempt)
         except OSError as error:
@@ -220,7 +223,7 @@ class Drive:
         return time.monotonic() >= self._next_poll
 
     def _poll(self) -> list[PendingChunk]:
-        """Returns the chunks to retry."""
+        """Looks at all running workers once; returns the chunks to retry."""
         ended = self._workers.poll()
         retries: list[PendingChunk] = []
         readable = True
@@ -239,6 +242,7 @@ class Drive:
         return retries
 
     def _reported(self, worker: RunningWorker) -> Receipt | None:
+        """Returns the receipt in the worker's messages, if it is of this work."""
         parsed = (self._journal.parse(text, worker.pending.attempt) for text in worker.reported("receipt"))
         return next((receipt for receipt in parsed if receipt is not None), None)
 
@@ -274,6 +278,7 @@ class Drive:
         return True
 
     def _follow(self, verdict: Retry | WorkerFailure, worker: RunningWorker | None = None) -> list[PendingChunk]:
+        """Logs a verdict; returns the chunk to retry, or adds the failure to the results."""
         if isinstance(verdict, WorkerFailure):
             failure = replace(verdict, log=self._workers.launcher.tail(worker.handle) if worker else "")
             text = "\n".join(part for part in (failure.message, failure.traceback, failure.log) if part)

@@ -35,6 +35,7 @@ CLAIM_INTERVAL_SECONDS = 1.0
 UNREACHABLE_SECONDS = 300.0
 # Only longer waits are logged: a free slot is granted at the second try, a second after the first.
 NOTICED_SECONDS = 5.0
+# Between two such lines of the log.
 REPEATED_SECONDS = 60.0
 
 
@@ -45,12 +46,13 @@ class Slots:
         self._storage = instance.event_log_storage
         self._run_id = run_id
         self._step = step
+        # The chunks that have a slot or a place in the queue, and those whose slots are yet to be freed.
         self._claims: set[int] = set()
         self._to_free: set[int] = set()
         self._next_try = 0.0
 
     def claim(self, chunk: int) -> bool | None:
-        """Tries to claim the chunk's slot; returns None if the storage was not asked.
+        """Tries to claim the chunk's slot; returns whether it was granted, None if the storage was not asked.
 
         Asks the storage at most once a second, unless a claim was granted or free() called. A refused claim keeps its
         place in Dagster's queue. A pool without a limit grants all.
@@ -59,6 +61,7 @@ class Slots:
             return None
         self._next_try = time.monotonic() + CLAIM_INTERVAL_SECONDS  # also if the storage can't be reached
         self._free_pending()
+        # Before the call: a refused claim has a place in the queue, and a failed one may have.
         self._claims.add(chunk)
         with no_other_claims(self._storage):
             claim, name = self._storage.claim_concurrency_slot, self._name(chunk)
@@ -96,6 +99,7 @@ class Slots:
             self._to_free.discard(chunk)
 
     def _bounded(self) -> bool:
+        """Whether the pool has a limit. A pool without one first gets Dagster's default, if there is any."""
         # Not for a pool that has a limit: this call would replace it by the default.
         if POOL not in self._storage.get_concurrency_keys():
             self._storage.initialize_concurrency_limit_to_default(POOL)
@@ -136,7 +140,9 @@ class Claims:
     _waiting: int | None = None
     """That chunk's ordinal."""
     _next_look: float = 0.0
+    """When to log a wait, on time.monotonic()."""
     _own_logged: bool = False
+    """Whether a wait for this run's own workers was logged: once is enough."""
     _unreachable: Patience = field(default_factory=lambda: Patience(UNREACHABLE_SECONDS))
 
     def __post_init__(self) -> None:
@@ -151,6 +157,7 @@ class Claims:
                 raise
             logger.warning("chunk %d: its slot can't be claimed yet, workers continue: %r", chunk.ordinal, error)
             return False
+        # None: the storage was not asked, so it is not known to be reachable.
         if claimed is not None:
             self._unreachable.succeeded()
         if claimed:
@@ -165,6 +172,7 @@ class Claims:
         """Whether to log who holds the slots: once a wait is noticeable, then every minute."""
         if ordinal != self._waiting:
             self._waiting, self.for_others = ordinal, False
+            # Another chunk waits now; it must not bring the next line of the log forward.
             self._next_look = max(now + NOTICED_SECONDS, self._next_look)
         if now < self._next_look:
             return False

@@ -57,7 +57,9 @@ class RunningWorker:
     handle: Handle
     session: dg.PipesSession
     reader: Any
+    """The launcher's reader of the worker's messages."""
     stack: ExitStack
+    """Closing it closes the session."""
     deadline: float = inf
     """When its work must be done, and later when it must have ended, on time.monotonic()."""
     overdue: Ended | None = None
@@ -111,13 +113,15 @@ class Workers:
         return max(ENDING_SECONDS, ENDING_POLLS * self.launcher.poll_seconds)
 
     def poll(self) -> Mapping[str, Ended]:
-        """Reads the messages of running workers, closes ``ending`` ones that have ended, cancels those that are late.
+        """Reads the messages of running workers; closes ``ending`` ones that have ended, cancels late ``ending`` ones.
 
         Returns the ended workers by handle id.
         """
         running = list(self.running.values())
+        # Before the messages are read: whatever an ended worker has written is then read.
         ended = self.launcher.poll([worker.handle for worker in (*running, *self.ending)])
         self._close_ended(ended)
+        # Messages of workers that outlive this process lie in storage: each read is a round trip.
         if self.launcher.durable:
             list(self._threads.map(RunningWorker.read, running))
         else:
@@ -146,6 +150,7 @@ class Workers:
 
         Raises nothing: the chunks may already be published.
         """
+        # Once until a late worker is cancelled, once more until it has ended.
         until = time.monotonic() + 2 * self.ending_seconds()
         try:
             while self.ending and time.monotonic() < until:
@@ -200,6 +205,7 @@ class Workers:
         self.run.log(logging.WARNING, text)
 
     def _cancel_unconfirmed(self, attempt: Attempt) -> None:
+        """Cancels the worker that an attempt may have started, if there is one."""
         try:
             if handle := self.launcher.find(attempt):
                 self.launcher.cancel([handle])

@@ -33,7 +33,10 @@ THROTTLED = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "
 
 
 def client(service: str, attempts: int = 6, read_timeout: int = TIMEOUTS["read_timeout"]) -> BaseClient:
-    """Makes a boto3 client of a service other than S3. Raises SettingsError without a region."""
+    """Makes a boto3 client of a service other than S3. Raises SettingsError without a region.
+
+    attempts: the most tries of each call. read_timeout: seconds.
+    """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import NoRegionError
@@ -68,7 +71,7 @@ def is_transient(error: Exception) -> bool:
 
 def error_code(error: Exception) -> str:
     """Returns an answer's code, such as ``NoSuchKey``; "" for network errors. For HEAD, S3 has only the status: 404."""
-    answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None where no answer came
+    answer: Mapping[str, Any] = getattr(error, "response", None) or {}  # None if no answer came
     return str(answer.get("Error", {}).get("Code", ""))
 
 
@@ -99,7 +102,7 @@ def region_problems() -> list[str]:
 
     session = botocore.session.get_session()
     try:
-        session.get_scoped_config()
+        session.get_scoped_config()  # raises if the profile does not exist
         found = session.get_config_variable("region")
         validate_region_name(found)
     except InvalidRegionError as error:
@@ -119,7 +122,8 @@ def bucket_and_key(location: str) -> tuple[str, str]:
 def s3_client(properties: Mapping[str, str], attempts: int = S3_ATTEMPTS) -> BaseClient:
     """Makes a boto3 client of S3 with the endpoint and keys of PyIceberg's FileIO.
 
-    properties: PyIceberg's; s3.* wins over client.*. boto3 finds missing ones in its own configuration.
+    properties: PyIceberg's; s3.* wins over client.*. boto3 finds missing ones in its own configuration. attempts: the
+    most tries of each call.
     """
     import boto3
     from botocore.config import Config

@@ -52,14 +52,14 @@ logger = logging.getLogger(__name__)
 # interrupt SQLite's wait, which is in C.
 SQLITE_BUSY_SECONDS = 5
 RETRY_SECONDS = 300
-"""To wait for the catalog: a database fails over in a minute or two."""
+"""How long to wait for the catalog: a database fails over in a minute or two."""
 POSTGRESQL = "postgresql://"
 CONFIGURATION = ".pyiceberg.yaml"
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 CREATED_MEANWHILE = ("42P07", "42710", "23505")  # duplicate_table, duplicate_object (its row type), unique_violation
 RUN_PROPERTIES = "lakehouse.run."
 """The prefix of properties that record a run's commit."""
-# The user's configuration wins.
+# PyIceberg's properties for each catalog, unless the user's configuration has others.
 FILE_IO = {
     "py-io-impl": "lakehouse_assets.environment.file_io.ClosingFileIO",
     "s3.retry-strategy-impl": "lakehouse_assets.environment.file_io.LongS3Retries",
@@ -78,6 +78,7 @@ def catalog_properties(settings: Settings, received: Mapping[str, str] | None = 
         raise SettingsError(unreadable)
     remember(configured)
     properties = {**(received or {}), **configured}
+    # A catalog in Glue has no URI.
     if received and "uri" not in properties and properties.get("type", "").lower() != "glue":
         raise SettingsError(
             f"{variable('uri')} is missing: a URI that contains a password is not sent to workers, so set it in the "
@@ -130,6 +131,7 @@ def configuration() -> tuple[dict[str, str], str | None]:
     except (YAMLError, OSError, ValueError, AttributeError) as error:  # the error's message may quote a password
         places = (Path(os.environ.get(PYICEBERG_HOME) or "~").expanduser(), Path.home(), Path.cwd())
         file = next((path for place in places if (path := place / CONFIGURATION).is_file()), None)
+        # YAML's errors tell the line, counted from 0.
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         return {}, (
             f"{file or 'PYICEBERG_CATALOG…'}{f', line {line + 1},' if line is not None else ''} can't be read by "
@@ -152,7 +154,7 @@ def load_lake(settings: Settings) -> Catalog:
     except OSError as error:
         raise SettingsError(f"LAKEHOUSE_HOME={settings.home}: {error.strerror}") from error
     kind, problem = catalog_type(properties)
-    # PyIceberg's own message would quote the properties, passwords included.
+    # Before PyIceberg opens the catalog: its message would quote the properties, passwords included.
     if problem:
         raise SettingsError(problem)
     if kind == "sql":
@@ -171,7 +173,10 @@ def load_lake(settings: Settings) -> Catalog:
 
 
 def _open_sql(properties: Mapping[str, str]) -> Catalog:
-    """Opens a SQL catalog. If several processes create its two tables at once, all but one fail, once for each."""
+    """Opens a SQL catalog.
+
+    If several processes create its two tables at once, all but one fail, once for each table: the third try succeeds.
+    """
     from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import DBAPIError
 
@@ -286,6 +291,7 @@ def with_retries(call: Callable[[], T]) -> T:
     try:
         return retrying(call)
     except _catalog_errors() as error:
+        # SQLAlchemy's own message would add the statement to the driver's.
         reason = getattr(error, "orig", None) or f"{type(error).__name__}: {error}"
         raise CatalogUnavailable(f"the catalog {LAKE!r} can't be used: {reason}") from error
 
@@ -335,7 +341,9 @@ WAREHOUSE = re.compile(rf"s3{BUCKET}|arn:aws:s3.*")
 # A catalog's property to PyIceberg, which silently ignores any other name.
 PROPERTY = re.compile("PYICEBERG_CATALOG__[^_].*?__.+")
 PROPERTIES = sorted(PYTHON_ONLY | S3 | REST | frozenset().union(*REWORDED.values(), ADVICE))
+# variable() adds the name in parentheses.
 VARIABLES = [variable(name).partition(" ")[0] for name in PROPERTIES]
+# How a location on this machine begins.
 FILES = ("file:", "/")
 
 
@@ -346,6 +354,7 @@ def catalog_problems(settings: Settings, computes: Chosen) -> list[str]:
     """
     configured, unreadable = configuration()
     properties = {} if unreadable else with_defaults(configured, settings)
+    # The embedded default needs no check.
     problems = [unreadable] if unreadable else translate(properties)[1] if configured else []
     for name, place in (
         (variable("warehouse"), properties.get("warehouse", "")),
@@ -371,18 +380,22 @@ def unknown_properties(env: Mapping[str, str]) -> list[str]:
     """
     given = {name: name.upper() for name in sorted(env) if name.upper().startswith("PYICEBERG_")}
     unknown = [name for name, upper in given.items() if not PROPERTY.fullmatch(upper) and _of_a_catalog(upper)]
+    # Cutoff 0: the nearest variable, however far.
     nearest = {name: get_close_matches(given[name], VARIABLES, 1, cutoff=0)[0] for name in unknown}
     return [f"{name} is unknown; did you mean {near}?" for name, near in nearest.items()]
 
 
 def _of_a_catalog(name: str) -> bool:
-    # Probably meant as a catalog's property, not as another of PyIceberg's settings.
+    """Whether a variable is probably meant as a catalog's property, not as another setting of PyIceberg's."""
     first = name.removeprefix("PYICEBERG_").lstrip("_").partition("_")[0]
     return first == LAKE.upper() or bool(get_close_matches(first, ["CATALOG"], cutoff=0.8))
 
 
 def _unreachable(settings: Settings, properties: Mapping[str, str], embedded: bool) -> list[str]:
-    """Returns the places that other machines can't reach. A loopback address may be a tunnel."""
+    """Returns why other machines can't reach the catalog or a place, in clauses.
+
+    A loopback address is no problem: it may be a tunnel. embedded: whether nobody configured a catalog.
+    """
     problems = []
     if embedded:
         problems.append(f"{variable('uri')} is not set, and the embedded catalog is a file on this machine")

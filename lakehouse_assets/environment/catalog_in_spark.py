@@ -35,6 +35,7 @@ S3 = _names("""
 # Iceberg's default of 5 outlasts 40 s of 503 SlowDown, but only 2 s of broken connections; 12 outlast 140 s and 50 s
 # (measured).
 S3_RETRIES = {"s3.retry.num-retries": "12"}
+# Prefixes of more such properties.
 S3_PREFIXES = ("s3.write.tags.", "s3.delete.tags.", "s3.access-points.", "http-client.")
 REST = _names("""
     uri warehouse prefix credential token scope audience resource oauth2-server-uri
@@ -139,6 +140,7 @@ def catalog_type(properties: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def _same(kind: str, name: str) -> bool:
+    """Whether Java has the property of a catalog of this type under the same name."""
     if name in S3 or name.startswith(S3_PREFIXES):
         return True
     own = name in REST or (name.startswith(REST_PREFIXES) and name.lower() not in ADVICE)
@@ -151,6 +153,7 @@ def _problem(name: str) -> str:
 
 
 def _rest(properties: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Returns a REST catalog's properties that Java names or needs otherwise, and the problems."""
     java = {"type": "rest"}
     problems = partial_loading(properties)
     delegation = next((v for n, v in properties.items() if n.lower() == DELEGATION), None)
@@ -206,7 +209,7 @@ def _url_problems(uri: str) -> list[str]:
 
 
 def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns what Java's S3FileIO names differently. As in PyIceberg, s3.* wins over client.*."""
+    """Returns the properties that Java's S3FileIO names differently. As in PyIceberg, s3.* wins over client.*."""
     names = {"region": "client.region", **{key: f"s3.{key}" for key in KEYS}}
     given = {java: properties.get(f"s3.{name}") or properties.get(f"client.{name}") for name, java in names.items()}
     found = {java: value for java, value in given.items() if value}
@@ -217,6 +220,7 @@ def s3_file_io(properties: Mapping[str, str]) -> dict[str, str]:
 
 def s3_problems(properties: Mapping[str, str]) -> list[str]:
     """Returns a problem if only half of an S3 key is given."""
+    # KEYS[:2]: the session token may be missing.
     missing = [f"s3.{key}" for key in KEYS[:2] if f"s3.{key}" not in s3_file_io(properties)]
     return [f"{variable(missing[0])} is missing, but the other half of the key is set"] if len(missing) == 1 else []
 

@@ -54,7 +54,7 @@ class ComputeSettings:
         return []
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why workers with these Spark settings can't have this size, if so."""
+        """Returns why workers with these Spark settings can't have this size; None if they can."""
         return None
 
 
@@ -89,7 +89,7 @@ def added() -> dict[str, type[ComputeSettings]]:
 
 
 def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
-    """Finds a compute by name. Raises ValueError that names the known ones."""
+    """Finds a compute by name. Raises ValueError that names the known ones. option: where the name is set."""
     found: type[ComputeSettings] | None = resolve_name(BUILT_IN[name]) if name in BUILT_IN else added().get(name)
     if found is None:
         raise ValueError(f"{option}={redacted(name)!r} is unknown; expected one of {', '.join([*BUILT_IN, *added()])}")
@@ -97,7 +97,8 @@ def find_compute(name: str, option: str = "compute") -> type[ComputeSettings]:
 
 
 def compute_variables() -> set[str]:
-    """Returns all variables that computes read."""
+    """Returns the names of all variables that computes read."""
+    # With no variables, each read() only notes problems and the names that it asks for.
     reader = EnvReader({})
     for name in (*BUILT_IN, *added()):
         find_compute(name).read(reader)

@@ -51,6 +51,7 @@ def refused_database(error: BaseException, home: Path) -> str | None:
     """Returns a message if SQLite could not open or write a database; else None."""
     at: BaseException | None = error
     while at:
+        # The lowest byte is the primary code (https://www.sqlite.org/rescode.html).
         if isinstance(at, sqlite3.Error) and getattr(at, "sqlite_errorcode", 0) & 0xFF in (
             sqlite3.SQLITE_CANTOPEN,
             sqlite3.SQLITE_READONLY,
@@ -86,10 +87,10 @@ AWAY = ("08", "53300", "57P")
 """Prefixes of transient SQLSTATEs: broken or too many connections, a server that starts or stops."""
 REFUSED = ("28", "3D")
 """Prefixes of permanent SQLSTATEs: no right to log in, no such database."""
+# The most that is_refused() waits for the server's answer.
 LOOK_SECONDS = 10.0
 SQLSTATE_ALONE = 3  # PQERRORS_SQLSTATE of libpq
-# psycopg2's POLL_READ and POLL_WRITE → which of select()'s lists, reads or writes, has the connection.
-POLLS = {1: ([0], []), 2: ([], [0])}
+READ, WRITE = 1, 2  # psycopg2's POLL_READ and POLL_WRITE: what a connection waits for
 
 
 @cache
@@ -108,6 +109,7 @@ def tell_connections_apart() -> None:
 
 def _note_absence(context: ExceptionContext) -> None:
     error = context.original_exception
+    # Only failed attempts to connect with psycopg2: an error during use has a connection.
     if context.connection is not None or context.engine is None or context.dialect.driver != "psycopg2":
         return
     if not context.is_disconnect and isinstance(error, context.dialect.loaded_dbapi.OperationalError):
@@ -124,12 +126,14 @@ def _hide_secrets(context: ExceptionContext) -> None:
 def is_refused(*arguments: Any, **keywords: Any) -> bool:
     """Connects once more, and says whether PostgreSQL refuses for good, such as for a wrong password.
 
-    psycopg2's error has no SQLSTATE; but libpq, whose connection psycopg2 lends, can give it in the place of a text.
+    The arguments are psycopg2.connect()'s. psycopg2's error has no SQLSTATE, but libpq can be made to give the SQLSTATE
+    instead of a text; psycopg2 lends its connection for that.
     """
     import psycopg2
     from psycopg2 import _psycopg
 
-    libpq = ctypes.CDLL(_psycopg.__file__)  # psycopg2's own
+    # The copy of libpq that psycopg2 itself uses, through psycopg2's extension module.
+    libpq = ctypes.CDLL(_psycopg.__file__)
     try:
         connection = psycopg2.connect(*arguments, **keywords, async_=True)
     except psycopg2.OperationalError:  # such as for an unknown host
@@ -140,6 +144,7 @@ def is_refused(*arguments: Any, **keywords: Any) -> bool:
         _wait(connection)
     except psycopg2.OperationalError as error:
         state = re.search(r"\b([0-9A-Z]{5})\s*$", str(error))
+        # If the server wants a password and none was given, libpq gives up by itself: there is no SQLSTATE.
         return bool((state and state[1].startswith(REFUSED)) or libpq.PQconnectionNeedsPassword(pointer))
     else:
         return False
@@ -148,7 +153,9 @@ def is_refused(*arguments: Any, **keywords: Any) -> bool:
 
 
 def _wait(connection: Any) -> None:
+    """Waits until the connection is made, LOOK_SECONDS at most. Raises psycopg2's error if it fails."""
     deadline = time.monotonic() + LOOK_SECONDS
-    while (state := connection.poll()) in POLLS and (left := deadline - time.monotonic()) > 0:
-        reads, writes = ([connection] * len(wanted) for wanted in POLLS[state])
+    while (state := connection.poll()) in (READ, WRITE) and (left := deadline - time.monotonic()) > 0:
+        reads = [connection] if state == READ else []
+        writes = [connection] if state == WRITE else []
         select.select(reads, writes, (), left)

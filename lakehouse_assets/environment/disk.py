@@ -27,6 +27,7 @@ def full_disk(error: BaseException, settings: Settings) -> str | None:
     if not (certain or any(map(_may_be_full_disk, causes))):
         return None
     spaces = {place: shutil.disk_usage(place) for place in _places(settings) if place.exists()}
+    # The fullest: many errors don't tell the file system.
     place, space = min(spaces.items(), key=lambda item: item[1].free)
     where = f"{space.free / MIB:,.1f} of {space.total / MIB:,.0f} MiB free on the file system of {place}"
     if space.free < LEAST_FREE:

@@ -35,6 +35,7 @@ def wait_for_locks(home: str) -> None:
 
     def be_patient(connection: Any, _: object) -> None:
         if isinstance(connection, sqlite3.Connection):
+            # A row has a number, a name and a file; the first database is the main one.
             (_, _, file) = connection.execute("PRAGMA database_list").fetchone()
             if Path(os.path.realpath(file)).is_relative_to(home):
                 connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")

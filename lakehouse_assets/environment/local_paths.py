@@ -67,7 +67,8 @@ def refuse_moved(catalog: Catalog) -> None:
 
 
 def _warehouse_of(file: Path, warehouse: Path) -> Path | None:
-    """Returns the warehouse before the move, if the present one has the file."""
+    """Returns the warehouse before the move; None unless the present one has the file at the same place."""
+    # The old warehouse is a folder of the same name above the file.
     folders = (folder for folder in file.parents if folder.name == warehouse.name)
     return next((folder for folder in folders if (warehouse / file.relative_to(folder)).is_file()), None)
 

@@ -30,7 +30,7 @@ JAVA_MINIMUM = 17
 WRAPPER = Path(__file__).with_name("jvm")
 """Looks like a Java home; its ``java`` runs that of LAKEHOUSE_JAVA_HOME."""
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+"""The option of prctl(2) for a signal at the parent's end."""
 METADATA = "ECS_CONTAINER_METADATA_URI_V4"
 METADATA_TIMEOUT_SECONDS = 1.0
 # Seconds between tries: the documents may not be there yet when a container starts.
@@ -84,6 +84,7 @@ def java_version(home: Path) -> int:
     if match is None:
         raise SetupError(f"{home}/bin/java -version shows no version; {_advice()}")
     numbers = re.findall(r"\d+", match[1])
+    # Java 8 calls itself 1.8.
     return int(numbers[1] if numbers[0] == "1" else numbers[0])
 
 
@@ -120,6 +121,7 @@ def available_bytes() -> int:
 
 def resident_bytes(pid: int) -> int:
     """Returns a process's memory in RAM; 0 if it has ended."""
+    # statm's second number is the pages in RAM.
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -199,12 +201,13 @@ def _cgroup_limits(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> list[
 
 
 def _cgroup_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> list[tuple[int, int]]:
-    """Returns limits and use, also of the parent groups; versions 1 and 2."""
+    """Returns each limit and its use, in bytes: of the control groups and their parents, in versions 1 and 2."""
     if not membership.is_file():
         return []
     found = []
     for line in membership.read_text().splitlines():
         _, controllers, group = line.split(":", 2)
+        # Only version 2 has a group without controllers' names.
         if controllers == "":
             base, limit, used = root, "memory.max", "memory.current"
         elif "memory" in controllers.split(","):
@@ -214,6 +217,7 @@ def _cgroup_memory(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> list[
         own = base / group.lstrip("/")
         groups = [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
         texts = [(_read(folder / limit), _read(folder / used)) for folder in groups]
+        # A group without a limit has the word max, or lacks the file.
         found += [(int(most), int(now or 0)) for most, now in texts if most.isdecimal()]
     return found
 
@@ -261,7 +265,7 @@ def _folders(spec: ModuleSpec) -> Iterator[str]:
 
 @cache
 def installed_with(module: str) -> frozenset[str]:
-    """Returns all top-level modules of a module's distributions."""
+    """Returns all top-level modules of the distributions that have this one; none if it is not installed."""
     if project_folders([find_spec(module)]):  # looking through all distributions takes 0.1 s
         return frozenset()
     owners = packages_distributions()

@@ -57,6 +57,7 @@ def redact(error: BaseException) -> None:
 @lru_cache(maxsize=4)
 def _pattern(settings: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
     found = {form for name, value in settings for secret in _secrets(name, value) for form in _forms(secret)}
+    # The longest first: the pattern takes the first that matches, and a secret may begin with another.
     parts = [_alone(one) for one in sorted(found, key=len, reverse=True) if one.lower() not in NO_SECRETS]
     return re.compile("|".join(parts)) if parts else None
 
@@ -94,6 +95,7 @@ PLAIN = {"─": "-", "…": "...", "→": "->"}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Returns the replacement for what can't be encoded, and where to go on: an error handler's result."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
@@ -143,7 +145,7 @@ class Unfailing(io.TextIOWrapper):
 
     @property
     def error(self) -> OSError | None:
-        """The first error of a write; can be set to None."""
+        """The first error of a write since this was last set to None."""
         return self._descriptor.error
 
     @error.setter
@@ -156,6 +158,7 @@ def use_unfailing_streams() -> None:
 
     Otherwise the next file that is opened, such as a database, would get descriptor 1 or 2, and receive the output.
     """
+    # open() takes the lowest free descriptor: above 2, all standard ones are open.
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(free, True)
     os.close(free)
@@ -172,6 +175,6 @@ def lost_output() -> str | None:
     """Says why standard output could not be written; None if it could, or if its reader has gone, as `head` does."""
     sys.stdout.flush()
     error = sys.stdout.error if isinstance(sys.stdout, Unfailing) else None
-    if error is None or isinstance(error, BrokenPipeError):  # as `head` does
+    if error is None or isinstance(error, BrokenPipeError):
         return None
     return f"standard output can't be written: {error.strerror}"

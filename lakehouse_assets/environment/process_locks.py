@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+# The locks that this process holds: file → open descriptor.
 _held: dict[Path, int] = {}
 
 
@@ -81,11 +82,13 @@ class ProcessLocks:
 
     def living(self) -> list[str]:
         """Describes the processes that hold locks."""
+        # Each step of this iterator removes the lock of a dead process.
         for _ in self.gone():
             pass
         return [words for path in self._files() if (words := self.process(path.name))]
 
     def _files(self) -> list[Path]:
+        # Without the hidden files of hold().
         return sorted(self.folder.glob("[!.]*"))
 
 

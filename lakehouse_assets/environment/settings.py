@@ -73,7 +73,7 @@ def read_queue(env: Mapping[str, str]) -> tuple[QueueSettings | None, list[str]]
 
 
 Chosen = Mapping[str, Sequence[str]]
-"""Tables by the compute that they chose."""
+"""Compute → the identifiers of the tables that chose it."""
 NOBODY: Chosen = MappingProxyType({})
 
 
@@ -191,6 +191,7 @@ def unknown_names(env: Mapping[str, str]) -> list[str]:
     known = {f"LAKEHOUSE_{name}" for name in NAMES} | compute_variables() if given else set()
     renamed = {f"LAKEHOUSE_{old}": f"LAKEHOUSE_{new}" for old, new in RENAMED.items() if f"LAKEHOUSE_{old}" in given}
     unknown = sorted(given - known - renamed.keys())
+    # Cutoff 0: the nearest name, however far.
     nearest = {name: get_close_matches(name.upper(), sorted(known), 1, cutoff=0)[0] for name in unknown}
     dotless = sorted(name for name in env if re.match(rf"{SPARK_PREFIX}(?!spark__)", name))
     example = f"write two underscores for a dot, as in {SPARK_PREFIX}spark__driver__memory"
@@ -236,7 +237,7 @@ def _compute(env: Mapping[str, str], problems: list[str]) -> str:
 
 
 def _computes(compute: str, also: Chosen, env: Mapping[str, str]) -> tuple[dict[str, ComputeSettings], list[str]]:
-    # Messages name the table if its compute isn't that of LAKEHOUSE_COMPUTE.
+    # What needs each compute's settings, for messages: a table, if its compute isn't that of LAKEHOUSE_COMPUTE.
     needed_by = {compute: f"LAKEHOUSE_COMPUTE={compute}"}
     needed_by |= {name: f"{name}, chosen by {chosen_by(name, also)}," for name in also if name != compute}
     reader, found = EnvReader(env), dict[str, ComputeSettings]()

@@ -45,7 +45,7 @@ class Size:
 
 
 def fargate_problem(size: Size) -> str | None:
-    """Returns all reasons why Fargate has no such task, if any."""
+    """Returns all reasons why Fargate has no such task; None if it has."""
     problems = _problems(size, "Fargate", FARGATE, FARGATE_DISK_GIB)
     if (size.vcpus is None) != (size.memory_gib is None):
         problems.append("vCPUs and memory must be set together: give both or neither")
@@ -53,7 +53,7 @@ def fargate_problem(size: Size) -> str | None:
 
 
 def emr_problem(size: Size, service: str = "EMR") -> str | None:
-    """Returns all reasons, if any, why drivers and executors can't have this size on any cluster."""
+    """Returns all reasons why drivers and executors can't have this size on any cluster; None if they can."""
     problems = []
     if size.disk_gib is not None:
         advice = f"on {service}, the cluster determines the disks: give its instances larger volumes"
@@ -64,11 +64,15 @@ def emr_problem(size: Size, service: str = "EMR") -> str | None:
 
 
 def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
-    """Returns all reasons why EMR Serverless has no such worker, if any. conf: may choose another type of disk."""
+    """Returns all reasons why EMR Serverless has no such worker; None if it has.
+
+    conf: Spark's settings, which may choose another type of disk.
+    """
     types = [f"spark.emr-serverless.{process}.disk.type" for process in ("driver", "executor")]
     optimized = all(conf.get(name, "").lower() == OPTIMIZED for name in types)
     problems = _problems(size, "EMR Serverless", SERVERLESS, OPTIMIZED_DISK_GIB if optimized else SERVERLESS_DISK_GIB)
     if (size.disk_gib or 0) > SERVERLESS_DISK_GIB[1] and not optimized:
+        # Such a disk is a problem, and _problems() names it first.
         problems[0] += f", or to {OPTIMIZED_DISK_GIB[1]} if spark_conf sets {' and '.join(types)} to {OPTIMIZED}"
     memory = size.memory_gib
     if size.vcpus is None and memory is not None and not any(memory in offered for offered in SERVERLESS.values()):
@@ -78,7 +82,10 @@ def serverless_problem(size: Size, conf: Mapping[str, str]) -> str | None:
 
 
 def _problems(size: Size, service: str, offered: Mapping[float, Sequence[float]], disk: tuple[int, int]) -> list[str]:
-    """offered: GiB by vCPUs. disk: least and most GiB."""
+    """Returns a problem for each part of the size that a service does not offer, the disk's first.
+
+    offered: GiB by vCPUs. disk: least and most GiB.
+    """
     problems, (least, most) = [], disk
     if size.disk_gib is not None and not least <= size.disk_gib <= most:
         problems.append(f"{size.disk_gib} GiB of disk; {service} offers {least} to {most}")

@@ -69,6 +69,7 @@ EXCLUDED = (
 
 JARS_BYTES = 280 * MIB
 """Free space for twice the jars: Ivy keeps its copies until they are in place."""
+# Free space for the class-data archive.
 ARCHIVE_BYTES = 220 * MIB
 
 
@@ -119,6 +120,7 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
     Raises SetupError with the resolver's last lines.
     """
     with scratch_beside(target) as folder:
+        # spark-submit resolves packages only for a program.
         script = folder / "nothing.py"
         script.write_text("")
         call: list[object] = [spark_home() / "bin" / "spark-submit", "--packages", ",".join(packages)]
@@ -141,7 +143,7 @@ def resolve(settings: Settings, packages: Sequence[str], target: Path, excluded:
 
 
 def no_room(cache: Path, needed: int) -> str | None:
-    """Says that the cache's disk is too full; else None."""
+    """Says that the cache's disk has less than ``needed`` bytes free; None if it has them."""
     cache.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(cache).free) >= needed:
         return None
@@ -215,7 +217,8 @@ def archive_key(cache_folder: Path, home: Path) -> str:
 def train_archive(settings: Settings, module: str, conf: Callable[[Path], Mapping[str, str]]) -> str | None:
     """Runs a small session in a JVM that archives its classes at exit. Returns the output's end if it fails.
 
-    module: runs the session; its argument is a JSON file with ``conf`` and a ``scratch`` directory.
+    module: runs the session; its argument is a JSON file with ``conf`` and a ``scratch`` directory. conf: makes the
+    session's settings for that directory.
     """
     key = archive_key(settings.cache, java_home())
     with scratch_beside(settings.cache / ARCHIVES / key) as folder:
@@ -245,7 +248,7 @@ GiB; a write of 365 days fails with 1 GiB and succeeds with that."""
 HEAP_SHARE_ALONE = 0.7
 """For the only worker of a container."""
 HEAP_LIMITS = (1.5 * GIB, 96 * GIB)
-"""Of one worker."""
+"""The least and the most heap of one worker."""
 BESIDE_HEAP = GIB
 """The least memory outside the heap; below 2 GiB, half of all memory. Measured: a JVM with a full heap of 1 GiB takes
 another third of a GiB, the worker's Python 150 MiB; the page cache needs room too."""
@@ -267,7 +270,7 @@ values would replace these, and the executors' Python would lose the code."""
 
 
 def driver_memory(memory: int, workers: int, share: float = HEAP_SHARE) -> str:
-    """Returns one worker's heap if ``workers`` together take ``share`` of ``memory`` bytes."""
+    """Returns one worker's heap, such as ``2457m``, if ``workers`` together take ``share`` of ``memory`` bytes."""
     low, high = HEAP_LIMITS
     room = max(memory - BESIDE_HEAP, memory / 2)
     return f"{int(min(max(memory * share / workers, low), high, room)) // MIB}m"
@@ -333,7 +336,7 @@ def quoted(option: str) -> str:
 
 
 def build(settings: Settings, training: str) -> None:
-    """Fetches jars and trains the archive if missing; prints progress.
+    """Fetches jars and trains the archive if missing; prints progress. training: the module for train_archive().
 
     Raises SetupError without jars or Java. Without an archive, workers start slower.
     """

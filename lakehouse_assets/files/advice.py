@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from lakehouse_assets.files.cell_types import Spelling, arrow_type, read_cells, time_pattern
 
+# The texts, pairs and patterns that are tried, in this order.
 NULLS = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", "nan", "NaN", "-", "--", ".", "?", r"\N")
 BOOLEANS = (("t", "f"), ("T", "F"), ("yes", "no"), ("Yes", "No"), ("YES", "NO"), ("y", "n"), ("Y", "N"), ("1", "0"))
 DATES = (
@@ -69,9 +70,11 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
     numeric = type_ in ("int", "long", "float", "double") or type_.startswith("decimal")
     if numeric:
         yield from type_advice(texts, column, type_, spelling)
+    # Other marks are tried only if the caller has given none.
     if numeric and (spelling.decimal, spelling.thousands) == (".", ""):
         for decimal, thousands in ((",", ""), (".", ","), (",", "."), (".", "'"), (".", " ")):
             if takes(texts, column, type_, replace(spelling, decimal=decimal, thousands=thousands)):
+                # The default decimal point becomes empty, so that only other marks are named.
                 marks = {"decimal": decimal.strip("."), "thousands": thousands}
                 yield f"{', '.join(f'{name}={mark!r}' for name, mark in marks.items() if mark)} takes it"
     if not numeric:
@@ -80,7 +83,9 @@ def _advice(text: str, column: str, type_: str, spelling: Spelling) -> Iterator[
 
 def type_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelling) -> Iterator[str]:
     """Yields the other types that take the text."""
+    # OTHER_TYPES lacks only decimals.
     for other in OTHER_TYPES.get(type_, ("decimal(38,9)", "double")):
+        # decimal(38,0) takes 1.0, but would refuse the other fractions of such a column.
         has_fraction = spelling.decimal in texts[0].as_py()
         if takes(texts, column, other, spelling) and not (has_fraction and other == "decimal(38,0)"):
             yield f"declare it {other}"
@@ -97,6 +102,7 @@ def time_advice(texts: pa.StringArray, column: str, type_: str, spelling: Spelli
     for pattern in time_patterns(type_):
         formats = {**spelling.formats, column: pattern}
         zone = spelling.time_zone or SOME_ZONE
+        # matches() is a quick test, so that few patterns are tried with Arrow.
         if time_pattern(pattern).matches(texts[0].as_py()) and takes(
             texts, column, type_, replace(spelling, formats=formats, time_zone=zone)
         ):

@@ -44,10 +44,12 @@ PARTS = {
     "XX": r"(?P<zone>Z|[+-][0-9]{4})",
     "X": r"(?P<zone>Z|[+-][0-9]{2}(?:[0-9]{2})?)",
 }
-"""The texts that a pattern's letters stand for, besides ``S``, a digit of a fraction. A year of ``yy`` is 2000 to 2099,
-as in Spark."""
+"""A pattern's letters → the texts that they stand for. TimePattern handles ``S``, a digit of a fraction. The group
+``half`` is an hour from 1 to 12, ``name`` a month's name. A year of ``yy`` is 2000 to 2099, as in Spark."""
 TOKEN = re.compile(r"(?P<letters>([A-Za-z])\2*)|'(?P<quoted>[^']*)'|(?P<other>.)", re.DOTALL)
+"""A part of a pattern: one letter or the same letter repeated, a text in quotes, or any other character."""
 DATE_PARTS = frozenset({"year", "day"})
+"""The groups that each pattern needs, besides ``month`` or ``name``."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,10 @@ class TimePattern:
         for token in TOKEN.finditer(self.text):
             letters = token["letters"]
             if not letters:
+                # Two quotes with nothing between them stand for one quote.
                 parts.append(re.escape(token["quoted"] or token["other"] or "'"))
-            elif set(letters) == {"S"} and len(letters) <= len("nnnnnnnnn"):
+            # At most nine digits: nanoseconds.
+            elif set(letters) == {"S"} and len(letters) <= 9:
                 parts.append(f"(?P<fraction>[0-9]{{{len(letters)}}})")
             elif letters in PARTS:
                 parts.append(PARTS[letters])
@@ -95,6 +99,7 @@ class TimePattern:
             return pc.utf8_lpad(pc.struct_field(found, name), digits, "0") if name in names else default
 
         year = part("year", "")
+        # findall() returns whole runs of y, so yyyy is not taken for yy.
         if "yy" in re.findall("y+", self.text):
             year = pc.binary_join_element_wise("20", year, "")
         month = self._month(pc.struct_field(found, "name")) if "name" in names else part("month", "")
@@ -110,6 +115,7 @@ class TimePattern:
 
     @staticmethod
     def _month(names: pa.StringArray) -> pa.StringArray:
+        # The short names are the first three letters of the full ones.
         short = pc.utf8_slice_codeunits(names, 0, 3)
         numbers = pa.array([f"{n:02}" for n in range(1, 13)])
         return numbers.take(pc.index_in(short, pa.array(MONTHS)))
@@ -118,6 +124,7 @@ class TimePattern:
     def _hour(found: pa.StructArray) -> pa.StringArray:
         half = pc.struct_field(found, "half").cast(pa.int32())
         past_noon = pc.equal(pc.utf8_upper(pc.struct_field(found, "noon")), "PM")
+        # 12 AM is midnight, 12 PM is noon.
         morning = pc.if_else(pc.equal(half, 12), 0, half)
         hours = pc.if_else(past_noon, pc.add(morning, 12), morning)
         return pc.utf8_lpad(hours.cast(pa.string()), 2, "0")
@@ -141,24 +148,28 @@ ARROW: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", "UTC"),
     "string": pa.string(),
 }
-"""Iceberg's types of cells, except decimals."""
+"""Iceberg's type → Arrow's, for all types that a cell can have except decimals (see DECIMAL)."""
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 NOT_FINITE = {
     **dict.fromkeys(("nan", "NaN"), math.nan),
     **dict.fromkeys(("inf", "Infinity"), math.inf),
     **dict.fromkeys(("-inf", "-Infinity"), -math.inf),
 }
+"""The texts of floating-point values that are no numbers."""
 INTEGER = r"^[+-]?[0-9]+$"
 WHOLE = r"^[+-]?[0-9]+(\.0*)?$"
+"""As INTEGER, also with a point and zeros after it."""
 REAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 YEAR = r"^([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+"""0001 to 9999."""
 TIME = YEAR + r"-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
+"""A date and time. Up to three zeros may follow six digits of a fraction."""
 ZONE = r"(Z|[+-](0[0-9]|1[0-7])(:?[0-5][0-9])?|[+-]18(:?00)?)$"
-"""Up to 18 hours, as in java.time.ZoneOffset and so in Spark."""
+"""``Z`` or an offset of up to 18 hours, as in java.time.ZoneOffset and so in Spark."""
 FIRST, LAST = (pa.scalar(one.replace(tzinfo=UTC), pa.timestamp("us", "UTC")) for one in (datetime.min, datetime.max))
 """The range of Python's datetime, the years 1 to 9999; Spark has no year 0 either."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
-"""Integers of so many digits are exact as floating-point numbers."""
+"""A whole number of at most so many digits is exact as a value of this type."""
 LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
 
 
@@ -178,6 +189,7 @@ class Spelling:
     """Column → pattern of its dates or times, such as ``dd.MM.yyyy HH:mm``."""
 
     def __post_init__(self) -> None:
+        # Each letter of thousands counts as a mark; none if it is empty.
         marks = [self.decimal, *self.thousands]
         if any(len(mark) != 1 or mark.isalnum() or mark in "+-" for mark in marks) or len(self.thousands) > 1:
             raise ValueError(f"decimal and thousands are one mark each, no letter, digit or sign, found {marks}")
@@ -185,6 +197,7 @@ class Spelling:
             raise ValueError(
                 f"decimal and thousands are both {self.decimal!r}: give both, as decimal=',', thousands='.'"
             )
+        # One text in the set: the other is missing, or both are equal.
         if len(self.booleans) != 2 or len({*filter(None, self.booleans)}) == 1:
             raise ValueError(f"booleans={self.booleans!r}: expected two texts that differ, for true and for false")
         for pattern in self.formats.values():
@@ -214,7 +227,9 @@ def read_cells(texts: pa.StringArray, column: str, type_: pa.DataType, spelling:
     Such texts become null values; a null text is not in the mask.
     """
     if pa.types.is_string(type_):
+        # No text is wrong: this mask is False in every row.
         return texts, pc.and_(pc.is_null(texts), False)
+    # Kept for the mask: to_iso() makes a text of another form null.
     given = texts
     if pattern := spelling.formats.get(column):
         texts = time_pattern(pattern).to_iso(texts)
@@ -229,8 +244,12 @@ def _reader(type_: pa.DataType, spelling: Spelling) -> Callable[[pa.StringArray]
         return _dates
     if pa.types.is_timestamp(type_):
         return partial(_instants, zone=spelling.time_zone) if type_.tz else _times
-    read = {True: _integers, False: _decimals}[pa.types.is_integer(type_)]
-    read = _reals if pa.types.is_floating(type_) else read
+    if pa.types.is_integer(type_):
+        read = _integers
+    elif pa.types.is_floating(type_):
+        read = _reals
+    else:
+        read = _decimals
     return lambda texts: read(_plain_numbers(texts, spelling), type_)
 
 
@@ -243,11 +262,13 @@ def _plain_numbers(texts: pa.StringArray, spelling: Spelling) -> pa.StringArray:
     """Returns numbers with a decimal point and without groups; null for misplaced marks."""
     point, group = spelling.decimal, spelling.thousands
     if group:
+        # Groups of three digits. The first has one to three and does not begin with 0. A fraction has no groups.
         fraction = f"([{re.escape(point)}][^{re.escape(group)}]*)?$"
         grouped = rf"^[+-]?[1-9][0-9]{{0,2}}({re.escape(group)}[0-9]{{3}})+{fraction}"
         plain = pc.replace_substring(_only(texts, grouped), group, "")
         texts = pc.if_else(pc.match_substring(texts, group), plain, texts)
     if point != ".":
+        # If another mark precedes a fraction, a point is misplaced.
         texts = pc.if_else(pc.match_substring(texts, "."), None, texts)
         texts = pc.replace_substring(texts, point, ".")
     return texts
@@ -269,8 +290,8 @@ def _one(text: pa.StringScalar, type_: pa.DataType) -> Any:
 
 
 def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
-    # Casting is faster than matching. Arrow's cast accepts what INTEGER matches, but no plus sign; and hexadecimal
-    # numbers, which have an x.
+    # Casting is faster than matching. Arrow's cast differs from INTEGER in two ways: it refuses a plus sign, and it
+    # accepts hexadecimal numbers, which have an x.
     with suppress(pa.ArrowInvalid):
         values = texts.cast(type_)
         if not any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "xX"):
@@ -279,7 +300,8 @@ def _integers(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
 
 
 def _decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
-    # Surplus zeros behind the fraction, and a point without one, change no value: they are cut for Arrow's cast.
+    # Surplus zeros after the fraction, and a point without one, change no value: they are cut for Arrow's cast. The
+    # second _only() refuses texts without any digit, such as a sign, which the first accepts.
     whole, scale = type_.precision - type_.scale, type_.scale
     fits = _only(_only(texts, rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$"), "[0-9]")
     digits = pc.replace_substring_regex(fits, r"^\+", "")
@@ -288,23 +310,23 @@ def _decimals(texts: pa.StringArray, type_: pa.Decimal128Type) -> pa.Array:
 
 
 def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
+    # As in _integers(), the cast comes first because it is faster.
     try:
         values = texts.cast(type_)
     except pa.ArrowInvalid:
         named = pc.is_in(texts, pa.array([*NOT_FINITE]))
         numbers = pc.replace_substring_regex(_only(texts, REAL), r"^\+", "")
         values = _cast(pc.if_else(named, texts, numbers), type_)
-    if not pc.all(
-        pc.is_finite(values)
-    ).as_py():  # Arrow accepts other names of NaN and infinity, too, and reads a number that is too large as infinity
+    if not pc.all(pc.is_finite(values)).as_py():
+        # Arrow also accepts other names of NaN and infinity, and reads a number that is too large as infinity.
         named = pc.is_in(texts, pa.array([*NOT_FINITE]))
         values = pc.if_else(pc.or_(pc.is_finite(values), named), values, None)
     zero = pc.equal(values, 0)
     if pc.any(zero).as_py():
-        # A number so small that it became 0 is wrong.
+        # A number so small that it became 0 is wrong: it has a digit other than 0 before its exponent.
         too_small = pc.match_substring_regex(_where(texts, zero), r"^[^eE]*[1-9]")
         values = pc.if_else(pc.fill_null(too_small, False), None, values)
-    # So is a long integer that floating-point numbers can't hold exactly.
+    # A whole number that the type can't hold exactly is wrong, too. Shorter texts are always exact.
     long = pc.greater(pc.binary_length(texts), EXACT_DIGITS[type_])
     if pc.any(long).as_py():
         whole = pc.match_substring_regex(_where(texts, long), WHOLE)
@@ -317,6 +339,7 @@ def _reals(texts: pa.StringArray, type_: pa.DataType) -> pa.Array:
 
 
 def _where(texts: pa.StringArray, mask: pa.BooleanArray) -> pa.StringArray:
+    """Returns the texts for which the mask is true, null for others."""
     return pc.if_else(mask, texts, None)
 
 
@@ -330,6 +353,7 @@ def _booleans(texts: pa.StringArray, spelling: Spelling) -> pa.Array:
 
 def _dates(texts: pa.StringArray) -> pa.Array:
     values = _cast(texts, pa.date32())
+    # Only a lower bound: Arrow reads no date whose year has more than four digits.
     return pc.if_else(pc.less(values, pa.scalar(date.min)), None, values)
 
 
@@ -352,9 +376,10 @@ def _instants(texts: pa.StringArray, zone: str) -> pa.Array:
 
 
 def _in_range(values: pa.TimestampArray) -> pa.TimestampArray:
+    """Returns the instants; null outside FIRST to LAST, where an offset can move a time of the first or last year."""
     return pc.if_else(pc.or_(pc.less(values, FIRST), pc.greater(values, LAST)), None, values)
 
 
 def _micros(texts: pa.StringArray) -> pa.StringArray:
-    """Cuts zeros behind the microseconds, which Arrow refuses."""
+    """Cuts zeros after six digits of a fraction: Arrow refuses a seventh."""
     return pc.replace_substring_regex(texts, r"(\.[0-9]{6})0+", r"\1")

@@ -29,9 +29,12 @@ class CsvReader:
     form: CsvForm
     spelling: Spelling
     nulls: Sequence[str]
+    """How missing values are written."""
     rename: Mapping[str, str]
+    """A column's name in files → its own."""
     ignore: Sequence[str]
     trim: bool
+    """Whether to remove blanks around cells and names."""
 
     def __post_init__(self) -> None:
         unknown = [*({*self.rename.values(), *self.spelling.formats} - {*self.schema})]
@@ -44,6 +47,7 @@ class CsvReader:
                 raise ValueError(f"ignore and rename name a column once, found {', '.join(names)}")
         if not self.form.header and (self.rename or self.ignore):
             raise ValueError("rename and ignore are for names in a header, and header=False says that there is none")
+        # Raises ValueError for types that a cell can't have.
         _ = self.arrow
 
     @cached_property
@@ -66,7 +70,7 @@ class CsvReader:
         except MalformedFile as error:
             return f"{error.problem} (line {error.line})" if error.line else error.problem
         if not names:
-            return "is empty" + ", without even a header" * self.form.header
+            return "is empty, without even a header" if self.form.header else "is empty"
         if not self.form.header:
             expected = len(self.schema)
             return None if len(names) == expected else f"has {len(names)} cells in its first row, expected {expected}"
@@ -107,7 +111,9 @@ class CsvReader:
     def _lines_of(self, file: DeliveredFile, rows: Container[int]) -> dict[int, int]:
         """Returns row → the line on which it begins. rows: numbers from 0, without the header."""
         with unpacked(file.location) as content:
-            numbered = enumerate(records_of(content, self.form), -self.form.header)
+            # A header gets the number -1, so that the first row is 0.
+            first = -1 if self.form.header else 0
+            numbered = enumerate(records_of(content, self.form), first)
             return {row: line for row, (_, line) in numbered if row in rows}
 
     def _batches(
@@ -116,6 +122,7 @@ class CsvReader:
         places, row = None, 0
         for read in batches_of(content, self.form, len(self.schema) + len(self.ignore), self.nulls):
             batch = read
+            # The first batch begins with the header, if there is one. places: column's name in the file → its position.
             if places is None:
                 places = {name: place for place, name in enumerate(self._names_in(read, file))}
                 batch = read.slice(1 if self.form.header else 0)
@@ -127,6 +134,7 @@ class CsvReader:
                     return
 
     def _names_in(self, batch: pa.RecordBatch, file: DeliveredFile) -> list[str]:
+        """Returns the columns' names in the file. batch: the first one."""
         if not self.form.header:
             return [*self.schema]
         cells = [column[0].as_py() for column in batch.columns]
@@ -150,6 +158,7 @@ class CsvReader:
         for field, in_file in zip(self.arrow, self._in_file, strict=True):
             texts, not_utf8 = as_text(batch.column(places[in_file]))
             if self.trim:
+                # The parser has looked for nulls before the blanks were removed.
                 texts = pc.utf8_trim(texts, " \t")
                 texts = pc.if_else(self._is_null(texts), None, texts)
             values, is_wrong = read_cells(texts, field.name, field.type, self.spelling)

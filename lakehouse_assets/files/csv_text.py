@@ -49,6 +49,7 @@ class CsvForm:
     encoding: str = "utf-8"
     """A Python codec, such as ``cp1252``."""
     header: bool = True
+    """Whether the first row has the columns' names."""
     skip: int = 0
     """Lines before the header, or the first row."""
     comment: str = ""
@@ -74,6 +75,7 @@ class CsvForm:
 
 NEWLINE, RETURN = b"\n\r"
 Places = npt.NDArray[np.intp]
+"""Indices of bytes in a block."""
 
 
 class MarkCheck:
@@ -85,17 +87,22 @@ class MarkCheck:
         # What may be next to a quote that surrounds a cell; a second quote only if quotes are doubled.
         self._neighbours = np.zeros(256, bool)
         self._neighbours[[NEWLINE, RETURN, *form.delimiter.encode(), *(b"" if self._escape else self._quote)]] = True
+        # The state before the next block: whether it begins in a quoted cell, and the line on which that cell begins;
+        # the last byte, and the number of lines that have ended. A file begins as after a newline.
         self._inside, self._opened = False, 0
         self._before, self._lines = NEWLINE, 0
+        # Whether a newline has ended a row.
         self._ends_by_newline = False
-        self._lone_return: int | None = None  # its line
+        # The line of the first unquoted carriage return without a newline after it.
+        self._lone_return: int | None = None
 
     def checked(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yields the blocks. Raises MalformedFile, with the line."""
         held = b""
+        # None stands for the end of the file: nothing is held then.
         for given in chain(blocks, [None]):
             block = held + (given or b"")
-            # A mark is judged by the letter behind it: marks at the end of a block wait for the next one.
+            # A mark is judged by the byte after it: marks at the end of a block wait for the next one.
             whole = block if given is None else block.rstrip(self._quote + self._escape + b"\r")
             held = block[len(whole) :]
             self._look(whole)
@@ -107,8 +114,9 @@ class MarkCheck:
         plain = self._without_escapes(block)
         letters = np.frombuffer(plain, np.uint8)
         quotes = np.flatnonzero(letters == self._quote[0]) if self._quote else np.array([], np.intp)
-        # around[n] is the letter before letter n, around[n + 2] the one behind it.
+        # around[n] is the byte before byte n, around[n + 2] the one after it.
         around = np.concatenate(([self._before], letters, [NEWLINE]))
+        # After a lone carriage return, each unquoted newline counts: the two together are refused.
         if b"\r" in plain or self._lone_return is not None:
             self._look_at_returns(plain, letters, quotes, around)
         elif b"\n" in plain:
@@ -132,7 +140,8 @@ class MarkCheck:
         return self._escaped.sub(b"xx", block)
 
     def _look_at_quotes(self, plain: bytes, quotes: Places, around: npt.NDArray[np.uint8]) -> None:
-        # A doubled quote closes the cell and opens it again: the quote next to it is among the neighbours.
+        # Quotes open and close a cell in turn. Judged is the byte before an opening quote and after a closing one. A
+        # doubled quote closes the cell and opens it again: the quote next to it is among the neighbours.
         closing = (np.arange(len(quotes)) + self._inside) % 2 == 1
         wrong = np.flatnonzero(~self._neighbours[np.where(closing, around[quotes + 2], around[quotes])])
         if len(wrong):
@@ -159,7 +168,7 @@ class MarkCheck:
             raise MalformedFile("has a carriage return in a cell that is not quoted", self._lone_return)
 
     def _outside(self, places: Places, quotes: Places) -> Places:
-        # Before each of them, an even number of quotes.
+        """Returns the places that are not in a quoted cell: an even number of quotes comes before each."""
         outside: Places = places[(np.searchsorted(quotes, places) + self._inside) % 2 == 0]
         return outside
 
@@ -185,6 +194,7 @@ def batches_of(source: BinaryIO, form: CsvForm, columns: int, nulls: Sequence[st
     nulls: cells that are null, unless quoted. Raises MalformedFile, without a line for rows of another length, or much
     longer than LONGEST_ROW.
     """
+    # Columns have numbers here: the header is read as the first row.
     names = [str(number) for number in range(columns)]
     options: dict[str, Any] = {
         "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=LONGEST_ROW, column_names=names),
@@ -219,15 +229,17 @@ def _records(blocks: Iterable[bytes], form: CsvForm) -> Iterator[tuple[list[str]
     quoting: dict[str, Any] = (
         {"quotechar": form.quote} if form.quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     )
+    # Python's default refuses cells of more than 131,072 characters.
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(
         lines, delimiter=form.delimiter, escapechar=form.escape or None, doublequote=not form.escape, **quoting
     )
+    # The line on which the last row ended.
     before = 0
     for cells in reader:
         if stream.failed:
             break
-        if cells:
+        if cells:  # none for a blank line
             yield cells, before + 1
         before = reader.line_num
     if stream.failed:
@@ -270,6 +282,7 @@ def _checked(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
 
 
 def _in_utf8(source: BinaryIO, form: CsvForm) -> Iterator[bytes]:
+    """Yields the file in UTF-8, without a byte order mark. Raises MalformedFile if it is no text in its encoding."""
     decoder = None if form.is_utf8 else codecs.getincrementaldecoder(form.encoding)()
     lines, first = 0, True
     while True:
@@ -301,7 +314,7 @@ def _blank_first(blocks: Iterator[bytes], count: int) -> Iterator[bytes]:
     for block in blocks:
         while count and block:
             _, end, block = block.partition(b"\n")
-            count -= len(end)
+            count -= len(end)  # 0 if the line goes on in the next block
             yield end
         yield block
 
@@ -316,19 +329,25 @@ def _lines(blocks: Iterator[bytes], form: CsvForm) -> Iterator[tuple[bytes, bool
             continue
         yield line, inside
         plain = escaped.sub(b"", line) if escaped else line
+        # An odd number of quotes leaves a cell open, or closes one.
         inside ^= plain.count(quote) % 2 == 1
 
 
 def _escaped(form: CsvForm) -> re.Pattern[bytes] | None:
+    """Returns a pattern of an escape with the byte after it; None if the form has no escape."""
     return re.compile(re.escape(form.escape.encode()) + b"(.?)", re.DOTALL) if form.escape else None
 
 
 def _single_blanks(lines: Iterator[tuple[bytes, bool]], form: CsvForm) -> Iterator[bytes]:
-    """Makes runs of blanks and tabs one blank, except in quoted cells, and none around a line. lines: of _lines()."""
+    """Makes each run of blanks and tabs one blank, and removes those around a line; leaves quoted cells as they are.
+
+    lines: of _lines().
+    """
     quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
     letters = b"[^%b%b]*" % (quote, escape)
     inner = b"%b(?:%b.%b)*" % (letters, escape, letters) if escape else letters
     quoted = b"%b%b(?:%b|\\Z)" % (quote, inner, quote) if quote else b"(?!)"  # never matches
+    # The groups: a quoted cell, and the end of a line after blanks.
     cells = re.compile(b"(%b)|[ \t]+(\r?\n|\\Z)?" % quoted, re.DOTALL)
 
     def single(found: re.Match[bytes]) -> bytes:
@@ -337,6 +356,7 @@ def _single_blanks(lines: Iterator[tuple[bytes, bool]], form: CsvForm) -> Iterat
         return b" " if found.start() else b""
 
     for line, inside in lines:
+        # A quote before a line that begins in a quoted cell lets the pattern find the rest of this cell.
         opening = form.quote.encode() if inside else b""
         yield cells.sub(single, opening + line).removeprefix(opening)
 

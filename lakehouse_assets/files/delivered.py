@@ -72,6 +72,7 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     suffixes that may follow. Raises DropZoneError for names without a file, or with two files that differ only in
     compression, and ValueError for any other pattern, or one by which a file belongs to two names.
     """
+    # Without names, the empty one stands for all files of a pattern without {key}.
     names = [*dict.fromkeys(names)] or [""]
     parent, _, _ = pattern.rpartition("/")
     if (KEY in pattern) != (names != [""]) or "*" in parent:
@@ -92,6 +93,7 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
         wanted = _expression(root, pattern, name, packed)
         own, unpacked_as = list[fs.FileInfo](), defaultdict[str, list[str]](list)
         for file in sorted(list_once(place), key=lambda one: one.path):
+            # A file that a pattern names exactly counts, whatever its first letter.
             is_meant = file.is_file and not ("*" in pattern and file.base_name.startswith(NO_FILE))
             if is_meant and (match := wanted.fullmatch(file.path)):
                 own.append(file)
@@ -143,7 +145,10 @@ def unpacked(location: str) -> Iterator[BinaryIO]:
 
 
 def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, asked: int) -> None:
-    """Raises DropZoneError if there are problems, each with the names of its files."""
+    """Raises DropZoneError if there are problems.
+
+    problems: problem → the names that have it. asked: how many files were looked for.
+    """
     if problems:
         found = "; ".join(
             f"{', '.join(filter(None, names)) or pattern} {problem}" for problem, names in problems.items()
@@ -155,6 +160,7 @@ def refuse(problems: Mapping[str, Sequence[str]], folder: str, pattern: str, ask
 
 
 def _expression(root: str, pattern: str, name: str, packed: Sequence[str]) -> re.Pattern[str]:
+    """Returns an expression of a name's paths. Its group ``unpacked`` is the path without the suffix of compression."""
     meant = {KEY: re.escape(name), "*": "[^/]*"}
     parts = re.split(r"(\{key\}|\*)", pattern)
     whole = "".join(meant.get(part, re.escape(part)) for part in parts)
@@ -190,6 +196,7 @@ class _Bz2(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         while True:
             packed = b""
+            # After the end of a stream, only another stream may follow.
             if self._stream.eof:
                 if not (packed := self._stream.unused_data or self._raw.read(BUFFER)):
                     return b""
@@ -232,7 +239,9 @@ class _Content(io.RawIOBase):
 MOST_SHOWN = 20
 """The most problems that an error lists; reading goes on until so many are found."""
 HEADS_AT_ONCE = 16
+"""Files whose heads are read at the same time."""
 TEXT_SHOWN = 80
+"""The most characters of a value in a message."""
 
 
 class WrongFile(ValueError):
@@ -304,7 +313,7 @@ class ReadFiles:
 
 
 def shortened(text: str) -> str:
-    """Returns a value as a message shows it."""
+    """Returns a value as a message shows it: in quotes, and cut after TEXT_SHOWN characters."""
     return repr(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
 
 

@@ -37,6 +37,7 @@ TASK_BYTES, OPENING_BYTES = 2**27, 2**22
 OF_TASK = re.compile(
     rf"^(?:\w+\.)*{DropZoneError.__name__}: (.+?){OF_PARTITIONS}(\[[^\n]*\])", re.MULTILINE | re.DOTALL
 )
+"""A DropZoneError in the text of a Spark task's error: its message, and its partitions as JSON."""
 
 
 def read_csv(
@@ -196,13 +197,15 @@ def _rows(
     reader: FileReader,
     packed: Sequence[str] = PACKED,
 ) -> DataFrame:
+    """Finds the files, checks all heads, and reads small files here and others in tasks. packed: as in find_files()."""
     found = find_files(folder, keys, pattern, packed)
     read = ReadFiles(reader, found)
     refuse(read.head_problems(), folder, pattern, len(found))
     note_opened(file.opened for file in found)
     schema = from_arrow_schema(reader.arrow, prefer_timestamp_ntz=True)
     numbers = range(len(found))
-    takes_arrow = int(spark.version.partition(".")[0]) >= 4  # as EMR's does not yet
+    # Only Spark 4 and later take an Arrow table below; EMR's Spark is older.
+    takes_arrow = int(spark.version.partition(".")[0]) >= 4
     if takes_arrow and sum(file.size for file in found) <= HERE:
         return spark.createDataFrame(pa.Table.from_batches(read.rows(numbers), reader.arrow), schema)
     tasks = _tasks([file.size + OPENING_BYTES for file in found], spark.sparkContext.defaultParallelism)
@@ -210,4 +213,6 @@ def _rows(
 
 
 def _tasks(costs: Sequence[int], parallelism: int) -> int:
+    """Returns the number of tasks. costs: each file's bytes, with those that its opening counts for."""
+    # The negations round up: no task gets more than about TASK_BYTES.
     return min(len(costs), max(parallelism, -(-sum(costs) // TASK_BYTES)))

@@ -27,13 +27,17 @@ class JsonReader:
     encoding: str
     spelling: Spelling
     rename: Mapping[str, str]
+    """A field's name in files → its column."""
     ignore: Sequence[str]
+    """Fields to leave out; those of a struct by their path."""
 
     def __post_init__(self) -> None:
+        # A format may be that of a struct's member, such as place.since: only its column is checked.
         formats = {name.partition(".")[0] for name in self.spelling.formats}
         if unknown := {*self.rename.values(), *formats} - {*self.schema}:
             raise ValueError(f"rename and formats name {', '.join(sorted(unknown))}, which the schema lacks")
         check_encoding(self.encoding)
+        # Raises ValueError for types that JSON can't have.
         _ = self.arrow
 
     @cached_property
@@ -105,6 +109,8 @@ class JsonReader:
     def _typed(
         self, lines: Sequence[int], objects: Sequence[dict[str, Any]], wrong: list[tuple[int, str]]
     ) -> pa.RecordBatch:
+        """Converts a batch; adds wrong values to ``wrong``. lines: the line of each object."""
         columns, found = self._columns.members(objects, self._types)
+        # A place begins with a dot, which the message leaves out.
         wrong += [(lines[one.row], f", field {one.place[1:]}: {one.told}") for one in found]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)

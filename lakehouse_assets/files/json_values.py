@@ -41,6 +41,7 @@ NOT_DECODED = re.compile("[\udc80-\udcff]")
 SPACE, BETWEEN, END = (
     re.compile(pattern) for pattern in (r"[ \t\r\n]*", r"[ \t\r\n]*,[ \t\r\n]*", r"[ \t\r\n]*\]\s*$")
 )
+"""What may stand before an array's first element, between two elements, and after the last one."""
 
 
 class Number(str):
@@ -65,6 +66,7 @@ class _RepeatedField(ValueError):
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object's fields. Raises _RepeatedField."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -80,6 +82,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
 
     encoding: a Python codec.
     """
+    # utf-8-sig drops a byte order mark.
     codec = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     lines = io.TextIOWrapper(
         io.BufferedReader(cast(io.RawIOBase, source), BUFFER), codec, "surrogateescape", newline="\n"
@@ -89,6 +92,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
         number += 1
         try:
             text = lines.readline(LONGEST_LINE)
+            # Only the first line that is not blank can begin an array.
             if first and text.lstrip(" \t\r\n").startswith("["):
                 text += lines.read(LONGEST_ARRAY)
                 yield from _of_array(text, number, encoding)
@@ -96,7 +100,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
         except UnicodeDecodeError:  # raised by multi-byte codecs, for a whole block
             yield Line(number, 0, f"holds bytes that are not {encoding}, on this line or behind it")
             return
-        except UnicodeError:
+        except UnicodeError:  # of UTF-16 and UTF-32
             yield Line(number, 0, without_mark(encoding))
             return
         if not text:
@@ -111,6 +115,7 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
 
 
 def _of_array(text: str, line: int, encoding: str) -> Iterator[Line]:
+    """Yields an array's elements. line: the number of the text's first line."""
     if len(text) >= LONGEST_ARRAY:
         yield Line(
             line, 0, f"begins an array of over {LONGEST_ARRAY:,} characters; have it delivered as an object a line"
@@ -121,6 +126,7 @@ def _of_array(text: str, line: int, encoding: str) -> Iterator[Line]:
         yield Line(line + text.count("\n", 0, place), 0, problem)
         return
     place = SPACE.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
+    # ``line`` is the line of the place ``before``.
     before, is_end = 0, END.match(text, place)
     while not is_end:
         line, before = line + text.count("\n", before, place), place
@@ -163,6 +169,7 @@ def _no_object(found: Any) -> str:
 
 
 def _not_decoded(text: str, encoding: str) -> str:
+    """Returns what is wrong if bytes of a text could not be decoded, or ""."""
     if text.isascii() or not NOT_DECODED.search(text):
         return ""
     told = f"holds bytes that are not {encoding.upper()}"
@@ -176,6 +183,7 @@ def kind_of(value: Any) -> str:
             return "null"
         case bool():
             return "a boolean"
+        # Before str, as a Number is one.
         case Number():
             return "a number"
         case str():
@@ -186,7 +194,7 @@ def kind_of(value: Any) -> str:
 
 
 TAKEN = {"string": (str,), "boolean": (bool,), "date": (str,), "timestamp": (str,), "timestamptz": (str,)}
-"""The classes of a type's values; types that are not here are numbers. A decimal takes a Number and a string."""
+"""Type → the Python classes of its values. A type that is not here takes a Number; a decimal takes a string, too."""
 TIMES = ("date", "timestamp", "timestamptz")
 
 
@@ -197,6 +205,7 @@ def json_arrow_type(type_: IcebergType) -> pa.DataType:
 
 
 def _refuse_keys(type_: IcebergType) -> None:
+    """Raises ValueError for a map whose keys are not strings."""
     match type_:
         case MapType():
             if not isinstance(type_.key_type, StringType):
@@ -220,7 +229,10 @@ class JsonColumns:
     def members(
         self, objects: Sequence[Mapping[str, Any] | None], types: Mapping[str, tuple[str, IcebergType]], path: str = ""
     ) -> tuple[list[pa.Array], list[WrongValue]]:
-        """Returns a column for each field, and what is wrong. types: field → its column and type."""
+        """Returns a column for each field, and what is wrong.
+
+        types: field → its column and type. path: of the objects, with a dot at its end; empty for the file's own.
+        """
         known = {*types, *(name.removeprefix(path) for name in self.ignore if name.startswith(path))}
         wrong = [*islice(self._unknown(objects, known), MOST_SHOWN)]
         columns = []
@@ -261,7 +273,8 @@ class JsonColumns:
         found, own = self._column(
             [*chain.from_iterable((one or {}).values() for one in values)], type_.value_type, path
         )
-        if no_text:  # a map can't have a null key
+        # A map can't have a null key. What stands there does not matter: ``no_text`` fails the file.
+        if no_text:
             keys = pc.fill_null(keys, "")
         array = map_array(offsets, _is_null(values), keys, found)
         return array, [*wrong, *in_lists(no_text, offsets), *in_maps(own, offsets, keys)]
@@ -325,6 +338,7 @@ def _strings(values: Sequence[str | None]) -> tuple[pa.StringArray, list[WrongVa
 def message_text(value: Any) -> str:
     """Returns a value as a message shows it: strings in quotes, lists and objects without content."""
     match value:
+        # Before str, as a Number is one; without the quotes of shortened().
         case Number():
             return shortened(value)[1:-1]
         case str():

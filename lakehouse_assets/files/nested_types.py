@@ -24,12 +24,13 @@ class WrongValue:
     row: int
     """From 0, among the values that were converted together."""
     place: str
-    """Where it is within its column's value, such as ``.b[3]``; empty if it is that value."""
+    """Where it is within its column's value, such as ``.b[3]``; empty if it is the whole value."""
     told: str
+    """What is wrong with it, for a message."""
 
 
 def nested_arrow_type(type_: IcebergType, leaf: Callable[[str], pa.DataType]) -> pa.DataType:
-    """Returns Arrow's type. leaf: returns the type that a text which is not nested names, or raises."""
+    """Returns Arrow's type. leaf: returns Arrow's type for the text of a type that is not nested, or raises."""
     match type_:
         case ListType():
             return pa.list_(nested_arrow_type(type_.element_type, leaf))
@@ -46,7 +47,7 @@ def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def list_array(offsets: np.ndarray, is_null: pa.BooleanArray, elements: pa.Array) -> pa.ListArray:
-    """Returns lists of these elements."""
+    """Returns lists of these elements. offsets: as offsets_of() returns them."""
     return pa.ListArray.from_arrays(_starts(offsets, is_null), elements, type=pa.list_(elements.type))
 
 
@@ -57,6 +58,7 @@ def map_array(offsets: np.ndarray, is_null: pa.BooleanArray, keys: pa.Array, val
 
 def _starts(offsets: np.ndarray, is_null: pa.BooleanArray) -> pa.Int32Array:
     """Returns the offsets, null for null lists."""
+    # The last offset is the end of the last list, and never null.
     return pa.array(offsets, mask=np.append(is_null.to_numpy(zero_copy_only=False), False))
 
 
@@ -67,19 +69,20 @@ def struct_array(columns: Sequence[pa.Array], names: Sequence[str], is_null: pa.
 
 
 def in_lists(wrong: Iterable[WrongValue], offsets: np.ndarray) -> Iterator[WrongValue]:
-    """Yields wrong elements as problems of their lists."""
+    """Yields wrong elements as wrong values of their lists. wrong: rows are places among the elements of all lists."""
     for value in wrong:
+        # The last list that begins at or before the element: empty lists before it begin there, too.
         row = bisect_right(offsets, value.row) - 1
         yield WrongValue(row, f"[{value.row - offsets[row]}]{value.place}", value.told)
 
 
 def in_maps(wrong: Iterable[WrongValue], offsets: np.ndarray, keys: pa.Array) -> Iterator[WrongValue]:
-    """Yields wrong values as problems of their maps."""
+    """Yields wrong values as wrong values of their maps. keys: of all maps."""
     for value in wrong:
         key = keys[value.row].as_py()
         yield WrongValue(bisect_right(offsets, value.row) - 1, f"[{key!r}]{value.place}", value.told)
 
 
 def in_structs(wrong: Iterable[WrongValue], name: str) -> Iterator[WrongValue]:
-    """Yields wrong members as problems of their structs."""
+    """Yields wrong members as wrong values of their structs."""
     return (WrongValue(value.row, f".{name}{value.place}", value.told) for value in wrong)

@@ -18,6 +18,7 @@ from lakehouse_assets.files.delivered import MOST_SHOWN, DeliveredFile, WrongFil
 from lakehouse_assets.files.parquet_values import INT96, converted, parquet_arrow_type, told_type, type_problem
 from lakehouse_assets.type_text import parse_type
 
+# The most rows of a batch.
 BATCH = 10_000
 NO_PARQUET = "is no Parquet file, or not all of it"
 
@@ -32,18 +33,20 @@ class ParquetReader:
 
     schema: Mapping[str, str]
     rename: Mapping[str, str]
+    """A column's name in files → its own."""
     ignore: Sequence[str]
 
     def __post_init__(self) -> None:
         if unknown := {*self.rename.values()} - {*self.schema}:
             raise ValueError(f"rename names {', '.join(sorted(unknown))}, which the schema lacks")
+        # Raises ValueError for types that can't be declared.
         _ = self.arrow
 
     @cached_property
     def arrow(self) -> pa.Schema:
         """The rows' schema."""
-        before = {name: column for column, name in self._in_file.items()}
-        return pa.schema([(before[name], parquet_arrow_type(type_)) for name, type_ in self._types.items()])
+        column_of = {name: column for column, name in self._in_file.items()}
+        return pa.schema([(column_of[name], parquet_arrow_type(type_)) for name, type_ in self._types.items()])
 
     @cached_property
     def _in_file(self) -> Mapping[str, str]:
@@ -80,7 +83,10 @@ class ParquetReader:
         return f"has other columns (missing: {lacks}; unknown: {has}; of another type: {differ})"
 
     def rows(self, file: DeliveredFile) -> Iterator[pa.RecordBatch]:
-        """Yields a file's rows, numbered from 1 in messages. Raises WrongFile, at the end for wrong values."""
+        """Yields a file's rows, numbered from 1 in messages.
+
+        Raises WrongFile at once for damage, and for wrong values at the end or once MOST_SHOWN are found.
+        """
         wrong: list[tuple[int, str]] = []
         row = 1
         try:
@@ -107,7 +113,7 @@ class ParquetReader:
 def columns_of_parquet(location: str) -> list[tuple[str, str]]:
     """Returns a file's columns: name → declared type. location: a path or a URL.
 
-    Raises ValueError if it is no Parquet, or a column's type can't be declared; OSError.
+    Raises ValueError if it is no Parquet, or a column's type can't be declared; OSError for storage.
     """
     try:
         found = schema_in(location)
@@ -127,7 +133,7 @@ def columns_of_parquet(location: str) -> list[tuple[str, str]]:
 
 
 def schema_in(location: str) -> pa.Schema:
-    """Returns a file's schema, with the type INT96 for Parquet's old timestamps.
+    """Returns a file's schema, with Parquet's old timestamps (INT96) as the Arrow type INT96.
 
     Raises NoParquet, and OSError for storage.
     """
@@ -138,7 +144,7 @@ def schema_in(location: str) -> pa.Schema:
 
 
 def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Raises NoParquet, and OSError for storage."""
+    """Yields a file's rows in batches of these columns. Raises NoParquet, and OSError for storage."""
     # With pre_buffer, a file's bytes would stay in memory until its end. INT96 is cut to microseconds, as in Spark:
     # nanoseconds in 64 bits end in the year 2262, and later times would become others.
     options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True, "pre_buffer": False}
@@ -148,7 +154,8 @@ def _batches_in(location: str, columns: Sequence[str]) -> Iterator[pa.RecordBatc
         for batch in file.iter_batches(BATCH, columns=[*columns], use_threads=False):
             rows += batch.num_rows
             yield batch
-    if rows < file.metadata.num_rows:  # Arrow ends silently if a column ends too early
+    # Arrow ends silently if a column ends too early.
+    if rows < file.metadata.num_rows:
         raise NoParquet(f"{rows} rows, of which its footer promises {file.metadata.num_rows}")
 
 
@@ -161,7 +168,7 @@ def _opened(location: str) -> Iterator[_Raw]:
 
 @contextmanager
 def _damage_told(raw: _Raw) -> Iterator[None]:
-    """Tells damage (NoParquet) from failures of the storage, which it raises as they are."""
+    """Raises NoParquet for damage; raises a failure of the storage as it is."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -171,7 +178,7 @@ def _damage_told(raw: _Raw) -> Iterator[None]:
 
 
 class _Raw(io.RawIOBase):
-    """A file as stored; remembers how its storage failed, for _damage_told()."""
+    """A file in storage, read through Python to keep the storage's error: Arrow's own does not tell it from damage."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source = source

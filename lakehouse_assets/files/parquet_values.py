@@ -30,7 +30,8 @@ from lakehouse_assets.type_text import type_text
 
 FIXED = re.compile(r"fixed\[(\d+)\]")
 AS_STORED: dict[str, pa.DataType] = {"binary": pa.binary(), "uuid": pa.string()}
-"""Types that cells of text files can't have. A UUID is text in Spark, and Iceberg's writer accepts that."""
+"""Declared type → Arrow's, for types that cells of text files can't have. A UUID is text in Spark, and Iceberg's writer
+accepts that."""
 INT96 = pa.timestamp("s")
 """Stands for Parquet's old timestamps: no other type of a file has seconds as its unit."""
 SMALL_INTS = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
@@ -63,7 +64,10 @@ def stored(type_: pa.DataType) -> pa.DataType:
 
 
 def type_problem(type_: IcebergType, found: pa.DataType) -> str | None:
-    """Returns why a file's column can't be read as a type, or None. found: as schema_in() returns it."""
+    """Returns why a file's column can't be read as a type, or None.
+
+    found: the column's type in the file, as parquet_rows.schema_in() returns it: INT96 stands for old timestamps.
+    """
     found = stored(found)
     if t.is_null(found):  # a column of nulls alone, which any type takes
         return None
@@ -83,6 +87,7 @@ def type_problem(type_: IcebergType, found: pa.DataType) -> str | None:
 
 
 def _at(place: str, problem: str | None) -> str | None:
+    """Puts the place before a problem; returns None if there is none."""
     return problem and f"{place}{problem}"
 
 
@@ -115,7 +120,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def is_uuid(type_: pa.DataType) -> bool:
-    """Whether it is the type of UUIDs."""
+    """Whether a type that stored() has returned is that of UUIDs: stored() leaves no other extension."""
     return isinstance(type_, pa.BaseExtensionType)
 
 
@@ -132,7 +137,8 @@ FITS: dict[str, Callable[[pa.DataType], bool]] = {
     "binary": is_bytes,
     "uuid": lambda found: is_uuid(found) or found == pa.binary(UUID_BYTES),
 }
-"""Whether a type can be read from a file's type. told_type() suggests the first that can."""
+"""Declared type → whether it can be read from a file's type. The order matters: told_type() suggests the first that can
+be, after the types that it handles itself."""
 
 
 def _fits(text: str, found: pa.DataType) -> bool:
@@ -140,11 +146,13 @@ def _fits(text: str, found: pa.DataType) -> bool:
         return FITS[text](found)
     if size := FIXED.fullmatch(text):
         return bool(found == pa.binary(int(size[1])))
-    if found == pa.uint64():  # up to 20 digits
+    # An integer of 64 bits without a sign has up to 20 digits.
+    if found == pa.uint64():
         found = pa.decimal128(20, 0)
     wanted = arrow_type(text)
     if not t.is_decimal(found):
         return False
+    # Neither digits after the point nor those before it may be lost.
     whole = [type_.precision - type_.scale for type_ in (found, wanted)]
     return bool(found.scale <= wanted.scale and whole[0] <= whole[1])
 
@@ -157,7 +165,7 @@ def found_text(found: pa.DataType) -> str:
 
 
 def converted(array: pa.Array, type_: IcebergType) -> tuple[pa.Array, list[WrongValue]]:
-    """Returns a column's values, with null for wrong values, and the wrong values.
+    """Returns a column's values, with null for wrong values, and the first MOST_SHOWN wrong values of each leaf.
 
     The types must pass type_problem().
     """
@@ -186,12 +194,14 @@ def _map(array: pa.MapArray, type_: MapType) -> tuple[pa.Array, list[WrongValue]
     keys, wrong_keys = converted(given, type_.key_type)
     values, wrong = converted(values, type_.value_type)
     wrong_keys += [WrongValue(n, "", "is null, and a key") for n in pc.indices_nonzero(given.is_null()).to_pylist()]
-    if wrong_keys:  # Arrow can't build a map with null keys
+    # Arrow can't build a map with null keys. The values don't matter then: any wrong key fails the file.
+    if wrong_keys:
         return pa.nulls(len(array), parquet_arrow_type(type_)), [*in_lists(wrong_keys, offsets)]
     return map_array(offsets, array.is_null(), keys, values), [*in_maps(wrong, offsets, keys)]
 
 
 def _plain(array: pa.Array) -> pa.Array:
+    """Returns the values themselves, in the type that stored() returns."""
     if t.is_dictionary(array.type):
         return _plain(array.dictionary_decode())
     if isinstance(array, pa.ExtensionArray) and not is_uuid(stored(array.type)):
@@ -208,7 +218,7 @@ def _leaf(array: pa.Array, text: str) -> tuple[pa.Array, list[WrongValue]]:
         done = array.cast(target)
         done.validate(full=True)  # Parquet's reader does not check that texts are UTF-8
         return done, []
-    except pa.ArrowInvalid:  # it names only the first wrong value, and not where that is
+    except pa.ArrowInvalid:  # it does not say where the wrong value is, nor whether there are more
         cells = [array[n : n + 1] for n in range(len(array))]
     values = [_one(cell, target) for cell in cells]
     wrong = [n for n, (value, cell) in enumerate(zip(values, cells, strict=True)) if value is None and cell[0].is_valid]
@@ -218,6 +228,7 @@ def _leaf(array: pa.Array, text: str) -> tuple[pa.Array, list[WrongValue]]:
 
 
 def _one(cell: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Returns a cell's converted value; None if it is wrong or null."""
     try:
         done = cell.cast(target)
         done.validate(full=True)
@@ -227,6 +238,7 @@ def _one(cell: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def _shown(cell: pa.Array) -> str:
+    # By way of bytes: a text may not be UTF-8.
     if is_text(cell.type) or is_bytes(cell.type):
         return shortened(cell.cast(pa.large_binary())[0].as_py().decode(errors="backslashreplace"))
     return shortened(cell.cast(pa.string())[0].as_py())

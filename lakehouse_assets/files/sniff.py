@@ -33,8 +33,8 @@ def clean_names(names: Sequence[str]) -> list[str]:
     A name that can't stay as it is becomes snake case.
 
     Examples:
-        >>> clean_names(["id", "Flight No.", "", "1960", "Größe", "P95", "p95"])
-        ['id', 'flight_no', 'row', 'c_1960', 'grosse', 'P95', 'p95_2']
+        >>> clean_names(["", "Flight No.", "", "1960", "Größe", "P95", "p95"])
+        ['row', 'flight_no', 'c_3', 'c_1960', 'grosse', 'P95', 'p95_2']
     """
     found: list[str] = []
     for place, name in enumerate(names):
@@ -46,9 +46,12 @@ def clean_names(names: Sequence[str]) -> list[str]:
 
 
 def _snake_case(name: str, place: int) -> str:
+    """Returns a name in snake case. place: the column's, from 0."""
     plain = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
+    # A capital after a small letter or a digit begins a word.
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain)
     words = re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_").lower()
+    # A first column without a name usually numbers the rows.
     if not words:
         return f"c_{place + 1}" if place else "row"
     return words if words[0].isalpha() else f"c_{words}"
@@ -56,6 +59,7 @@ def _snake_case(name: str, place: int) -> str:
 
 # The bytes and rows at a file's beginning that decide its form.
 HEAD, ROWS = 2**22, 200
+# The bytes of one read from the head.
 PIECE = 2**15
 DELIMITERS = (",", ";", "\t", "|", " ")
 QUOTES = "\"'"
@@ -63,6 +67,7 @@ COMMENT = "#"
 # Rows above the header, such as a title.
 MOST_SKIPPED = 20
 BACKSLASHED = r"\\[tnrN0\\]"
+"""A backslash that may escape the letter after it."""
 ENCODINGS, UTF_16 = ("utf-8", "cp1252"), "utf-16"
 # A number's column may have NaN as a value.
 POSSIBLE_NULLS = tuple(text for text in NULLS if text not in NOT_FINITE)
@@ -118,8 +123,11 @@ class Sniffed:
 class _Column:
     def __init__(self) -> None:
         self.candidates = CANDIDATES
+        """The types that take all values so far."""
         self.sample: pa.StringArray | None = None
+        """The first values; None if there is none."""
         self.nulls: set[str] = set()
+        """The texts that were taken for missing values."""
         self.has_backslash = False
         self.unclear = ""
         """A number of FRACTION_OR_GROUP, if there is one."""
@@ -214,9 +222,10 @@ def _unclear_separators(name: str, column: _Column, columns: Sequence[_Column], 
         return
     mark = "." if "." in text else ","
     is_decimal = SEPARATORS[separators][0] == mark
-    # The separators by which ``mark`` means what it was taken for.
+    # The indices of the separators by which ``mark`` means what it was taken for.
     alike = {n for n, known in enumerate(SEPARATORS) if mark in known and (known[0] == mark) == is_decimal}
     others = sorted(column.separators - alike)
+    # No remark if this is the only reading, or if another column's numbers can be read in no other way.
     if not others or any(one.separators and one.separators <= alike for one in columns):
         return
     decimal, thousands = SEPARATORS[others[0]]
@@ -242,6 +251,7 @@ class _Head:
         self._is_cut, self.encoding = len(read) == HEAD, _encoding(read)
         if self.encoding == UTF_16:
             read = codecs.getincrementaldecoder(UTF_16)("replace").decode(read).encode()
+        # Without a newline, all that was read stays.
         self.text = read[: read.rfind(b"\n") + 1] or read if self._is_cut else read
 
     def records(self, form: CsvForm) -> Iterator[tuple[list[str], int]]:
@@ -298,6 +308,7 @@ def _batches(
 def _form(head: _Head) -> tuple[CsvForm, list[str]]:
     """Returns a file's marks and column names: of all forms, the one that fits best. Raises MalformedFile."""
     found = []
+    # Why the first form that failed can't be read, and why _judge() first refused one.
     broken: MalformedFile | None = None
     refused: MalformedFile | None = None
     for delimiter in DELIMITERS:
@@ -340,11 +351,11 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
     if begin > min(MOST_SKIPPED, len(rows) - 1):
         return None
     skipped, (names, line) = rows[:begin], rows[begin]
-    # comments above
+    # Are the lines above the table comments?
     uncommented = [cells for cells, _ in rows if not cells[0].startswith(COMMENT)]
     if skipped and uncommented and all(len(cells) == width for cells in uncommented):
         form, skipped, names = replace(form, comment=COMMENT), [], uncommented[0]
-    # a header that ends with a delimiter
+    # Is the last line above it a header that ends with a delimiter?
     if skipped and len(skipped[-1][0]) == width + 1 and not skipped[-1][0][-1]:
         raise MalformedFile(
             f"has a header of {width + 1} cells, the last one empty, and rows of {width}", skipped[-1][1]
@@ -353,7 +364,7 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
         if wide := next((number for cells, number in skipped if len(cells) == width), None):
             raise MalformedFile(f"has rows of unlike lengths above line {line}, and line {wide} may be a row", wide)
         form = replace(form, skip=line - 1)
-    # a header or the first row
+    # Are these names a header, or the first row? Numbers are no names.
     is_header = not all(NUMBER.fullmatch(name.strip()) for name in names) and len({*names}) == len(names)
     if form.skip and is_header and any(NUMBER.fullmatch(name.strip()) for name in names):
         raise MalformedFile(f"has rows of unlike lengths above line {line}, which holds numbers and may be a row", line)
@@ -361,16 +372,20 @@ def _judge(rows: list[tuple[list[str], int]], form: CsvForm) -> tuple[tuple[floa
         form, names = replace(form, header=False), [f"c_{n}" for n in range(1, width + 1)]
     if width == 1 and (form.delimiter, form.quote) != (",", '"'):
         return None  # one column needs no marks: only the defaults count
+    # A name that still has its quotes shows that the file has another quote than the form.
     unquoted = not any(len(name) > 1 and name[0] == name[-1] and name[0] in QUOTES for name in names)
+    # Forms are compared by the first of these that differs.
     score = (width > 1, not skipped, form.delimiter != " ", unquoted, width, form.quote == '"')
     return score, form, names
 
 
 def _encoding(head: bytes) -> str:
+    """Returns the first encoding that can decode a file's head; latin-1 can decode any."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return UTF_16
     for encoding in ENCODINGS:
         try:
+            # Incrementally, as the head may end within a character.
             codecs.getincrementaldecoder(encoding)().decode(head)
         except UnicodeDecodeError:
             continue
@@ -390,6 +405,7 @@ def _needs_trim(head: _Head, form: CsvForm) -> bool:
 
 JSON_HEAD = 2**20
 """In characters."""
+# The types to try for a field's values, in this order.
 OF_INTEGERS, OF_REALS = ("long", "decimal(38,0)"), ("double", "decimal(38,18)")
 OF_STRINGS = ("date", "timestamp", "timestamptz", "string")
 
@@ -420,6 +436,7 @@ def columns_of_json(location: str, encoding: str = "utf-8") -> Sniffed:
 
 
 def _members(objects: Sequence[dict[str, Any]], path: str) -> dict[str, str]:
+    """Returns field → type. path: of the objects, with a dot at its end; empty for the file's own."""
     names = dict.fromkeys(chain.from_iterable(objects))
     return {name: _type_of([one.get(name) for one in objects], f"{path}{name}") for name in names}
 
@@ -453,6 +470,8 @@ def _of_objects(objects: Sequence[dict[str, Any]], path: str) -> str:
 
 
 def _smallest(values: Sequence[Number | str], types: Sequence[str], path: str) -> str:
+    """Returns the first of the types that takes all values. Raises ValueError if none does."""
+    # Half of a surrogate pair is no UTF-8: it becomes a question mark.
     texts = pa.array([value.encode(errors="replace").decode() for value in values], pa.string())
     for type_ in types:
         if type_ == "string" or takes(texts, path, type_, Spelling()):

@@ -28,7 +28,7 @@ class Inputs(Extension):
         from lakehouse_assets.inputs.pinned import pinned_snapshots
         from lakehouse_assets.maintenance.collect.needed import RunFiles
 
-        # Looked up for each version of the table: a run first loads the head, then leaves its copy.
+        # Listed again for each version of the table: a run first loads the head, and only then leaves its copy.
         site, readers = means.site, [name for name, reader in means.tables.items() if table in reader.inputs]
         leavings = (RunFiles.of(site.receipts_of(name), site.list_receipts(name)) for name in readers)
         return pinned_snapshots(table, leavings, site.chains, site.now_ms()) if readers else ()

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST = 4096
-"""The most characters of the entry: each load of a table reads the summaries of all its snapshots."""
+"""The most characters of the summary entry INPUTS: each load of a table reads the summaries of all its snapshots."""
 UPSTREAM = (INPUT_DATA_VERSION_TAG_PREFIX, INPUT_EVENT_POINTER_TAG_PREFIX)
+"""How the names of the tags about deps begin."""
 SHOWN = 50
 """The most inputs of a run, or files of a partition, that the UI shows."""
 Pins = tuple[Pin, ...]
@@ -65,6 +66,7 @@ class Upstream(RunHook):
         """Returns the tags."""
         step = run.context.get_step_execution_context()
         provenance = _get_input_provenance_data(run.table.key, step)
+        # Also makes tags of the run's own versions, for which empty texts do: they are left out below.
         tags = _build_data_version_tags(dg.DataVersion(""), "", provenance, False)
         return {name: tag for name, tag in tags.items() if name.startswith(UPSTREAM)}
 
@@ -93,7 +95,7 @@ class PinnedInputs(RunHook):
         return pin_inputs(catalog, table.identifier, table.dep_names, table.reads, run.journal.io, run.journal.folder)
 
     def resume(self, run: Run) -> None:
-        """Raises PublishRefused if a pinned snapshot is gone."""
+        """Checks that the pins can still be read. Raises PublishRefused if a snapshot is gone."""
         if self.pins and (problems := gone(self.pins, with_retries(run.lakehouse.catalog))):
             raise PublishRefused(
                 f"table {run.table.identifier}: the run {run.plan.token}, which this one resumes, can't read its "
@@ -138,6 +140,7 @@ class Positions(RunHook):
     to: Mapping[str, str] | None = None
     """None until parts() is called; if None at the end, an earlier process has published."""
     since: ReadOn
+    """The positions at staging."""
 
     def begin(self, run: Run, now: IcebergTable, again: StageAgain | None) -> None:
         """Reads the positions at staging."""
@@ -278,7 +281,8 @@ def keep_unread(lakehouse: Lakehouse, table: str) -> None:
         )
         return
     for name, text in positions.items():
-        if ":" in name:  # a source, which is purged only up to what was moved
+        # A source, such as kafka:flight-events. It is purged only up to what was moved, so nothing need be kept.
+        if ":" in name:
             continue
         position, (identifier, ref) = Position.parse(text), table_and_ref(name)
         tag = f"{READER}{table}" if ref == MAIN else f"{READER}{table}.{ref}"

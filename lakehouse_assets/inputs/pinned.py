@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from lakehouse_assets.inputs.pins import COPY
 from lakehouse_assets.maintenance.collect.needed import HELD, Chain, Periods, RunFiles, state_of
 
+# How the key of a pinned metadata copy ends.
 PIN = re.compile("/" + COPY.replace(".", r"\.").format(table=r"(?P<table>[^/]+)", snapshot=r"(?P<snapshot>\d+)") + "$")
 
 
@@ -20,7 +21,7 @@ def pinned_snapshots(
 ) -> set[int]:
     """Returns the snapshots of a table that alive or resumable runs have pinned.
 
-    leavings: one of each table that reads it. chains_of: finds runs by token.
+    leavings: what the runs of each table that reads it have left in storage. chains_of: finds runs by token.
     """
     pins: dict[str, set[int]] = defaultdict(set)
     newest: dict[str, int] = {}

@@ -25,6 +25,7 @@ from lakehouse_assets.wire.work import MAIN, Pin, table_and_ref
 INPUTS = "lakehouse.inputs"
 """The summary entry that names a run's inputs."""
 COPY = "input-{table}-{snapshot}.metadata.json"
+"""The name of an input's metadata copy; its snapshot is 0 if the input has none."""
 WRITABLE = 2
 """The latest format version whose metadata PyIceberg 0.12 writes."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
@@ -37,9 +38,9 @@ def pin_inputs(
 ) -> tuple[Pin, ...]:
     """Pins the tables that a run reads, and copies their metadata.
 
-    deps: names that are no table are left out. reads: maybe with ``.branch_<name>`` or ``.tag_<name>``. Raises
-    PublishRefused if a table or ref of reads is missing, or a format version can't be pinned; also catalog and storage
-    errors.
+    reader: the run's own table. deps: names that are no table are left out. reads: maybe with ``.branch_<name>`` or
+    ``.tag_<name>``. folder: for the copies. Raises PublishRefused if a table or ref of reads is missing, or a format
+    version can't be pinned; also catalog and storage errors.
     """
     names = list(dict.fromkeys([*deps, *reads]))
     identifiers = list(dict.fromkeys(table_and_ref(name)[0] for name in names))
@@ -49,6 +50,7 @@ def pin_inputs(
     def pinned(name: str) -> Pin | None:
         identifier, ref = table_and_ref(name)
         table = tables[identifier]
+        # A table without a snapshot has no ref main.
         if table is not None and (ref == MAIN or ref in table.metadata.refs):
             _refuse_newer_versions(reader, table)
             return _write(table, name, io, folder)
@@ -77,6 +79,7 @@ def _refuse_newer_versions(reader: str, table: IcebergTable) -> None:
 
 
 def _write(table: IcebergTable, name: str, io: FileIO, folder: str) -> Pin:
+    """Writes the copy of the table's metadata, and returns the pin that names it."""
     metadata, (identifier, ref) = table.metadata, table_and_ref(name)
     named = metadata.refs.get(ref)
     snapshot = metadata.snapshot_by_id(named.snapshot_id) if named else None
@@ -106,7 +109,7 @@ def _schema_id(metadata: TableMetadata, ref: SnapshotRef | None, of_snapshot: in
 def _unwritable(metadata: TableMetadata) -> TableMetadata:
     """Moves the copy to NOWHERE, where writes fail; elsewhere they would succeed, but only on the copy.
 
-    At a scheme unknown to Hadoop, Spark could not read.
+    NOWHERE has a scheme that Hadoop knows: with an unknown one, Spark could not even read.
     """
     properties = {name: value for name, value in metadata.properties.items() if name not in PLACES}
     return metadata.model_copy(
@@ -143,4 +146,5 @@ def set_tags(catalog: Catalog, identifier: str, wanted: Callable[[TableMetadata]
     def contended(problem: str, failure: Exception) -> PublishContended:
         return PublishContended(f"table {identifier}: setting its tags: {problem}; the last error was {failure!r}")
 
+    # It does not matter whether a failed attempt landed: setting the tags again changes nothing.
     commit_persistently(identifier, "tag", attempt, lambda: None, contended)

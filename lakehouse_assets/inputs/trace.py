@@ -30,6 +30,7 @@ from lakehouse_assets.run.outdated import (
 LEAVES = 10
 """The most leaves of a version that the tree shows."""
 FRACTION = re.compile(r"[.,](\d+)")
+"""The fraction of a second."""
 Partitions = tuple[str, ...]
 
 
@@ -70,6 +71,7 @@ class Trace:
     metadata: Metadata = no_metadata
     """Finds a table's metadata; without it, rolled-back versions count too."""
     _known: dict[tuple[dg.AssetKey, Partitions, str, str], tuple[Made, ...]] = field(default_factory=dict)
+    """The results of _read(), by its arguments."""
 
     def of(self, key: dg.AssetKey, partition: str | None = None, at: datetime | None = None) -> tuple[Made, ...]:
         """Returns what an asset or a partition was made from, at a time (inclusive) or now.
@@ -86,6 +88,7 @@ class Trace:
                     gone.append(f"snapshot {snapshot_of(record)} of run {record.run_id[:8]}")
                 return not is_rolled_back
 
+            # The bound is exclusive.
             before = at + timedelta(microseconds=1) if at else None
             records = latest_records(self.instance, key, partitions, counts, before=before)
             found = self._grouped(key, partitions, records)
@@ -102,6 +105,7 @@ class Trace:
         for record in records:
             made = record.asset_materialization
             assert made
+            # The first record that comes is the run's latest; it stands for all of the run.
             *_, keys, leaves = by_run.setdefault(record.run_id, (made, record.timestamp, [], set()))
             leaves.update(_leaves(made))
             if made.partition is not None:
@@ -119,6 +123,7 @@ class Trace:
                 leaves=tuple(sorted(leaves)),
                 inputs=tuple(self._inputs(key, tuple(keys), made)),
             )
+        # If no partitions were asked for and there is no record, the asset as a whole is not materialized.
         if left or not (by_run or partitions):
             yield Made(asset, tuple(sorted(left)))
 
@@ -200,6 +205,7 @@ def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
         for record in files.records:
             yield "{}: {} bytes of {}".format(*(record.data[name] for name in FILE_COLUMNS))
         return
+    # Earlier versions wrote lists.
     for path, size, modified_ms in _value(made, FILES) or ():
         yield f"{path}: {size:,} bytes of {datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -212,7 +218,7 @@ def shown_time(time: datetime) -> str:
 def parse_time(text: str) -> datetime:
     """Returns the last moment of a time in ISO 8601 (by default UTC), or from shown_time().
 
-    A time to the second means the whole second. Raises ValueError for other text.
+    A time without a fraction means its whole second. Raises ValueError for other text.
     """
     found = datetime.fromisoformat(text.removesuffix(" UTC"))
     digits = min(len(fraction[1]), 6) if (fraction := FRACTION.search(text)) else 0

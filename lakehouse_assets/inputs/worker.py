@@ -39,6 +39,7 @@ class ReadInputs(StageHook):
         self.spark, self.table = chunk.spark, chunk.assignment.table
         self.pins = decode(tuple[Pin, ...], told["pins"])
         self.read_on = decode(ReadOn | None, told["read_on"])
+        # How far the step has read each input's changes: done() reports it.
         self.read_to: dict[str, str] = {}
 
     def offers(self) -> Mapping[str, Callable[..., DataFrame]]:
@@ -90,6 +91,7 @@ class ReadInputs(StageHook):
         return self._between(pin, since.snapshot_id, pin.snapshot_id)
 
     def _between(self, pin: Pin, since: int, until: int) -> DataFrame:
+        """Returns what changed after one snapshot, up to another. Raises ChangesUnknown."""
         io = load_file_io(dict(self.chunk.credentials.catalog), pin.metadata)
         metadata = FromInputFile.table_metadata(io.new_input(pin.metadata))
         snapshots = snapshots_between(metadata, since, until)
@@ -119,7 +121,7 @@ class ReadInputs(StageHook):
         return self._netted(pin, since, until)
 
     def _appended(self, pin: Pin, since: int, until: int, *, is_empty: bool) -> DataFrame:
-        """Returns the rows of appended files. Iceberg refuses to read where nothing was appended."""
+        """Returns the rows of appended files. is_empty: nothing was appended, which Iceberg refuses to read."""
         if is_empty:
             rows = self.spark.table(f"{LAKE}.{pin.name}").limit(0)
         else:
@@ -135,6 +137,7 @@ class ReadInputs(StageHook):
         reader = self.spark.read.option("start-snapshot-id", since).option("end-snapshot-id", until)
         changes = reader.table(f"{LAKE}.{pin.table}.changes").drop(*OF_ICEBERG)
         columns = [F.col(f"`{name}`") for name in changes.columns if name != CHANGE_TYPE]
+        # In ``net``, the column holds how often a row came minus how often it went.
         added = F.when(F.col(CHANGE_TYPE) == "INSERT", 1).otherwise(-1)
         net = changes.groupBy(*columns).agg(F.sum(added).alias(CHANGE_TYPE)).where(F.col(CHANGE_TYPE) != 0)
         kind = F.when(F.col(CHANGE_TYPE) > 0, "INSERT").otherwise("DELETE")
@@ -163,7 +166,8 @@ def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
     """Raises InputDropped: a step that drops a table of its catalog meant everybody's."""
     for table in tables:
         try:
-            spark.table(f"{LAKE}.{table}")  # not SHOW TABLES: Derby has no LIMIT, which that needs
+            # Not SHOW TABLES, which needs LIMIT: Derby has none.
+            spark.table(f"{LAKE}.{table}")
         except AnalysisException:
             raise InputDropped(
                 f"the step dropped {table} (only the worker's own copy): a step may only read the lake"
@@ -171,6 +175,7 @@ def _refuse_dropped(spark: SparkSession, tables: Iterable[str]) -> None:
 
 
 def _refuse_moved(pins: Sequence[Pin], properties: Mapping[str, str]) -> None:
+    """Raises InputMoved if the catalog no longer has an input at its pinned snapshot."""
     if not pins:
         return
     catalog = with_retries(lambda: load_catalog(LAKE, **properties))

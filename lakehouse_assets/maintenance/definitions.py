@@ -26,7 +26,10 @@ WEEKLY = "0 3 * * 0"
 def maintenance(
     tables: Sequence[Table], settings: Settings, extensions: Sequence[Extension], domains: Collection[str] = ()
 ) -> dg.Definitions:
-    """domains: the names of all domains: one without tables may have a release, which keeps snapshots."""
+    """Returns the checks, sensors, schedule and jobs of maintenance.
+
+    domains: the names of all domains: one without tables may have a release, which keeps snapshots.
+    """
     by_hand = settings.by_hand
     status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
     # Only the role of maintenance may delete tables' files:
@@ -48,7 +51,7 @@ def due_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """clock: epoch seconds."""
+    """Returns the sensor that requests runs of the maintenance job. clock: returns epoch seconds."""
 
     @dg.sensor(
         name=SENSOR,
@@ -66,7 +69,7 @@ def due_sensor(
 
 
 def _collection(job: dg.JobDefinition, by_hand: bool) -> dg.ScheduleDefinition:
-    """No sensor requests a collection, which lists all of a table's storage."""
+    """Returns the weekly schedule of the collector. No sensor requests it, as it lists all of a table's storage."""
     return dg.ScheduleDefinition(
         name="lakehouse_collection",
         job=job,

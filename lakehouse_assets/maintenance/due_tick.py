@@ -75,17 +75,18 @@ class DueTick:
     history: RunHistory
     cursor: LookCursor
     events: Mapping[str, int]
-    """Storage ids of latest materializations."""
+    """The storage id of each table's latest materialization, by identifier."""
     now: float
     deadline: float
     """On the monotonic clock."""
     location: str | None
     waits: list[str] = field(default_factory=list)
+    """Which tables wait, and why, for the UI."""
 
     def request(self, due: Sequence[Table]) -> dg.RunRequest | None:
-        """Returns one run for all tables that need it, up to the deadline, or None.
+        """Looks at tables up to the deadline. Returns one run for all that need it, or None.
 
-        The budget is for one day: that of a run by hand, for each declared table.
+        The budget is for one day: BUDGET_GIB for each declared table.
         """
         found: list[Candidate] = []
         for number, table in enumerate(due):
@@ -101,6 +102,7 @@ class DueTick:
             except Exception as error:  # one table must not stop the others
                 self.waits.append(f"{table.identifier}: could not be read: {type(error).__name__}: {error}")
         budget = int(BUDGET_GIB * GIB) * len(self.tables)
+        # The rest is the run's budget, which must not be negative.
         spent = min(budget, self.history.rewritten(self.now))
         planned = plan(found, self.policy, budget, spent)
         taken = {action.table for action in planned.taken}
@@ -108,6 +110,7 @@ class DueTick:
         waiting = {name: why for name, why in not_taken if not isinstance(why, LeftOut)}
         for name, why in waiting.items():
             self.waits.append(f"{name}: {why}")
+            # Without a location: something is left to do even if the table stays as it is.
             self.cursor.seen[name] = Seen("", self.events[name], self.now + WAIT_SECONDS)
         for name in taken:
             self.cursor.seen.pop(name)  # due again; RunHistory.wait() ends each tick until the run has ended
@@ -117,7 +120,7 @@ class DueTick:
         return dg.RunRequest(self.history.run_key, run_config=config)
 
     def _candidates(self, table: Table) -> list[Candidate]:
-        """Notes the table in the cursor as if it needed nothing; request() corrects this for tables with work."""
+        """Returns a table's work. Notes the table as if it had none; request() corrects this if there is some."""
         identifier, event = table.identifier, self.events[table.identifier]
         seen, loaded = self.cursor.seen.get(identifier), self.reader.load(table)
         care = replace(table.maintenance, without=sorted(table.maintenance.without))  # a set has no order
@@ -129,6 +132,7 @@ class DueTick:
         if loaded and changes is not None and self.now >= changes:
             health = self.reader.health(table, loaded, self.deadline)
             found = candidates(health, self.policy, self._writing.get(identifier, ()), self.now)
+            # None: without a write, the table will never have new work.
             expirable_ms = health.more_expirable_ms if is_long(health) else None
             changes = expirable_ms and expirable_ms / 1000
         self.cursor.seen[identifier] = Seen(location, event, self.now + HOUR, changes)

@@ -1,4 +1,7 @@
-"""A level is one kind of maintenance, such as ``expire``. Its work (candidates, actions) and results."""
+"""Maintenance levels: a level is one kind of maintenance, such as ``expire``.
+
+It yields candidates for work. The policy makes actions of them, and the level carries these out.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ OPEN_COST = 4 * MIB
 
 
 def fewer_files(files: int, size: float, target: int) -> int:
-    """Returns how many files fewer a rewrite leaves. size: of all together; target: of a new one; in bytes."""
+    """Returns how many fewer files a rewrite leaves. size: bytes of all files together. target: bytes of a new one."""
     return max(0, files - ceil(size / target))
 
 
@@ -43,18 +46,20 @@ class Engine(StrEnum):
     PYTHON = "Python"
     """The run's own process."""
     SPARK = "Spark"
+    """Workers."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How many things the work removes."""
+    """What the work removes, and the time that readers then save."""
 
     files: int = 0
     delete_files: int = 0
     manifests: int = 0
     snapshots: int = 0
     scan_work: int = 0
-    """Bytes that a full scan could read in the time saved; for snapshots, the bytes that each load reads less."""
+    """The time that a full scan saves, as the bytes that it could read in that time. For snapshots: the bytes that each
+    load no longer reads."""
 
     def __add__(self, other: Gain) -> Gain:
         return Gain(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Gain)))
@@ -81,6 +86,7 @@ class Candidate:
     partition: PartitionHealth | None = None
     """None: the whole table."""
     why_spark: str = ""
+    """Why Spark does it; empty if this process does."""
     why_not: str = ""
     """Why not to do it now; empty if nothing prevents it."""
 
@@ -114,12 +120,13 @@ class Result:
     """Bytes rewritten, including those that did not land."""
     summary: str = ""
     proof: str = ""
+    """What shows that nothing was lost, such as ``1,000 rows, counted``."""
     dropped: tuple[str, ...] = ()
     """What did not land, and why."""
     faults: tuple[str, ...] = ()
-    """What to show in red."""
+    """What went wrong: with these texts, the run fails at its end."""
     nothing_landed: bool = False
-    """Although there was work: usually, writers were faster."""
+    """Whether there was work and none of it landed: usually, writers were faster."""
     usages: tuple[Usage, ...] = ()
 
 
@@ -134,13 +141,14 @@ class MaintenanceContext:
     """All declared ones: runs of any may have pinned a maintained table's snapshots."""
     run: RunToken
     site: Site
-    """What the collector works with. Caches what it reads of other tables."""
+    """The catalog and the storage as the collector sees them. All actions share what it reads of other tables."""
     extensions: Sequence[Extension]
     allow_large: bool = False
-    """Whether more than a fifth of a table may go to the trash."""
+    """Whether more than a fifth of a table's bytes may go to the trash."""
     force: bool = False
+    """As in MaintenanceLevel.candidates()."""
     domains: Collection[str] = ()
-    """Their namespaces may hold pointers of releases, which keep snapshots."""
+    """The names of all domains. Their namespaces may hold pointers of releases, which keep snapshots."""
     reports: list[Report] = field(default_factory=list)
 
     @property
@@ -177,7 +185,7 @@ class MaintenanceLevel(ABC):
 
     @abstractmethod
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """Raises LakehouseError if the table can't be maintained."""
+        """Does the action's work and returns the result. Raises LakehouseError if the table can't be maintained."""
 
     def findings(self, health: TableHealth) -> Iterable[Finding]:
         """Returns what is wrong."""
@@ -188,5 +196,5 @@ class MaintenanceLevel(ABC):
         return ""
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:
-        """Looks closer than at metadata, in a dry run. Changes nothing."""
+        """Looks, in a dry run, at what metadata does not show. Changes nothing."""
         return Result()

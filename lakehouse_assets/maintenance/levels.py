@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lakehouse_assets.maintenance.health.health import TableHealth
 
 SNAPSHOTS = Limit(1_001, 10_000)
-"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg). An expiry leaves at most 1,000, unless
-more must stay (ExpiryPolicy.maximum)."""
+"""Each 1,000 slow a commit by 0.3 s (measured with PyIceberg). An expiry leaves at most 1,000
+(ExpiryPolicy.maximum), unless more must stay: so the warning begins above."""
 METADATA = Limit(8 * MIB, 80 * MIB)
 """Bytes of metadata.json, which each commit writes and each load reads. As many snapshots as SNAPSHOTS allows, at 1 KiB
 each, take an eighth of the limit."""
@@ -70,7 +70,7 @@ class ExpireLevel(MaintenanceLevel):
         return f"{health.snapshots:,} of {SNAPSHOTS.warn:,} snapshots, metadata.json {sizes}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields an expiry unless all snapshots must stay."""
+        """Yields an expiry if the history is long (or ``force``) and not all snapshots must stay."""
         # None: unknown. Then the expiry itself raises the reason.
         if health.expirable != 0 and (is_long(health) or (force and health.snapshots > 1)):
             reason = f"{health.snapshots:,} snapshots in a metadata.json of {size_text(health.metadata_size)}"
@@ -92,6 +92,7 @@ class ExpireLevel(MaintenanceLevel):
         expired = expire(means.catalog, action.table, expiry)
         before, after = len(expired.before.snapshots), len(expired.after.snapshots)
         sizes = " → ".join(size_text(len(one.model_dump_json())) for one in (expired.before, expired.after))
+        # A snapshot may stay for several reasons: count it once.
         kept = Counter(reasons[0].value for reasons in plans[-1].kept.values())
         why = ", ".join(f"{count:,} {reason}" for reason, count in kept.items())
         return Result(
@@ -102,7 +103,8 @@ class ExpireLevel(MaintenanceLevel):
 
 
 LIMIT = Limit(101, 1_000)
-"""Iceberg merges from 100 manifests (commit.manifest.min-count-to-merge); planning a day among 1,000 takes 10 s."""
+"""Manifests of a table. Iceberg's writers merge from 100 (commit.manifest.min-count-to-merge). To plan a scan of one
+day takes 10 s among 1,000."""
 ENTRIES = 1_000
 """The entries by which needed() counts: a manifest with more is too large to be merged (commit/manifest_merge.py)."""
 SURPLUS, LEAST_SURPLUS = 4, 2
@@ -123,11 +125,13 @@ class ManifestsLevel(MaintenanceLevel):
             yield Finding(Check.STORAGE, severity, self.name, _manifests_text(health))
 
     def measured(self, health: TableHealth) -> str:
-        """Returns the number of manifests."""
+        """Returns the number of manifests, and its limit."""
+        # Both conditions of candidates() must hold, so the higher number counts.
         return f"{health.manifests:,} of {max(int(LIMIT.warn), SURPLUS * needed(health) + 1):,}"
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
         """Yields the rewrite."""
+        # A single manifest can't be merged, even by force.
         least, surplus = (2, LEAST_SURPLUS) if force else (LIMIT.warn, SURPLUS)
         if health.manifests >= least and health.manifests > surplus * needed(health):
             fewer = health.manifests - needed(health)
@@ -182,7 +186,7 @@ class CollectLevel(MaintenanceLevel):
     commits = False
 
     def findings(self, health: TableHealth) -> Iterator[Finding]:
-        """A problem keeps the collector from working, so it is an error."""
+        """Yields what the collector last found. A problem keeps it from working, so it is an error."""
         found = health.collected
         if found is None:
             return
@@ -196,11 +200,11 @@ class CollectLevel(MaintenanceLevel):
             yield Finding(Check.STORAGE, severity, self.name, message)
 
     def candidates(self, health: TableHealth, care: Maintenance, *, force: bool) -> Iterator[Candidate]:
-        """Yields one look."""
+        """Yields one look, as only the storage shows whether there is work."""
         yield Candidate(health.identifier, self, "its storage is searched for unneeded files")
 
     def carry_out(self, means: MaintenanceContext, action: Action) -> Result:
-        """A problem needs a person, so it is a fault."""
+        """Moves files to the trash and empties it. A problem needs a person, so it is a fault."""
         return _collected(means, action, dry_run=False)
 
     def look(self, means: MaintenanceContext, action: Action) -> Result:

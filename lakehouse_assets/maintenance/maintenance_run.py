@@ -82,6 +82,7 @@ def _done_cells(done: Done) -> tuple[str, ...]:
 
 
 LOOKED_AT, PLAN, MEASURED = "tables", "plan", "measured"
+"""Names of the run's metadata that ``lakehouse maintain`` reads."""
 
 
 @dataclass
@@ -107,7 +108,7 @@ class MaintenanceRun:
     """Tables with an action that failed, or of which nothing landed."""
 
     def run(self, budget: int, dry_run: bool) -> tuple[dict[str, Any], list[str]]:
-        """Returns metadata, and faults. budget: bytes to rewrite."""
+        """Looks, plans and, unless it is a dry run, works. Returns metadata, and faults. budget: bytes to rewrite."""
         forget_parent(self.context)
         self._look()
         writing, now = flights(self.context.instance, self.tables, location_of(self.context.run)), time.time()
@@ -121,9 +122,9 @@ class MaintenanceRun:
         return {PLAN: plan_table(planned), "done": done_table(self.done), **self._shown(planned.taken)}, self.faults
 
     def _shown(self, taken: Sequence[Action]) -> dict[str, Any]:
-        done_to = {action.table for action in taken}
-        # Maintenance has changed the numbers of the tables that it worked on.
-        others = [health for name, health in self.healths.items() if name not in done_to]
+        with_work = {action.table for action in taken}
+        # The plan shows the numbers of tables with work. Unless it is a dry run, the work has changed them.
+        others = [health for name, health in self.healths.items() if name not in with_work]
         measured = measured_table(others, self.policy.levels)
         return {LOOKED_AT: len(self.healths), **collection_tables(self.means.reports), MEASURED: measured}
 
@@ -151,7 +152,7 @@ class MaintenanceRun:
         )
 
     def _look(self) -> None:
-        """A table whose health can't be read is a fault; the others are maintained."""
+        """Reads the health of all chosen tables. One that can't be read is a fault; the others are maintained."""
         for table in self.tables:
             try:
                 if loaded := self.reader.load(table):
@@ -173,7 +174,7 @@ class MaintenanceRun:
         self.faults.append(f"{where}: {full_disk(error, self.lakehouse.settings) or error_text(error)}")
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
-        """Tags name the table and the expected bytes beforehand, so that a killed run counts."""
+        """Carries actions out. Tags name the table and the expected bytes beforehand, so that a killed run counts."""
         rewritten = 0
         for action in actions:
             note_rewritten(self.context, rewritten + action.size)
@@ -183,7 +184,7 @@ class MaintenanceRun:
             note_table(self.context, action.table, FAILED if action.table in self.failed else DONE)
 
     def _done(self, action: Action) -> int:
-        """Returns the rewritten bytes, or the expected ones after a failure."""
+        """Carries an action out. Returns the rewritten bytes, or the expected ones after a failure."""
         where, started = f"{action.table}, {action.level.name}", time.monotonic()
         try:
             result = action.level.carry_out(self.means, action)
@@ -200,7 +201,7 @@ class MaintenanceRun:
         return result.size
 
     def _evaluate_checks(self, identifiers: Collection[str]) -> None:
-        """Stores changed results. Leaves out tables that a current run will evaluate."""
+        """Evaluates tables' checks and stores changed results. Leaves out tables that a current run will evaluate."""
         instance = self.context.instance
         for table in (table for table in self.tables if table.identifier in identifiers):
             stored = LastEvaluations.of(instance, table.key, time.time())

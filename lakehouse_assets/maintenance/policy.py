@@ -23,7 +23,7 @@ SPEED = 16 * MIB
 """Bytes rewritten and proved in a second: without a JVM, 22 MB in 200 files take about 1.5 s on one core
 (docs/measured.md)."""
 START = {Engine.PYTHON: 0.2, Engine.SPARK: 75.0}
-"""Seconds before the first byte; for Spark, those of a task, its image and a JVM."""
+"""Seconds before the first byte; for Spark, those to start a task, its image and a JVM."""
 EACH_FILE = {Engine.PYTHON: 0.002, Engine.SPARK: 0.01}
 """Seconds for each file read."""
 VCPUS = {Engine.PYTHON: 0.5, Engine.SPARK: 2.0}
@@ -47,6 +47,7 @@ class Policy:
     tables: Mapping[str, Maintenance]
     """The owners' choices, by identifier."""
     force: bool = False
+    """As in MaintenanceLevel.candidates()."""
     patient: bool = True
     """Whether to leave recent writes for later."""
 
@@ -72,7 +73,10 @@ class Plan:
 
 
 def candidates(health: TableHealth, policy: Policy, writing: Sequence[Flight], now: float) -> list[Candidate]:
-    """Returns all work that a table asks for. writing: runs that write to it, or will. now: epoch seconds."""
+    """Returns all work that a table asks for, and why not to do it now. now: epoch seconds.
+
+    writing: runs that write to the table, or will.
+    """
     found = list(_asked(health, policy, writing, now))
     # A partition is rewritten once: for the first level that asks and isn't left out, else for the first that asks.
     of_partition: dict[Partition, Candidate] = {}
@@ -107,7 +111,8 @@ def _left_out(level: MaintenanceLevel, health: TableHealth, care: Maintenance) -
 def _too_soon(
     partition: PartitionHealth, policy: Policy, care: Maintenance, writing: Sequence[Flight], now: float
 ) -> str:
-    """A rewrite of files that a writer replaces meanwhile is wasted."""
+    """Returns why to wait, if so: a rewrite of files that a writer replaces meanwhile is wasted."""
+    # Without its key, any writer may write to the partition.
     keys = None if partition.key is None else [partition.key]
     if writer := next((flight.name for flight in writing if meet(flight.keys, keys)), None):
         return f"a run that writes to it is queued or running: {writer}"
@@ -118,7 +123,7 @@ def _too_soon(
 
 
 def plan(found: Iterable[Candidate], policy: Policy, budget: int, spent: int = 0) -> Plan:
-    """Decides what to do now, and why not the rest. budget: in bytes, of which earlier runs have spent some.
+    """Decides what to do now, and why not the rest. budget: the most bytes to rewrite. spent: those by earlier runs.
 
     Ranks by scan work saved for each vCPU-second, times the table's weight. If a candidate exceeds what is left of the
     budget, smaller ones may still be taken.
@@ -154,6 +159,7 @@ def plan(found: Iterable[Candidate], policy: Policy, budget: int, spent: int = 0
 
     taken = [take(one) for one in sorted((c for c in found if not c.why_not), key=score, reverse=True)]
     actions = _actions([c for c in taken if not c.why_not])
+    # What take() has left out, and what was out before.
     left = _actions([c for c in [*taken, *found] if c.why_not])
     actions.sort(key=lambda pair: pair[0].level.order)  # stable: keeps the best first
     return Plan(tuple(action for action, _ in actions), tuple(NotTaken(action, why) for action, why in left))

@@ -42,7 +42,9 @@ WORST = 10
 
 
 def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]:
-    """Returns the gain of a partition's rewrite, its bytes and its files. target: in bytes.
+    """Returns the gain of a partition's rewrite, the bytes to rewrite and the number of files to read.
+
+    target: in bytes.
 
     Counts the small files, or all files if rows are deleted: the health doesn't say which files the deletes apply to.
     """
@@ -51,6 +53,7 @@ def rewrite_of(partition: PartitionHealth, target: int) -> tuple[Gain, int, int]
     else:
         files, size = partition.small_files, partition.small_size
     fewer = fewer_files(files, size * (1 - partition.deleted_share), target)
+    # A scan no longer opens these files, and no longer reads the deleted rows.
     opened = fewer + partition.delete_files
     deleted = round(partition.size * partition.deleted_share)
     gain = Gain(files=fewer, delete_files=partition.delete_files, scan_work=opened * OPEN_COST + deleted)
@@ -116,7 +119,7 @@ class LimitedLevel(RewriteLevel):
 
     @abstractmethod
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns the number. target: in bytes."""
+        """Returns the number to compare with the limit. target: in bytes."""
 
     @abstractmethod
     def amount(self, number: float, health: TableHealth) -> str:
@@ -127,7 +130,7 @@ class LimitedLevel(RewriteLevel):
         """Returns what the amount is of."""
 
     def gains(self, partition: PartitionHealth, target: int) -> bool:
-        """Whether a rewrite gains anything for sure: it takes large files only if delete files apply to them."""
+        """Whether a rewrite is sure to gain. Counts small files: large ones are rewritten only if deletes apply."""
         return fewer_files(partition.small_files, partition.small_size, target) > 0
 
     def asks(self, partition: PartitionHealth, health: TableHealth, *, force: bool = False) -> bool:
@@ -184,13 +187,13 @@ class FragmentsLevel(LimitedLevel):
 
 
 class UndersizedLevel(LimitedLevel):
-    """Rewrites partitions whose small files would fill one, as Amoro's major optimizing does."""
+    """Rewrites partitions whose undersized files would fill a file, as Amoro's major optimizing does."""
 
     name = Level.UNDERSIZED.value
     limit = Limit(1, 10)
 
     def number(self, partition: PartitionHealth, target: int) -> float:
-        """Returns the undersized bytes in targets."""
+        """Returns the undersized bytes as a multiple of the target."""
         return partition.undersized_size / target
 
     def amount(self, number: float, health: TableHealth) -> str:
@@ -204,12 +207,12 @@ class UndersizedLevel(LimitedLevel):
 
 
 class DeletesLevel(LimitedLevel):
-    """Rewrites partitions with deleted rows: a warning from Amoro's 0.1, an error from half."""
+    """Rewrites partitions with deleted rows: a warning from a tenth of the rows, as in Amoro; an error from half."""
 
     name = Level.DELETES.value
     limit = Limit(0.1, 0.5)
     forced = 0.0
-    """Includes 0, the share of delete files that apply to nothing."""
+    """Includes 0: the share in a partition whose delete files apply to nothing."""
 
     def number(self, partition: PartitionHealth, target: int) -> float:
         """Returns the share of possibly deleted rows."""
@@ -281,6 +284,7 @@ def rewritten(metadata: TableMetadata | None, report: CompactionReport) -> Resul
     outcomes = Counter(p.outcome for p in report.partitions)
     return Result(
         gain=_gain(metadata, report),
+        # What has a proof was rewritten, even if it did not land.
         size=sum(p.bytes_before for p in report.partitions if p.proof),
         summary=_summary(report),
         proof=_proof(report),
@@ -321,7 +325,7 @@ def _proof(report: CompactionReport) -> str:
     proofs = [p.proof for p in report.landed if p.proof]
     total = sum((proof.after for proof in proofs), Digest())
     digest = hashlib.sha256(repr(total).encode()).hexdigest()[:16]
-    # A proof that only counted has no hashes.
+    # A proof that only counted has no hashes. Without rows, no proof has any.
     counted = Digest(total.rows) == total and total.rows
     return f"{total.rows:,} rows, {'counted' if counted else f'digest {digest}'}" if proofs else ""
 

@@ -26,7 +26,8 @@ snapshots."""
 FIRST_WAIT, LONGEST_WAIT = HOUR, 24 * HOUR
 """Seconds after a failure, doubled with each further one."""
 LATEST = 100
-"""Runs to read: over four days', at one an hour. They include all failures until a wait is the longest."""
+"""The most runs to read: those of four days, at one an hour. Among them are the six failures in a row,
+over 31 hours, that lead to LONGEST_WAIT."""
 
 
 def forget_parent(context: dg.OpExecutionContext) -> None:
@@ -56,7 +57,7 @@ class RunHistory:
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, location: str | None) -> RunHistory:
-        """Reads the history by one query. location: another may have the same sensor."""
+        """Reads the history by one query. location: the code location, as another one may have the same sensor."""
         tags = {"dagster/sensor_name": SENSOR, **tags_of_location(location)}
         return cls(instance.get_run_records(dg.RunsFilter(job_name=MAINTENANCE, tags=tags), limit=LATEST))
 
@@ -75,6 +76,7 @@ class RunHistory:
         for record in self.records:
             if not (fared := _fared(record.dagster_run, table)):
                 continue
+            # Of the latest run that worked on the table; 0 if none did, so that the table need not wait.
             ended = ended or _ended(record)
             if fared == DONE:
                 break

@@ -177,7 +177,10 @@ def _held(trashes: Sequence["Trash"], selection: "TrashSelection") -> dict[str, 
 def _shown(
     context: dg.OpExecutionContext, table: str, reports: Sequence["RestoreReport"], ledgers: str
 ) -> dict[str, Any]:
-    """Raises dg.Failure if a requested file could not come back, or nothing was found."""
+    """Returns the metadata. ledgers: the folder of all ledgers.
+
+    Raises dg.Failure if a requested file could not come back, or nothing was found.
+    """
     restored, size, there = (sum(getattr(report, name) for report in reports) for name in ("restored", "size", "there"))
     lost = [kept for report in reports for kept in report.lost]
     text = f"{restored:,} files ({size_text(size)}) were brought back, {there:,} were already there"

@@ -99,6 +99,7 @@ def _main_history(metadata: TableMetadata) -> set[int]:
 
 
 def _current_at(table: str, metadata: TableMetadata, to: str) -> int | None:
+    """Returns the snapshot that was current at a time; None if the log does not go back to it."""
     try:
         at = parse_time(to)
     except ValueError:
@@ -183,6 +184,7 @@ def roll_back(catalog: Catalog, identifier: str, snapshot_id: int, head: int) ->
 
 
 COLUMNS = ("snapshot", "committed", "by run", "operation", "rows added", "rows removed", "partitions")
+"""The headings of snapshot_rows()."""
 ROLLED_BACK_TO = "rolled_back_to"
 """Metadata of the materializations that a rollback has logged."""
 CLOCKS_APART = 3600
@@ -205,6 +207,7 @@ def partitions_by_snapshot(
     since = min(snapshot.timestamp_ms for snapshot in snapshots) / 1000 - CLOCKS_APART
     ids, found = {snapshot.snapshot_id for snapshot in snapshots}, defaultdict[int, list[Partition]](list)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, after_timestamp=since)):
+        # Materializations that a rollback has logged don't count: they repeat the snapshot of a run.
         if ROLLED_BACK_TO not in made.metadata and (snapshot := _snapshot_id(made)) in ids:
             found[snapshot].append(made.partition)
     return found
@@ -213,7 +216,7 @@ def partitions_by_snapshot(
 def snapshot_rows(
     snapshots: Sequence[Snapshot], keys: Mapping[int, Sequence[Partition]], prefix: str = ""
 ) -> Iterator[Sequence[str]]:
-    """Yields a row of COLUMNS for each snapshot. prefix: precedes the operation."""
+    """Yields a row of COLUMNS for each snapshot. keys: of partitions_by_snapshot(). prefix: precedes the operation."""
     for snapshot in snapshots:
         summary = snapshot.summary
         said = summary.additional_properties if summary else {}
@@ -250,6 +253,7 @@ def events_after(
         if key in changed or _snapshot_id(made) in elsewhere or ROLLED_BACK_TO in made.metadata
     }
     current: dict[Partition, dg.AssetMaterialization] = {}
+    # Empty for a table without partitions; the filter then takes None.
     of_wanted = sorted(key for key in wanted if key is not None)
     for made in _materializations(instance, dg.AssetRecordsFilter(table.key, asset_partitions=of_wanted or None)):
         if len(current) == len(wanted):
@@ -270,7 +274,7 @@ def events_after(
 
 
 def _materializations(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterator[dg.AssetMaterialization]:
-    """Newest first."""
+    """Yields materializations, newest first."""
     cursor, has_more = None, True
     while has_more:
         found = instance.fetch_materializations(wanted, limit=BATCH, cursor=cursor)

@@ -60,7 +60,8 @@ def rollback_job(tables: Sequence[Table]) -> dg.JobDefinition:
 def _rollback(
     context: dg.OpExecutionContext, config: RollbackConfig, table: Table, lakehouse: Lakehouse
 ) -> dict[str, Any]:
-    # Keeps definitions fast to load.
+    """Rolls the table back, or with ``dry_run`` only looks; returns the output's metadata."""
+    # Imported here, because definitions then load faster.
     from lakehouse_assets.rollback.rollback import (
         COLUMNS,
         Rollback,

@@ -69,11 +69,13 @@ def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefin
             # Else Dagster would show the run's checks, which are not reached, as failed.
             keep_verdicts(context.instance, context.run, context.get_step_execution_context().step.key)
             redact(error)
+            # Only a run that was launched from a code location has this origin.
             by_command = context.run.remote_job_origin is None
             if (failure := _failure(error, table, lakehouse, by_command=by_command)) is None:
                 raise
             if by_command:
                 failure = _of_command(failure, table)
+            # A Failure is raised itself or as a copy. It keeps its cause, and must not become its own cause.
             raise failure from (error.__cause__ if isinstance(error, dg.Failure) else error)
 
     return asset
@@ -87,7 +89,8 @@ def _failure(error: Exception, table: Table, lakehouse: Lakehouse, *, by_command
         # Of these, only contention passes by itself: the others need a person.
         return dg.Failure(str(error), allow_retries=isinstance(error, PublishContended))
     full = full_disk(error, lakehouse.settings)  # libraries raise all kinds of errors for it
-    if not (full or isinstance(error, OSError)):  # OSError: networks, object stores
+    # An OSError comes from a network or an object store. Any other error may be a bug, so its traceback is needed.
+    if not (full or isinstance(error, OSError)):
         return None
     advice = "" if by_command else ". What was staged is kept; fix the problem and re-execute from failure"
     return dg.Failure(f"table {table.identifier}: {full or error}{advice}")
@@ -104,7 +107,7 @@ def _of_command(failure: dg.Failure, table: Table) -> dg.Failure:
 
 
 PLAN = "lakehouse_plan"
-# The output's metadata that the command reads.
+# Names of the output's metadata that the command reads.
 LOOKED_AT, FAILING = "tables_looked_at", "tables_whose_next_run_fails"
 
 
@@ -122,6 +125,7 @@ def plan_job(tables: Sequence[Table]) -> dg.JobDefinition:
         from lakehouse_assets.run.what_if import COLUMNS, all_differences, failing_tables
 
         chosen = chosen_tables(config.tables, tables)
+        # Only for the graph of dependencies: no asset of it runs, so it needs no extensions.
         location = dg.Definitions([table_asset(table, ()) for table in tables], resources={"lakehouse": lakehouse})
         try:
             rows = list(all_differences(context.instance, lakehouse.catalog(), chosen, location.resolve_asset_graph()))

@@ -20,7 +20,7 @@ from lakehouse_assets.wire.work import Assignment, HookWork, RewriteAssignment
 
 
 def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
-    """landing: the domain's part of the drop zone."""
+    """Returns the window that the chunk's step gets. landing: the domain's part of the drop zone."""
     start, end = table.alignment.window(chunk.keys) or (None, None)
     return Window(chunk.keys, start, end, table.alignment.dimensions(chunk.keys), landing)
 
@@ -28,7 +28,7 @@ def window_of(table: Table, chunk: Chunk, landing: str) -> Window:
 def first_attempts(
     run: Run, fork_base: ForkBase, evolution: Evolution, extensions: Mapping[str, HookWork]
 ) -> dict[int, Attempt]:
-    """Returns first attempts by chunk ordinal. extensions: what RunHook.work() returned."""
+    """Returns the first attempt at each chunk, by ordinal. extensions: what RunHook.work() returned, by hook name."""
     table, settings = run.table, run.lakehouse.settings
     merge, run_id = run.strategy.merge, run.context.run.run_id
     hooks, checks = [work.hook for work in extensions.values()], table.checks.values()
@@ -67,7 +67,10 @@ def first_attempts(
 
 
 def attempt_of(table: Table, work: Assignment | RewriteAssignment, run_id: str, partitions: Sequence[str]) -> Attempt:
-    """run_id, partitions: for the services' lists of workers."""
+    """Returns the first attempt at a piece of work on a table.
+
+    run_id, partitions: for the services' lists of workers, which show them as tags.
+    """
     return Attempt(
         group=work.token,
         subject=table.identifier,

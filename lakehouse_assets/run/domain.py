@@ -18,7 +18,7 @@ from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.extension import Extension
 
-# Dagster calls it beta; its version is pinned.
+# Dagster calls this parameter beta. It is used on purpose: Dagster's version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
 
 
@@ -46,6 +46,7 @@ class Domain:
     def __post_init__(self) -> None:
         for asset in self.assets:
             if not isinstance(asset, dg.AssetsDefinition):
+                # A declaration, such as a Release, in the place of the asset that it has.
                 meant = ": name its .asset" if hasattr(asset, "asset") else ""
                 raise DeclarationError(f"domain {self.name!r}: assets has {asset!r}, which is not an asset{meant}")
 
@@ -112,5 +113,6 @@ def _problems(domains: Sequence[Domain], tables: Sequence[Table], has_others: bo
         for key in domain.keys
         if key.path[0] != domain.name
     ]
+    # With other assets, a dep that is not known here may still exist, so None leaves deps unchecked.
     known = {key for domain in domains for key in domain.keys}
     return problems + declaration_problems(tables, None if has_others else known)

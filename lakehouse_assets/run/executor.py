@@ -52,7 +52,8 @@ def wait_for_database(instance: dg.DagsterInstance) -> None:
             try:
                 connection = dialect.connect(*arguments, **keywords)
             except dialect.loaded_dbapi.OperationalError:
-                begins = patience.since is None  # log once for each absence
+                # The first failure of an absence, which alone is logged.
+                begins = patience.since is None
                 if is_refused(*arguments, **keywords) or patience.failed(time.monotonic()):
                     raise
             else:
@@ -60,8 +61,10 @@ def wait_for_database(instance: dg.DagsterInstance) -> None:
                 return connection
             if begins:
                 logger.warning("Dagster's database can't be reached; waiting for it, at most %d s", patience.seconds)
+            # At random, so that waiting runs don't all connect at once when the server is back.
             time.sleep(random.uniform(0.5, 1.5))
 
+    # is_refused() asks psycopg2's own libpq, so connections of other drivers don't wait.
     for storage in (instance.event_log_storage, instance.run_storage, instance.schedule_storage):
         if isinstance(storage, kinds) and storage._engine.dialect.driver == "psycopg2":
             event.listen(storage._engine, "do_connect", connect)

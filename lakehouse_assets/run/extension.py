@@ -27,6 +27,7 @@ class Shown:
     """What Dagster's UI shows of a run's materializations."""
 
     of_run: dict[str, Any] = field(default_factory=dict)
+    """Metadata of each materialization of the run."""
     of_key: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Metadata by partition key; the key WHOLE for a table without partitions."""
     tags: dict[str, str] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class Upkeep(Protocol):
 
     @property
     def site(self) -> Any:
-        """The files that the storage holds; each listing is read once."""
+        """The catalog's storage as maintenance sees it: a Site, whose class the core does not import."""
 
 
 class Extension:

@@ -38,13 +38,14 @@ class Flight:
     name: str
     """Such as ``run 8f14e45f-…`` or ``backfill kdqhqvxb``."""
     run: dg.DagsterRun | None = None
+    """None for a backfill."""
 
 
 def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str | None) -> dict[str, list[Flight]]:
-    """Finds what is about to write each table, by identifier.
+    """Returns the flights of each table that has any, by identifier.
 
     Other code locations' runs don't count: they must not hold up this one's tables. Runs that Python code started
-    without a code location do. location: None counts all runs.
+    without a code location do count. location: the code location's name; None counts all runs.
     """
     from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus  # definitions don't need it
 
@@ -75,18 +76,18 @@ def flights(instance: dg.DagsterInstance, tables: Sequence[Table], location: str
 
 
 def location_of(run: dg.DagsterRun) -> str | None:
-    """Returns None if Python code started the run without a code location."""
+    """Returns the name of the run's code location; None if Python code started the run without one."""
     origin = run.remote_job_origin
     return origin.repository_origin.code_location_origin.location_name if origin else None
 
 
 def tags_of_location(location: str | None) -> dict[str, str]:
-    """Returns the tags of a code location's runs."""
+    """Returns the tags by which a code location's runs are found; none for None."""
     return {REPOSITORY: f"__repository__@{location}"} if location else {}
 
 
 def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
-    """Returns the sensor's code location, if any."""
+    """Returns the name of the sensor's code location, if any."""
     return context.code_location_origin.location_name if context.code_location_origin else None
 
 
@@ -99,7 +100,10 @@ def assets_of(run: dg.DagsterRun, instance: dg.DagsterInstance) -> Collection[dg
 
 
 def keys_of_run(run: dg.DagsterRun, table: Table, instance: dg.DagsterInstance) -> Keys:
-    """Returns the run's keys of this table; None unless its tags name only those: they may be another asset's."""
+    """Returns the keys that the run's tags name; None unless they are all keys of this table.
+
+    A run has the same tags for all its assets, so the keys may be another asset's.
+    """
     if table.partitions is None:
         return None
     keys: Sequence[str] = ()
@@ -124,6 +128,7 @@ def meet(one: Keys, other: Keys) -> bool:
 def _of_backfill(backfill: PartitionBackfill, table: Table) -> Keys:
     if table.partitions is None:
         return None
+    # The smallest graph with which Dagster can read the backfill's data: the table's asset alone.
     graph = dg.Definitions(assets=[dg.AssetSpec(table.key, partitions_def=table.partitions)]).resolve_asset_graph()
     try:
         target = backfill.get_asset_backfill_data(graph).target_subset

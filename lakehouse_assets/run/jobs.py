@@ -78,6 +78,7 @@ def shown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.Table
 
 
 def markdown_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns the same as Markdown, whose cells may hold links."""
+    """Returns rows as a Markdown table, whose cells may hold links."""
+    # A bar or a line break would end the cell.
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *cells))

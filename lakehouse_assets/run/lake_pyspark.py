@@ -22,6 +22,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.worker.session import configure, register_inputs, start
 
 Launch = Callable[[Mapping[str, str]], SparkSession]
+"""Starts a session with settings that are not secret."""
 
 
 class LakePySpark(LazyPySparkResource):
@@ -43,15 +44,18 @@ class LakePySpark(LazyPySparkResource):
     def spark_session(self) -> SparkSession:
         """Starts a session, and the JVM unless this process has one. Raises SettingsError."""
         if self._session is None:
-            # start() checks the settings first. It then calls the base class, which takes the same from spark_config.
+            # start() checks the settings, then calls this function with them. The base class needs no argument: it has
+            # the same settings in spark_config.
             self._session = self._open(lambda _: super(LakePySpark, self).spark_session)
         return self._session
 
 
 def _open(lakehouse: Lakehouse, tables: Sequence[str], conf: Mapping[str, str], launch: Launch) -> SparkSession:
+    """Returns a session on the catalog, or on an in-memory catalog of these tables; missing tables are left out."""
     properties = catalog_properties(lakehouse.settings)
     # A REST catalog may vend credentials with each table, so Spark opens it itself.
     live = catalog_type(properties)[0] == "rest"
+    # Not None: with the compute inline, workers of this process share the JVM. No table brings settings here.
     spark, secrets = start(conf, launch, brought=())
     configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
     if not live:  # Spark opens no other catalog: it reads the tables' present metadata files

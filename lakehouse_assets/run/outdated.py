@@ -16,6 +16,7 @@ from lakehouse_assets.commit.tokens import History
 from lakehouse_assets.run.jobs import PINNED
 
 MADE: Final = dg.DagsterEventType.ASSET_MATERIALIZATION
+# The most events for one query.
 BATCH = 1000
 Partition = str | None
 """None for an asset without partitions."""
@@ -24,7 +25,7 @@ Metadata = Callable[[dg.AssetKey], TableMetadata | None]
 
 
 def no_metadata(_: dg.AssetKey) -> None:
-    """With it, only Dagster's event log counts, and no rollback is found."""
+    """Finds no table: then only Dagster's event log counts, and no rollback is found."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def stale_inputs(
             newest = _newest(instance, graph, parent, history)
             tag = get_input_event_pointer_tag(parent)
             found: list[Partition] = []
+            # Partitions by the snapshot that they read and that was rolled back.
             gone: dict[str, list[Partition]] = {}
+            # The parent's latest event that one of the partitions found has not read.
             last = 0
             for partition, materialization in made.items():
                 pin = _pinned(materialization, parent)
@@ -93,12 +96,13 @@ def stale_inputs(
                     found.append(partition)
                     last = max(last, latest)
             if found:
-                yield _told(instance, parent, found, last)
+                yield _described(instance, parent, found, last)
             for pin, of_pin in gone.items():
                 yield Outdated(".".join(parent.path), tuple(of_pin), None, pin)
 
 
 def _pinned(made: dg.AssetMaterialization, parent: dg.AssetKey) -> str:
+    """Returns the parent's snapshot that the run read, as digits; empty if the parent was empty or is not named."""
     pins: Any = made.metadata[PINNED].value if PINNED in made.metadata else {}
     found = str(pins.get(".".join(parent.path), ""))
     return found if found.isdecimal() else ""
@@ -131,6 +135,7 @@ def latest_records(
 
     counts: says whether a materialization counts. before: exclusive. upto: an event's storage id, inclusive.
     """
+    # Without partitions, the first event asked for usually counts. The cursor is exclusive.
     wanted, cursor, limit = {*partitions}, None if upto is None else upto + 1, BATCH if partitions else 1
     while True:
         chosen = dg.AssetRecordsFilter(
@@ -141,11 +146,12 @@ def latest_records(
         )
         records = instance.fetch_materializations(chosen, limit=limit).records
         for record in records:
+            # Records come newest first, so a partition that is no longer wanted has had its latest.
             if (partitions and record.partition_key not in wanted) or not counts(record):
                 continue
             yield record
             wanted.discard(str(record.partition_key))
-            if not wanted:
+            if not wanted:  # without partitions, after the first record that counts
                 return
         if len(records) < limit:
             return
@@ -153,14 +159,14 @@ def latest_records(
 
 
 def snapshot_of(record: dg.EventLogRecord) -> int | None:
-    """Returns a materialization's snapshot, if any."""
+    """Returns the snapshot that a materialization published, if it names one."""
     made = record.asset_materialization
     found = made.metadata.get("snapshot_id") if made else None
     return int(str(found.value)) if found else None
 
 
 def is_gone(record: dg.EventLogRecord, history: History | None) -> bool:
-    """Whether it was certainly rolled back."""
+    """Whether what the materialization published was certainly rolled back."""
     snapshot = snapshot_of(record)
     return history is not None and snapshot is not None and history.lacks(snapshot)
 
@@ -175,7 +181,10 @@ def partitions_read(
     return [*mapped.partitions_subset.get_partition_keys()]
 
 
-def _told(instance: dg.DagsterInstance, parent: dg.AssetKey, partitions: Sequence[Partition], last: int) -> Outdated:
+def _described(
+    instance: dg.DagsterInstance, parent: dg.AssetKey, partitions: Sequence[Partition], last: int
+) -> Outdated:
+    """Describes partitions that read the parent before its event with the storage id ``last``."""
     chosen = dg.AssetRecordsFilter(parent, storage_ids=[last])
     (record,) = instance.fetch_materializations(chosen, limit=1).records
     made = record.asset_materialization

@@ -40,6 +40,7 @@ class RunPlan(Durable):
     made_at: datetime
     table_uuid: UUID
     snapshot_id: int | None
+    """The table's current snapshot when the plan was made; None for an empty table."""
     columns: tuple[str, ...]
     """The table's when the plan was made; nested ones with dots."""
     write_mode: str
@@ -71,14 +72,15 @@ class RunPlan(Durable):
 
     @property
     def made_ms(self) -> int:
-        """In epoch milliseconds."""
+        """When the plan was made, in epoch milliseconds."""
         return round(self.made_at.timestamp() * 1000)
 
     @classmethod
     def _current(cls, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Reads version 1, written until December 2026, which had the extensions' parts as fields.
+        """Returns the fields of a plan in the current version.
 
-        Needed while its runs can be resumed (tokens.RESUMABLE).
+        Version 1, written until December 2026, had the extensions' parts as fields. Plans of that version are read
+        while their runs can be resumed (tokens.RESUMABLE).
         """
         if found.get("version") != 1:
             return found
@@ -154,12 +156,13 @@ def plan_chunks(table: Table, keys: Sequence[str]) -> list[Chunk]:
     """
     if not keys:
         return [Chunk(0, ())]
+    # Without a limit, or if the rows can't be split, one chunk has all keys.
     size = (table.partitions_per_worker if table.write_mode.splits else None) or len(keys)
     return [Chunk(i, tuple(keys[start : start + size])) for i, start in enumerate(range(0, len(keys), size))]
 
 
 def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
-    """Returns the token to publish these chunks with: the run's for all, ``<token>.<part>:0-2_5-5`` for some.
+    """Returns the token to publish these chunks with: the run's for all, ``<token>.<hash>:0-2_5-5`` for some.
 
     With the run's own token for some chunks, a later publish of the others would count as a repetition. The ordinals
     name the chunks that a resumed run must not publish again, as another run may have replaced their rows. They may be
@@ -167,6 +170,7 @@ def publish_token(plan: RunPlan, ready: Sequence[Chunk]) -> str:
     """
     if len(ready) == len(plan.chunks):
         return plan.token
+    # Consecutive ordinals have the same distance to their index, so this groups them.
     ordinals = enumerate(chunk.ordinal for chunk in ready)
     runs = [[n for _, n in run] for _, run in groupby(ordinals, key=lambda pair: pair[1] - pair[0])]
     spans = "_".join(f"{run[0]}-{run[-1]}" for run in runs)
@@ -179,6 +183,7 @@ def published_chunks(table: str, metadata: TableMetadata, plan: RunPlan) -> dict
     Raises as tokens.find_published().
     """
     published: dict[int, int] = {}
+    # First the commits of some chunks, whose properties name these chunks; then a commit of all chunks.
     for name in tokens.properties_of(metadata, plan.token):
         part = name.removeprefix(tokens.PREFIX)
         if part != plan.token and (snapshot_id := tokens.find_published(table, metadata, part)) is not None:
@@ -214,6 +219,7 @@ def asked_keys(context: dg.AssetExecutionContext, table: Table) -> tuple[str, ..
     try:
         return tuple(context.partition_keys)
     except (CheckError, dg.DagsterError) as error:
+        # Dagster raises these also for other reasons. If both ends are declared, its error says more.
         asked = context.partition_key_range.start, context.partition_key_range.end
         known = table.partitions.get_partition_keys(dynamic_partitions_store=context.instance)
         if not (gone := sorted({*asked}.difference(known))):

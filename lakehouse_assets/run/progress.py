@@ -17,7 +17,7 @@ class Progress:
     total: int
     """All partitions of the run; 1 for an unpartitioned table."""
     running: int
-    """Workers."""
+    """The number of workers at work."""
     started_at: float
     """Epoch seconds."""
     waiting: bool = False
@@ -35,7 +35,7 @@ def report(progress: Progress) -> None:
 
 @contextmanager
 def listening(listener: Callable[[Progress], None]) -> Iterator[None]:
-    """Calls ``listener`` in the reporting thread."""
+    """Calls ``listener`` for each report within the context, in the reporting thread."""
     _listeners.append(listener)
     try:
         yield

@@ -35,7 +35,7 @@ from lakehouse_assets.storage.objects import at_once
 from lakehouse_assets.wire.receipts import Receipt
 from lakehouse_assets.wire.work import Assignment, Cause
 
-# Of a preview. Few: they are stored with every materialization.
+# The size of a preview. Few rows: they are stored with every materialization.
 ROWS = 5
 CELL_LENGTH = 40
 MOST_PARTITIONS = 50
@@ -63,7 +63,7 @@ class RunFacts(RunHook):
         if forks:
             region = run.region_of([run.plan.chunks[fork.receipt.chunk] for fork in forks])
             shown.of_key = shown_by_key(table, region, forks)
-        # The run's own rows are not all of the table's.
+        # Otherwise the table's rows are those of its partitions, or the run's own, which are shown already.
         if table.partitions is None and not table.write_mode.replaces:
             now = with_retries(lambda: run.lakehouse.catalog().load_table(table.identifier))
             shown.of_run |= rows_now(now, run.published.snapshot_id)
@@ -73,7 +73,8 @@ class RunFacts(RunHook):
 def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
     """Returns the metadata of the whole run.
 
-    Links and usages are known of workers that this run started; of an earlier run's worker, its receipt names the host.
+    chunks: the published ones. A worker that this run started has a link and its usage; for a worker of an earlier run,
+    only the receipt names a host.
     """
     target, published, results = run.staging.evolution.target, run.published, run.results
     receipts = [chunk.receipt for chunk in chunks]
@@ -100,9 +101,9 @@ def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
 
 
 def _schema_change(run: Run) -> dict[str, str]:
-    """Returns how the run changed the table's columns.
+    """Returns how the run changed the table's columns: a text for each kind of change, by the metadata's name.
 
-    If an earlier attempt committed, the table no longer differs, and the snapshot's summary tells.
+    If an earlier attempt committed, the table no longer differs, so the texts come from the snapshot's summary.
     """
     evolution = run.staging.evolution
     if not run.published.repeated:
@@ -113,7 +114,7 @@ def _schema_change(run: Run) -> dict[str, str]:
 
 
 def rows_now(table: IcebergTable, snapshot_id: int) -> dict[str, int | str]:
-    """Returns the row count for the UI to plot, or an upper bound as text. table: loaded after that commit."""
+    """Returns the row count for the UI to plot, or an upper bound as text. table: loaded after this commit."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     rows = live_rows(table.metadata, snapshot, table.io) if snapshot else None
     if rows is None:
@@ -158,7 +159,7 @@ def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) ->
     a single partition show numbers; and after a merge, which also rewrites rows of others, no row count.
     """
     rows = "dagster/row_count" if table.partitions is None else "dagster/partition_row_count"
-    if table.partitions is None or table.write_mode.owns_partitions:
+    if table.partitions is None or table.write_mode.owns_partitions:  # each row belongs to one key
         first = previews(region, chunks)
         rows = rows if table.write_mode.replaces else "rows_written"  # a run that adds or merges stages only some rows
         return {
@@ -172,6 +173,7 @@ def shown_by_key(table: Table, region: Region, chunks: Sequence[StagedChunk]) ->
         count, files, size = partition_stats(region, [chunk])[WHOLE]
         counted = {} if table.write_mode.match_on else {rows: count}
         found[chunk.receipt.keys[0]] = {**counted, "files": files, "bytes": size}
+    # One preview for each chunk, shown at each of its keys.
     if len(found) <= MOST_PARTITIONS:
         for chunk, first in zip(chunks, at_once(lambda chunk: previews(region, [chunk]), chunks), strict=True):
             keys = chunk.receipt.keys
@@ -195,7 +197,7 @@ def previews(region: Region, chunks: Sequence[StagedChunk]) -> dict[str, dg.Meta
     first: dict[str | None, tuple[StagedChunk, DataFile]] = {}
     for chunk in chunks:
         for file in chunk.files:
-            if file.record_count:
+            if file.record_count:  # an empty file has no row to show
                 first.setdefault(region.key_of(file.partition), (chunk, file))
     texts = at_once(lambda key: _preview_text(*first[key]) if key in first else "no rows", keys)
     return {key: dg.MetadataValue.md(text) for key, text in zip(keys, texts, strict=True)}
@@ -220,7 +222,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_LENGTH else text[: CELL_LENGTH - 1] + "…"
 
 
-# Checked besides the rules of the write mode.
+# Each run is checked for these, besides the rules of its write mode.
 RULES_OF_EVERY_RUN = (OWN_COMMITS, TEXT)
 
 
@@ -255,6 +257,7 @@ def log_beginning(run: Run, left: Sequence[Chunk]) -> None:
 def report_progress(run: Run, results: Results) -> None:
     """Reports progress to the listeners of this process."""
     done = sum(len(run.plan.chunks[ordinal].keys) or 1 for ordinal in results.receipts)
+    # A table without partitions counts as one.
     total = len(run.plan.keys) or 1
     report(Progress(run.table.identifier, done, total, results.running, run.started, results.waiting))
 
@@ -296,7 +299,7 @@ def materialized(run: Run, shown: Shown) -> Iterator[dg.MaterializeResult[None]]
 
 
 def staging_failure(table: str, consequence: str, advice: str, results: Results) -> dg.Failure:
-    """Returns the failure of a run with failed chunks.
+    """Returns the failure of a run with failed chunks. Its message and traceback are the first chunk's.
 
     consequence: what happened to the other chunks. advice: from advice_after().
     """
@@ -333,9 +336,9 @@ def advice_after(failures: Iterable[WorkerFailure], *, added: bool) -> str:
 
 
 def staged_again(receipts: Iterable[Receipt], attempts: Mapping[int, Attempt]) -> Iterator[str]:
-    """Yields why staged chunks are staged again, a sentence for each changed part of the work.
+    """Yields why staged chunks are staged again, as a sentence that names the first changed part of their work.
 
-    receipts: of an earlier attempt. attempts: the work now, by chunk.
+    Chunks with the same part share a sentence. receipts: of an earlier attempt. attempts: the work now, by chunk.
     """
     chunks: dict[str, list[int]] = defaultdict(list)
     for receipt in receipts:
@@ -358,9 +361,10 @@ def check_result(
     findings: Sequence[AuditFinding],
     seconds: float,
 ) -> dg.AssetCheckResult:
-    """Returns an audit's result."""
+    """Returns an audit's result. rules: those of the write mode. seconds: the audit's duration."""
     files = distinct_files(staged)
     broken = Counter(finding.rule for finding in findings)
+    # In the order of Rule, so that each run shows the same order.
     checked = (*RULES_OF_EVERY_RUN, *(rule for rule in Rule if rule in rules))
     evidence = {f"{n} {f.rule}": dg.MetadataValue.json(dict(f.evidence)) for n, f in enumerate(findings, start=1)}
     return dg.AssetCheckResult(
@@ -383,7 +387,7 @@ def check_result(
 
 
 def audit_failure(table: Table, keys: Sequence[str], findings: Sequence[AuditFinding]) -> dg.Failure:
-    """Returns the failure of a red audit. No retry: it would find the same."""
+    """Returns the failure of a red audit, without retries: each would find the same."""
     advice = "; if you change the step, re-execute from failure; if you change its input, re-execute all"
     if any(finding.rule == OWN_COMMITS for finding in findings):  # its message says what to do
         advice = ""

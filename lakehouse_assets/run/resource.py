@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
 
-# The package that workers run (``python -m``).
+# The package that a worker's process runs, by ``python -m``.
 WORKER = "lakehouse_assets.worker"
 
 
@@ -48,7 +48,7 @@ class Lakehouse:
         return self.settings.computes[compute or self.settings.compute].launcher(self.settings, WORKER)
 
     def catalog(self) -> Catalog:
-        """Opens the catalog ``lake`` at each call: a run's op and its workers share no connection."""
+        """Opens the catalog ``lake`` afresh at each call: a run's op and its workers share no connection."""
         return with_retries(lambda: load_lake(self.settings))
 
     def staging_io(self) -> FileIO:

@@ -43,7 +43,7 @@ def chain_head(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """
     while run.tags.get(RESUME_RETRY_TAG) == "true" and (parent := _parent(run)):
         parent_run = instance.get_run_by_id(parent)
-        if parent_run is None:
+        if parent_run is None:  # deleted: the chain can't be followed further
             return parent
         run = parent_run
     return run.run_id
@@ -112,6 +112,7 @@ def refuse_repeated_append(
     """
     if not (table.write_mode.adds_again and _repeats(run)):
         return
+    # A chain of resumed runs adds its rows once, so what counts is its head; the head may be deleted.
     head = instance.get_run_by_id(chain_head(instance, run)) or run
     repeated, what = next(_added_before(table, metadata, plans, instance, head), ("", ""))
     if repeated and RunTags.of(head.tags).append_again != repeated:
@@ -126,8 +127,9 @@ def refuse_repeated_append(
 def _added_before(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Iterator[tuple[str, str]]:
-    """Yields the repeated runs that have or may have added rows, with what is known."""
+    """Yields each repeated run that has or may have added rows: its id, and what is known, as a predicate."""
 
+    # Of the runs that are only related to this one, those count that may have written the same partitions.
     def meeting(others: Iterable[dg.DagsterRun]) -> Iterator[tuple[str, str]]:
         for other in others:
             what = _added(table, metadata, instance, other.run_id)
@@ -135,6 +137,7 @@ def _added_before(
                 yield other.run_id, what
 
     for run_id, repeated in _repeated(instance, run):
+        # The first one is this run itself.
         if run_id != run.run_id and (what := _added(table, metadata, instance, run_id)):
             yield run_id, what
         # The runs of a re-executed backfill are new: they have no parent run, only the backfill has a parent backfill.
@@ -164,13 +167,14 @@ def _origins(instance: dg.DagsterInstance, run: dg.DagsterRun) -> set[str]:
     found: set[str] = set()
     for run_id, here in _repeated(instance, run):
         found |= {run_id, *_parent_backfills(instance, here)}
+        # Not the run's own backfill: its other runs don't repeat this run's work.
         if here and run_id != run.run_id and (of := here.tags.get(BACKFILL_ID_TAG)):
             found.add(of)
     return found
 
 
 def _added(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns what is known of a run's rows; empty if it added none, or all were rolled back."""
+    """Returns what is known of a run's rows, as a predicate; empty if it added none, or all were rolled back."""
     if (snapshot_id := tokens.find_added(table.identifier, metadata, run_id)) is not None:
         return f"has added its rows with snapshot {snapshot_id}"
     created = _created(instance, run_id) or datetime.fromtimestamp(0, UTC)  # deleted: it may be of any age
@@ -189,11 +193,16 @@ def _repeated(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[tupl
 
 
 def _parent(run: dg.DagsterRun) -> str | None:
-    """Dagster's Python API sets no tags: such a re-execution counts as a repetition, even from failure."""
+    """Returns the id of the run that this run re-executes, if any.
+
+    Dagster's Python API records the parent only in the run, and sets no RESUME_RETRY_TAG: so a re-execution by it
+    counts as a repetition, even from failure.
+    """
     return run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG)
 
 
 def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> Iterator[str]:
+    """Yields the ids of the backfills that the run's backfill re-executes, the latest first."""
     backfill_id = run.tags.get(PARENT_BACKFILL_ID_TAG) if run else None
     while backfill_id:
         yield backfill_id
@@ -204,7 +213,11 @@ def _parent_backfills(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -
 def _added_keys(
     table: Table, metadata: TableMetadata, plans: Plans, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> Keys:
-    """Returns the keys of published chunks; if none is known, all of the plan, else of the run."""
+    """Returns the keys for which a run may have added rows.
+
+    These are the keys of its published chunks; if no such chunk is known, all keys of its plan; without a plan, those
+    that its tags name.
+    """
     if table.partitions is None or (plan := plans.find(run.run_id)) is None:
         return keys_of_run(run, table, instance)
     published: Mapping[int, int] = {}

@@ -33,7 +33,7 @@ class Staging:
     earlier: Mapping[int, int]
     """Chunks that an earlier attempt with this token has published, by ordinal, → snapshot id."""
     attempts: Mapping[int, Attempt]
-    """By chunk ordinal."""
+    """The first attempt at each chunk, by ordinal."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Staged:
     """What is staged and ready to be published."""
 
     chunks: Sequence[Chunk]
-    """Without those that an earlier attempt has published."""
+    """The chunks with a receipt, without those that an earlier attempt has published."""
     forks: Sequence[StagedChunk]
-    """In the order of chunks."""
+    """What their workers wrote, in the order of ``chunks``."""
     table: IcebergTable
     """Loaded after staging: credentials vended when the run began may have expired."""
 
@@ -114,7 +114,8 @@ class Run:
 def bad_keys(failures: Iterable[WorkerFailure], findings: Iterable[AuditFinding]) -> frozenset[str]:
     """Returns the partitions that failures name as bad; WHOLE for a table without partitions.
 
-    If a worker had several, only its step can tell which of them failed, by raising BadPartitions; else none is named.
+    If a worker had several partitions, only its step can name those that failed, by raising BadPartitions; otherwise
+    none of them is named.
     """
     named = [f.bad or (parts_of(f.chunk.keys) if len(f.chunk.keys) < 2 else ()) for f in failures]
     return frozenset(key for keys in (*named, *(finding.bad for finding in findings)) for key in keys)

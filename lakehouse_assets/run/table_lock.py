@@ -1,6 +1,6 @@
 """A lock for each table. A run that others disturbed too often takes it; no other merge begins to land meanwhile.
 
-It is a Dagster pool with one slot: the UI shows it, and Dagster frees it if its run dies.
+The lock is a Dagster pool with one slot: the UI shows it, and Dagster frees the slot if the run that holds it dies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lakehouse_assets.drive.liveness import Context, Lookout, ThisRun
 from lakehouse_assets.drive.slots import no_other_claims
 
-# Each refused claim is a write to the instance's storage.
+# The time between two claims or looks. Each refused claim is a write to the instance's storage.
 WAIT_SECONDS = 1.0
 
 
@@ -51,7 +51,7 @@ class TableLock:
             return bool(self._storage.claim_concurrency_slot(self._pool, self._run.id, self._step).is_claimed)
 
     def wait_for_others(self) -> None:
-        """Waits until no other run holds the lock. Raises as take()."""
+        """Waits until no other run holds the lock, without taking it. Raises as take()."""
         if self.is_taken or not (holders := self._holders()):
             return
         if self._run.id in holders:

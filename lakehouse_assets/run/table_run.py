@@ -83,7 +83,10 @@ class TableRun(Run):
     hooks: Sequence[RunHook] = ()
 
     def tell(self, what: str, call: Callable[[RunHook], T]) -> list[tuple[RunHook, T | Exception]]:
-        """Calls each hook; returns its answers, or the errors, which it logs: none of them may fail the run."""
+        """Calls each hook; returns what each returned or raised. Logs the errors: none of them may fail the run.
+
+        what: the call's name in the log.
+        """
         found: list[tuple[RunHook, T | Exception]] = []
         for hook in self.hooks:
             try:
@@ -161,8 +164,10 @@ class TableRun(Run):
                         raise report.audit_failure(self.table, self.keys, self.findings)
                     parts = self._parts()
                     can_be_disturbed = bool(self.strategy.merge) or any(part.may_stage_again for part in parts)
+                    # At the last staging, too: nothing is staged again after it.
                     if is_audited := number == STAGINGS or not can_be_disturbed:
                         yield check
+                    # While another run holds the table's lock, this one must not disturb that run's publish.
                     if can_be_disturbed:
                         lock.wait_for_others()
                     self.published = self._publish(parts)
@@ -191,7 +196,7 @@ class TableRun(Run):
         evolution.refuse_to_drop_others(plan.columns)
         refuse_forgotten(table.identifier, now.metadata, self.token, self.context.run)
         earlier = published_chunks(table.identifier, now.metadata, plan)
-        if again is None:
+        if again is None:  # once a run is enough
             self._warn_of_another_owner(now)
         for hook in self.hooks:
             hook.begin(self, now, again)
@@ -234,6 +239,7 @@ class TableRun(Run):
         return Staged(chunks, read_all(now.io.properties, receipts), now)
 
     def _audit(self) -> dg.AssetCheckResult:
+        """Adds what the audit finds to ``findings``, and returns it as the check's result."""
         start, strategy, staged = time.monotonic(), self.strategy, self.staged
         if staged.chunks:
             region = self.region_of(staged.chunks)
@@ -254,6 +260,7 @@ class TableRun(Run):
         return [self.staging.evolution, *of_hooks]
 
     def _publish(self, parts: Sequence[CommitPart]) -> Published:
+        """Commits what is staged. If earlier attempts have published all chunks, returns their newest commit."""
         staged = self.staged
         if not staged.chunks:
             return report.log_published(self, Published(self._newest_published(), repeated=True))
@@ -268,6 +275,7 @@ class TableRun(Run):
 
     def _newest_published(self) -> int:
         """Returns the run's newest snapshot: its parts may have been published one after another, in any order."""
+        # -1: a snapshot that has expired is older than those that have not.
         order = {one.snapshot_id: n for n, one in enumerate(oldest_first(self.staged.table.metadata))}
         return max(self.staging.earlier.values(), key=lambda snapshot_id: order.get(snapshot_id, -1))
 

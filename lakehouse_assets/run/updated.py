@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dagster._core.storage.event_log.base import AssetEventSummaryRecord  # imports SQLAlchemy and Alembic
 
 HOURLY = "0 * * * *"
+# The most events or runs for one query by id, and the most events of one page.
 BATCH = 1000
 PAGE = 10_000
 
@@ -54,7 +55,8 @@ def behind_upstream(
     marks = sorted({never.after, *(reading.after for reading in readings.values())})
     found: set[Key] = set()
     events = sorted(published, key=lambda event: event.storage_id)
-    # Events of one run between two marks mean the same for every key: one mapping is enough.
+    # Events of one run between two marks mean the same for every key: one mapping is enough. ``older`` is the number of
+    # marks before the event, so marks[older - 1] is the last of them.
     for (older, run), group in groupby(events, key=lambda e: (bisect_left(marks, e.storage_id), e.run_id)):
         if older:  # else it precedes all readings, and every key has read it
             keys = downstream({event.partition for event in group})
@@ -75,7 +77,8 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
 
     def __init__(self, *upstream: dg.AssetKey) -> None:
         self._upstream = upstream
-        # Readings by asset and run. A run's reading does not change, so only new runs are looked up.
+        # Readings by asset and run; None for a run that had not planned the asset. A run's reading does not change, so
+        # only new runs are looked up.
         self._known: dict[dg.AssetKey, dict[str, Reading | None]] = {}
 
     @property
@@ -95,6 +98,8 @@ class PublishedSinceRead(dg.AutomationCondition[dg.AssetKey]):
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """Returns the outdated candidates. The cursor keeps the log's end at the first evaluation, and never moves."""
         view, key = context.asset_graph_view, context.key
+        # At the first evaluation there is no cursor yet. The sensor's previous tick counts first: what was published
+        # since then is news.
         first = int(context.cursor or context.previous_max_storage_id or context.max_storage_id or 0)
         # Upstream first: if a partition is materialized between the two reads, it must look newer than upstream, not
         # older.
@@ -131,11 +136,11 @@ class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
         return "upstream_to_come"
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
-        """Returns the candidates that wait."""
+        """Returns the candidates that wait for an upstream partition."""
         view, key, candidates = context.asset_graph_view, context.key, context.candidate_subset
         found = view.get_empty_subset(key=key)
         for upstream in view.asset_graph.get(key).parent_keys - {key}:
-            # Rarely true. So all candidates are asked together, and one by one only then.
+            # Rarely true, so all candidates are checked together first. Only then is each one checked.
             if _to_come(view, upstream, candidates, context.evaluation_time):
                 for one in candidates.expensively_compute_asset_partitions():
                     subset = view.get_asset_subset_from_asset_partitions(key, {one})
@@ -145,7 +150,9 @@ class UpstreamToCome(dg.AutomationCondition[dg.AssetKey]):
 
 
 def _to_come(view: AssetGraphView, upstream: dg.AssetKey, subset: EntitySubset[dg.AssetKey], now: datetime) -> bool:
+    """Whether a partition of ``upstream`` that the subset depends on will exist later."""
     definition = view.asset_graph.get(upstream).partitions_def
+    # Only partitions of time windows come by themselves.
     if not isinstance(definition, dg.TimeWindowPartitionsDefinition | dg.MultiPartitionsDefinition):
         return False
     _, missing = view.compute_parent_subset_and_required_but_nonexistent_subset(upstream, subset)
@@ -174,6 +181,7 @@ def when_updated(*upstream: dg.AssetKey, again: str = HOURLY) -> dg.AutomationCo
     """
     condition = dg.AutomationCondition
     published = condition.any_deps_match(condition.newly_updated()).allow(dg.AssetSelection.assets(*upstream))
+    # Holds from a request until the next tick, the partition's materialization or a publish upstream.
     requested = condition.newly_requested().since(
         condition.cron_tick_passed(again) | condition.newly_updated() | published
     )
@@ -200,8 +208,10 @@ def _latest(view: AssetGraphView, key: dg.AssetKey) -> list[AssetEventSummaryRec
 
 
 def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[str]) -> dict[str, Reading | None]:
-    """Returns readings by run id; None for a run that had not planned ``key``."""
-    # Dagster logs what a run plans before the run starts: this event stands for the request.
+    """Returns readings by run id; None for a run that had not planned ``key``.
+
+    Dagster logs what a run plans before the run starts: this event stands for the request.
+    """
     from lakehouse_assets.run.resume import chain_head  # definitions don't need it
 
     batches = (list(run_ids[start : start + BATCH]) for start in range(0, len(run_ids), BATCH))
@@ -210,6 +220,7 @@ def _planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: Sequence[s
     logged = _last_planned(instance, key, {*heads, *heads.values()})
     readings: dict[str, Reading | None] = dict.fromkeys(run_ids)
     for run, head in heads.items():
+        # The head's request counts, but the head may be deleted.
         if after := logged.get(head) or logged.get(run):
             readings[run] = Reading(after, frozenset((head, run)))
     return readings
@@ -237,6 +248,7 @@ def _last_planned(instance: dg.DagsterInstance, key: dg.AssetKey, run_ids: set[s
 def _downstream(
     view: AssetGraphView, upstream: dg.AssetKey, key: dg.AssetKey
 ) -> Callable[[Collection[Key]], list[Key]]:
+    """Returns a function from keys of ``upstream`` to the keys of ``key`` that depend on them."""
     partitions = view.asset_graph.get(upstream).partitions_def
     everything = view.get_full_subset(key=upstream)
     existing = everything.expensively_compute_partition_keys() if partitions else frozenset()
@@ -244,6 +256,7 @@ def _downstream(
     def downstream(keys: Collection[Key]) -> list[Key]:
         updated = everything
         if partitions:
+            # The log may have keys that are not declared any more.
             updated = view.get_subset_from_partition_keys(upstream, partitions, existing & set(keys))
         dependent = view.compute_child_subset(key, updated)
         if dependent.is_partitioned:

@@ -25,6 +25,7 @@ from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import Metadata, latest_made, stale_inputs
 
 COLUMNS = ("table", "difference", "declared", "on the lake", "the next run")
+# In the last column, for a difference that alone would not fail the run.
 FAILS = "fails because of another difference"
 
 
@@ -47,7 +48,7 @@ class Row(NamedTuple):
 def all_differences(
     instance: dg.DagsterInstance, catalog: Catalog, tables: Sequence[Table], graph: AssetGraph
 ) -> Iterator[Row]:
-    """Yields the differences of these tables from their declarations; what can't be read is a difference too."""
+    """Yields the tables' differences from their declarations, and changed inputs; what can't be read is one, too."""
     metadata = metadata_of(catalog)
     for table in tables:
         try:
@@ -65,7 +66,7 @@ def all_differences(
             continue
         try:
             if found is not None:
-                yield from _inputs_made_anew(instance, graph, table, made, metadata)
+                yield from _changed_inputs(instance, graph, table, made, metadata)
         except Exception as error:  # a broken input must not hide the next tables either
             yield Row(table.identifier, "inputs", "can be read", f"{error}", "fails", fails=True)
 
@@ -80,6 +81,7 @@ def metadata_of(catalog: Catalog) -> Metadata:
 
     @cache
     def found(key: dg.AssetKey) -> TableMetadata | None:
+        # A key of one part has no namespace, so it is no table's.
         table = find_table(catalog, ".".join(key.path)) if len(key.path) > 1 else None
         return table.metadata if table else None
 
@@ -87,7 +89,7 @@ def metadata_of(catalog: Catalog) -> Metadata:
 
 
 def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
-    """Returns None if there is no table. Raises PublishRefused if the catalog has lost it."""
+    """Returns the table; None if a run would create it. Raises PublishRefused if the catalog has lost it."""
     if found := find_table(catalog, table.identifier):
         return found
     from lakehouse_assets.commit.target import refusal  # imports PyArrow: half a second
@@ -97,13 +99,14 @@ def _found(catalog: Catalog, table: Table) -> IcebergTable | None:
     return None
 
 
-def _inputs_made_anew(
+def _changed_inputs(
     instance: dg.DagsterInstance,
     graph: AssetGraph,
     table: Table,
     made: Mapping[str | None, dg.AssetMaterialization],
     metadata: Metadata,
 ) -> Iterator[Row]:
+    """Yields a row for each input that changed after partitions of the table had read it."""
     for found in stale_inputs(
         instance, graph, table.key, made, graph.get(table.key).parent_keys - {table.key}, metadata
     ):
@@ -134,6 +137,7 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
         yield Row(table.identifier, "format version", str(FORMAT_VERSION), found_version, told, fails=True)
     fails = is_old or any(verdict.action is PolicyAction.REFUSE for verdict in changes)
     yield from (_row(table, verdict, fails=fails) for verdict in changes)
+    # The partitions that were made with another code version, by the halves that differ.
     made_otherwise: dict[str, list[str | None]] = defaultdict(list)
     for key, version in made_by.items():
         if version != table.code_version:
@@ -147,12 +151,13 @@ def differences(table: Table, found: IcebergTable | None, made_by: Mapping[str |
 
 
 def _changed(made_by: str, now: str) -> str:
-    # Table.code_version is a hash of the code, a dash, and a hash of the declaration.
+    """Returns which halves of Table.code_version differ: a hash of the code, a dash, a hash of the declaration."""
     halves = zip(("code", "declaration"), made_by.split("-"), now.split("-"), strict=False)
     return " and ".join(half for half, then, today in halves if then != today)
 
 
 def _row(table: Table, verdict: PolicyVerdict, *, fails: bool) -> Row:
+    """Returns the row of a difference. fails: whether any difference of the table fails the next run."""
     change = verdict.change
     next_run = {
         PolicyAction.APPLY: FAILS if fails else f"{_done(verdict)}, in the commit of its rows",

@@ -47,6 +47,7 @@ class Window:
     def end_date(self) -> date:
         """The day after the window's last. Raises ValueError if there is no time dimension."""
         end = _bound(self.end)
+        # A window that ends at midnight does not reach into the day that begins then.
         return end.date() if end.time() == time.min else end.date() + timedelta(days=1)
 
     def changes(self, table: str) -> DataFrame:
@@ -109,6 +110,7 @@ class OpenedFile:
     """Modification time by the storage's clock, in epoch milliseconds."""
 
 
+# The files by their paths. A process stages one chunk at a time.
 _opened: dict[str, OpenedFile] = {}
 
 

@@ -103,6 +103,7 @@ def objects_at(properties: Mapping[str, str], folder: Place) -> Objects:
 def folders_in(properties: Mapping[str, str], folder: Place) -> list[str]:
     """Returns direct subfolders' names; none if the folder is missing. Raises what the storage raises."""
     if folder.kind is StorageKind.FILE:
+        # os.walk() first yields the folder itself: (path, subfolders, files); nothing if the folder is missing.
         return sorted(next(os.walk(folder.key, onerror=_raise), ("", [], []))[1])
     below = folder.child("")
     found = pages(raw_client(properties), "list_objects_v2", below, Delimiter="/")
@@ -199,6 +200,7 @@ def delete_all(client: Any, bucket: str, keys: list[str]) -> None:
     for start in range(0, len(keys), LARGEST_DELETE):
         objects = [{"Key": key} for key in keys[start : start + LARGEST_DELETE]]
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        # Raises at the first one.
         for error in answer.get("Errors", ()):
             raise OSError(f"s3://{bucket}/{error['Key']}: {error['Code']}: {error.get('Message', '')}")
 
@@ -225,6 +227,7 @@ def sync(folder: str) -> None:
 
 
 def _raise(error: OSError) -> None:
+    """Raises an error of os.walk(), which would ignore it; a missing folder is no error."""
     if not isinstance(error, FileNotFoundError):
         raise error
 

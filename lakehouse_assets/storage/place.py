@@ -64,6 +64,7 @@ class Place:
         """Whether the place is the folder or below it; ``a/bc`` is not in ``a/b``."""
         if (self.kind, self.bucket) != (folder.kind, folder.bucket):
             return False
+        # It is empty for a whole bucket, and for the root of a file system.
         inside = folder.key.rstrip("/")
         return self.key == inside or self.key.startswith(f"{inside}/") or not inside
 
@@ -112,6 +113,7 @@ def aliases(location: str) -> frozenset[Place]:
 
 
 def _normal(place: Place) -> Place:
+    # lstrip(): normpath() keeps two leading slashes.
     path = "/" + posixpath.normpath(f"/{place.key}").lstrip("/")
     return Place(place.kind, place.bucket, path if place.kind is StorageKind.FILE else path[1:])
 
@@ -119,6 +121,7 @@ def _normal(place: Place) -> Place:
 def crc_owner(place: Place) -> Place:
     """Returns the file whose Hadoop checksum this is (``.<name>.crc``): both live or go together. Else itself."""
     folder, slash, name = place.key.rpartition("/")
+    # A file named ..crc would be the checksum of nothing.
     if name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc"):
         return Place(place.kind, place.bucket, f"{folder}{slash}{name[1:-4]}")
     return place

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec", "modules", "__globals__", "__dict__"})
 """A statement that has one of these (``sys.modules``) may use any name of its module."""
 MODULE_NAME = re.compile(r"(\.*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::.*)?")
+"""A text that may name a module to import: ``module``, ``.module`` or ``module:name``."""
 SOURCELESS = ("built-in", "frozen")
 """The origins of Python's own modules without a source file, such as ``os``."""
 PLAIN_TARGETS = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.Store)
-"""Targets that only bind names; to assign an attribute or an item may have any effect."""
+"""Targets that only bind names, and the Store that ast.walk() yields for each; to assign an attribute or an item may
+have any effect."""
 
 
 def reached_code(reference: str, imported: dict[str, str] | None = None) -> str:
@@ -79,8 +81,10 @@ class _Reach:
     def __init__(self, reference: str, imported: dict[str, str]) -> None:
         self.root, _, self.function = reference.partition(":")
         self.imported = imported
+        # Module → where it is; None if it is not in this project.
         self.specs = {package: _top_level(package) for package in (self.root.partition(".")[0], LIBRARY)}
         self.folders = project_folders(self.specs.values())
+        # Module → its statements, once load() has read it.
         self.modules: dict[str, tuple[_Statement, ...]] = {}
         self.taken: dict[str, set[int]] = {}  # the ordinals of the statements that count, by module
         self.whole: set[str] = set()  # modules whose statements all count
@@ -109,6 +113,7 @@ class _Reach:
         if (spec := self._spec(name)) is None:
             return False
         text = self.imported[name] if name in self.imported else _source(spec)
+        # The process keeps this code, even if the file changes later.
         if name in sys.modules:
             self.imported[name] = text
         if name == LIBRARY:
@@ -125,7 +130,8 @@ class _Reach:
             # An import that nothing in the function's module uses is there for its effects: its module counts.
             elif statement.is_import and name == self.root and used.isdisjoint(statement.binds):
                 self.pending += self._modules(statement)
-            # Of other imported modules, only what runs at their import, until something uses their names.
+            # Of other imported modules, only what runs at their import, until something uses their names. Not of the
+            # library's __init__.py, which imports a name only when it is used.
             elif statement.is_import and name != LIBRARY:
                 for module, _ in self._modules(statement):
                     self.load(module)
@@ -139,12 +145,14 @@ class _Reach:
                 package = self._spec(parent)
                 folders = (package and package.submodule_search_locations) or []
             found = PathFinder.find_spec(name.rpartition(".")[2], folders)
+            # If the function's package is installed, what its distribution installs is the project, too.
             if found is None and not parent and name in installed_with(self.root.partition(".")[0]):
                 found = _top_level(name)
             self.specs[name] = found
         return self.specs[name]
 
     def _follow(self, module: str, name: str) -> None:
+        """Takes the statements of a module that bind the name; all for "*"."""
         if module in self.whole or not self.load(module):
             return
         if name == "*":
@@ -154,6 +162,7 @@ class _Reach:
                 self._take(module, ordinal)
 
     def _take(self, module: str, ordinal: int) -> None:
+        """Counts a statement, and plans to follow what it uses and imports."""
         if ordinal not in self.taken[module]:
             self.taken[module].add(ordinal)
             statement = self.modules[module][ordinal]
@@ -180,6 +189,7 @@ class _Statement:
     imports: Sequence[tuple[str, str]]
     """What it imports, whenever it runs: modules, each with a name in it, "*" for all."""
     uses: Set[str] = frozenset()
+    """Names that occur in it, and attributes of ANY_NAME."""
     runs: bool = False
     """Whether it may have an effect at import."""
     is_import: bool = False
@@ -204,6 +214,7 @@ def _statements(source: str, name: str, package: str) -> tuple[_Statement, ...]:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         written = file.with_name(f"{identity}.{os.getpid()}")
+        # sorted() makes lists of sets.
         written.write_text(json.dumps([asdict(statement) for statement in statements], default=sorted))
         written.replace(file)
     return statements
@@ -237,6 +248,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
     names = [part for part in parts if isinstance(part, ast.Name)]
     binds = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     if is_function := isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        # Python itself calls __getattr__() of a module.
         binds, runs = {node.name}, bool(node.decorator_list) or node.name.startswith("__")
     else:
         runs = not _only_assigns(node)
@@ -244,7 +256,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
         _text(node, parts, lines),
         frozenset(binds),
         [imported for part in parts for imported in _imported_by(part, package)],
-        {name.id for name in names} | {part.attr for part in parts if isinstance(part, ast.Attribute)} & ANY_NAME,
+        {name.id for name in names} | ({part.attr for part in parts if isinstance(part, ast.Attribute)} & ANY_NAME),
         runs=runs,
         is_function=is_function,
         doc=(ast.get_docstring(node) or "") if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else "",
@@ -274,11 +286,13 @@ def _lazy_imports(text: str) -> str:
 
 def _text(node: ast.stmt, parts: list[ast.AST], lines: list[str]) -> str:
     """Returns a statement's source, the same for each version of Python."""
+    # docs: lines of lone constants, which are left out. within: lines inside other texts, which may look like comments.
     first, docs, within = node.lineno, set[int](), set[int]()
     for part in parts:
         if isinstance(part, ast.expr | ast.stmt):
             first, last = min(first, part.lineno), part.end_lineno or part.lineno  # decorators come first
             if _is_constant(part):
+                # Lines that hold other code, too, stay. As bytes, because ast counts columns in UTF-8.
                 before, behind = lines[part.lineno - 1].encode()[: part.col_offset], lines[last - 1].encode()
                 if not (before + behind[part.end_col_offset :]).strip():
                     docs.update(range(part.lineno, last + 1))
@@ -348,6 +362,7 @@ class Step(ABC):
     reference: str
     """The text by which tables declare it."""
     form: ClassVar[re.Pattern[str]]
+    """The form of its references, by which step_of() chooses the kind."""
 
     @abstractmethod
     def load(self) -> Callable[[SparkSession, Window], DataFrame]:

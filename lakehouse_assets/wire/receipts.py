@@ -39,6 +39,7 @@ class Receipt(Durable):
     work: str
     """The hash Assignment.work or RewriteAssignment.work: the receipt counts only for the same work."""
     fork_base: str
+    """The metadata file that the worker began with."""
     metadata_location: str
     """The metadata file that the worker's commit wrote; ``fork_base`` if a merge changes no row."""
     created_at: str
@@ -48,6 +49,7 @@ class Receipt(Durable):
     rewritten: Rewritten | None = None
     """None if rows were staged."""
     keys: tuple[str, ...] = ()
+    """The chunk's partition keys; empty for a rewrite, or without partitions."""
     rows: int = 0
     """In the written files."""
     stage_seconds: float = 0.0

@@ -177,6 +177,7 @@ class MergeWork:
     """How a step's rows, the changes, are merged into the table."""
 
     keys: tuple[str, ...]
+    """The columns that identify a row."""
     delete_when: str = ""
     """An SQL condition by which a change deletes its row."""
     order_by: str = ""
@@ -260,16 +261,18 @@ class RewriteAssignment(Work):
     fork_base: str
     """A metadata file that lists only the files to rewrite. They get the table's current partition spec."""
     receipt: str
+    """Where the worker writes its receipt."""
     sorts: bool = False
     """Whether to sort rows by the table's sort order; else they keep their order."""
     zorder: tuple[str, ...] = ()
     """Columns of a z-order, used in place of the sort order."""
     counts_only: bool = False
-    """Whether to count rows, and not hash them."""
+    """Whether the digests only count rows, without hashes."""
     compute: str = "local"
     catalog: Mapping[str, str] = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     kind: Literal["rewrite"] = "rewrite"
+    """Tells it from an Assignment."""
 
     @property
     def work(self) -> str:
@@ -331,7 +334,7 @@ class HookWork:
     hook: str
     """``module:class`` of a StageHook."""
     told: Any
-    """JSON data."""
+    """What that hook gets, as JSON data."""
 
     def __post_init__(self) -> None:
         """Converts ``told`` to what the worker will read. Raises TypeError for what is no JSON."""
@@ -355,6 +358,7 @@ class Assignment(Work):
     fork_base: str
     """The metadata file that the worker registers."""
     receipt: str
+    """Where the worker writes its receipt."""
     code_version: str
     """Table.code_version."""
     code: str

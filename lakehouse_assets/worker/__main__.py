@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lakehouse_assets.environment.settings import Settings
 
-# Set by the launcher of local workers, which keeps the other end of this process's stdin.
+# Set by the launcher of local workers, which keeps the other end of this process's stdin (launchers/local.py).
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 
 
@@ -32,6 +32,7 @@ def main() -> int:
     use_unfailing_streams()
     end_with_parent()
     status = do_work(_start_session, started)
+    # Not after a failure: on YARN, a stopped session makes the application a success.
     if status == 0:
         from lakehouse_assets.worker.session import stop_session
 
@@ -40,7 +41,10 @@ def main() -> int:
 
 
 def do_work(start_session: StartSession, started: float) -> int:
-    """Does the work of this process's Pipes session and reports it. Returns the exit status."""
+    """Does the work of this process's Pipes session and reports it. Returns the exit status.
+
+    started: time.monotonic() at the worker's start.
+    """
     return in_session(lambda pipes: _perform_and_report(pipes, start_session, started))
 
 
@@ -85,5 +89,6 @@ if __name__ == "__main__":
     status = main()
     from lakehouse_assets.worker.session import end_jvm
 
+    # Also after a failure: the JVM removes its scratch folders before it ends.
     end_jvm()
     sys.exit(status)

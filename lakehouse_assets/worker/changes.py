@@ -41,10 +41,11 @@ BOUNDED = (StringType, IntegerType, LongType, DateType, DecimalType, BooleanType
 LISTED = 200
 """The most values that a condition lists. With more (its IN_PREDICATE_LIMIT), Iceberg's metrics evaluator skips no
 file."""
+# The most examples in a message.
 SHOWN = 5
 DELETES, RETURNED, OTHER = "#deletes", "#returned", "#other"
 """Extra columns: whether a change deletes; how many rows the step returned for the change's key; whether the change
-differs from the first one of its key (not computed if rows are only inserted)."""
+differs from the first one of its key (false if rows are only inserted)."""
 
 
 class ChangesError(RuntimeError):
@@ -100,7 +101,7 @@ def refuse_other_parts(changes: DataFrame, target: StructType, table: str) -> No
 
 
 def _keeps_apart(given: DataType, stored: DataType) -> bool:
-    """Whether different values stay different when stored, or fail."""
+    """Whether different values stay different when stored, or can't be stored, which raises an error."""
     whole = (ByteType, ShortType, IntegerType, LongType)
     match given, stored:
         case DecimalType(), DecimalType():
@@ -130,7 +131,7 @@ def _fitted(given: DataType, stored: DataType) -> DataType:
 
 
 def _nullable(of: DataType) -> DataType:
-    """Makes all parts nullable: DataFrame.to() refuses a nullable struct with a part that is not."""
+    """Returns the type with all parts nullable: DataFrame.to() refuses a nullable struct with a part that is not."""
     match of:
         case StructType():
             return StructType([StructField(part.name, _nullable(part.dataType)) for part in of])
@@ -147,9 +148,11 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
     If equally late rows of a key differ, it returns one as the first, and all that differ from it, marked by OTHER:
     refuse_unclear() refuses these. Rows that delete keep only their keys: their other values need not fit the table.
     """
+    # A constant makes all rows of a key equally late.
     order = _column(work.order_by).desc_nulls_last() if work.order_by else F.lit(0)
     newest = Window.partitionBy(*map(_column, work.keys)).orderBy(order)
     of_key = newest.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    # Nulls are all equal, so nothing differs from the first row: an insert may take any of them.
     row = F.lit(None) if work.only_inserts else F.expr(comparable_row(rows.schema))
     numbered = rows.withColumns(
         {
@@ -160,7 +163,7 @@ def latest(rows: DataFrame, work: MergeWork) -> DataFrame:
             RETURNED: F.count("*").over(of_key),
         }
     ).withColumn(OTHER, ~row.eqNullSafe(_column("#first")))
-    # The first row of each key, and those that are as late and differ from it. Without order_by, all are equally late.
+    # The first row of each key, and those that are as late (rank 1) and differ from it.
     first = numbered.where(f"`#number` = 1 OR `#rank` = 1 AND `{OTHER}`").drop("#rank", "#number", "#first")
     if not work.delete_when:
         return first.withColumn(DELETES, F.lit(False))
@@ -182,13 +185,18 @@ def comparable_row(schema: StructType, of: str = "") -> str:
 
 
 def _comparable(value: str, of: DataType, depth: int = 0) -> str:
-    """Turns maps, which Spark can't compare, into sorted entries; removes collations."""
+    """Returns SQL for a value that Spark compares exactly: maps as sorted entries, strings without collations.
+
+    depth: how deep the value lies in arrays and maps.
+    """
+    # The variable of the lambda expression; an inner one must not hide it.
     part = f"part{depth}"
     match of:
-        case StringType() if of != StringType():
+        case StringType() if of != StringType():  # it has a collation
             return f"CAST({value} AS STRING)"
         case StructType() if not _is_comparable(of):
             parts = (_comparable(f"{value}.`{field.name}`", field.dataType, depth) for field in of)
+            # A struct of a null's parts would not be null.
             return f"if({value} IS NULL, NULL, struct({', '.join(parts)}))"
         case ArrayType() if not _is_comparable(of):
             return f"transform({value}, {part} -> {_comparable(part, of.elementType, depth + 1)})"
@@ -216,7 +224,7 @@ def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
     """Returns counts of the changes from latest(), and aggregates of the bounded keys, numbered in order of ``keys``.
 
     ``returned``: the step's rows, right only if each key has one change. ``malformed``: keys with text that is not
-    UTF-8.
+    UTF-8. ``low0``, ``high0``, ``about0``: the first bounded key's least value, greatest value and estimated count.
     """
     bounded = bounded_types(changes.schema, keys)
     facts = changes.agg(
@@ -233,7 +241,7 @@ def facts_of(changes: DataFrame, keys: Sequence[str]) -> Row:
 
 
 def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) -> None:
-    """Raises ChangesError if a key is null, holds text that is not UTF-8, or has several changes."""
+    """Raises ChangesError if a key is null, holds text that is not UTF-8, or has several latest changes that differ."""
     if facts.without_key:
         null = " OR ".join(f"`{name}` IS NULL" for name in work.keys)
         found = changes.where(null).select(*work.keys).limit(SHOWN).collect()
@@ -265,7 +273,7 @@ def refuse_unclear(changes: DataFrame, facts: Row, work: MergeWork, table: str) 
 
 
 def _is_malformed(name: str, schema: StructType) -> Column:
-    """Finds text that is not UTF-8, which the JVM and Iceberg change when they encode it."""
+    """Returns a condition for text that is not UTF-8: the JVM and Iceberg change such text when they encode it."""
     if not isinstance(schema[name].dataType, StringType):
         return F.lit(False)
     return F.encode(_column(name), "UTF-8") != _column(name).cast("binary")
@@ -281,6 +289,7 @@ def bounds(changes: DataFrame, facts: Row, columns: Sequence[str]) -> tuple[Boun
     found = []
     for n, name in enumerate(bounded):
         values = listed[f"set{n}"] if listed and n in few else ()
+        # No values: they were not listed.
         if 0 < len(values) <= LISTED:
             found.append(Bound(name, tuple(sorted(values))))
         else:
@@ -295,7 +304,7 @@ def bounded_types(changes: StructType, columns: Sequence[str]) -> dict[str, Data
 
 
 def condition(bounds: Iterable[Bound], schema: StructType, alias: str) -> str:
-    """Returns the bounds as SQL with literals, by which Iceberg selects files."""
+    """Returns the bounds as SQL with literals, by which Iceberg selects files; ``true`` if there are none."""
     parts = []
     for bound in bounds:
         name, of = f"{alias}.`{bound.column}`", schema[bound.column].dataType
@@ -313,6 +322,7 @@ def _aggregates(n: int, name: str, of: DataType) -> tuple[Column, ...]:
 
 
 def _spelled(column: Column, of: DataType) -> Column:
+    """Returns the values as the text of a Bound: times are microseconds since 1970."""
     return (F.unix_micros(column) if isinstance(of, TimestampType) else column).cast("string")
 
 

@@ -66,6 +66,7 @@ def _compare(assignment: Assignment, found: str) -> None:
 CAUSED_BY = re.compile(r"^Caused by: (.+?)(?=^\s+(?:at |\.\.\. )|\Z)", re.MULTILINE | re.DOTALL)
 # Spark names the file before the cause.
 READING = re.compile(r"Encountered error while reading file (\S+)\.\s")
+# Py4J's message has Java's error on a line of its own, after a colon: a class name with dots, and perhaps a message.
 JAVA_ERROR = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+(?:: .*)?)$", re.MULTILINE)
 # How storage refuses a write to an input, whose location is below /dev/null (catalog_in_spark.NOWHERE).
 READ_ONLY = re.compile(r"inputs-are-read-only|not a directory: file:/dev/null")
@@ -133,7 +134,8 @@ def describe(error: BaseException, jvm_exit: int | None = None) -> dict[str, Any
     """Returns an error's ``type``, ``message`` and ``traceback``, and the ``partitions`` that a step named.
 
     The message ends with the line of user code that raised. Java's stack is left out, and library frames if there are
-    user frames. jvm_exit: None while the JVM runs; else PySpark's many unclear messages about its end are left out.
+    user frames. jvm_exit: the JVM's return code, None while it runs; if it has ended, PySpark's many unclear messages
+    about that are left out.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in Path(f.filename).as_posix() for part in MACHINERY)]
@@ -180,6 +182,7 @@ def no_input(name: str) -> str:
 
 def _is_pysparks(error: BaseException) -> bool:
     """Whether PySpark may have raised this because its JVM did not answer."""
+    # "'JavaPackage' object is not callable" is what a call of a Java class can raise after the JVM's end.
     origin = type(error).__module__.partition(".")[0]
     return origin in ("py4j", "pyspark") or isinstance(error, (ConnectionError, EOFError)) or "JavaP" in str(error)
 
@@ -202,6 +205,7 @@ def out_of_reach(error: BaseException) -> bool:
 
 def cause_of(error: BaseException, jvm_exit: int | None = None) -> Cause:
     """Returns whose fault an error is; the step's if unknown, as a step may raise anything for wrong input."""
+    # The dead JVM comes first: whatever PySpark raised for it says nothing about the step.
     if jvm_exit is not None or isinstance(error, NOT_THE_STEPS) or DISK_FULL.search(str(error)):
         return Cause.WORKER
     if isinstance(error, InputMoved):

@@ -52,6 +52,7 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None
     options = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in OPTIONS.items())
     columns = ", ".join(f"`{name}`" for name in assignment.zorder)
     order = f"sort_order => {literal(f'zorder({columns})')}, " if assignment.zorder else ""
+    # "sort" without an order sorts by the table's own.
     strategy = "sort" if assignment.zorder or assignment.sorts else "binpack"
     (row,) = spark.sql(
         f"CALL stage.system.rewrite_data_files(table => {literal(fork.removeprefix('stage.'))}, "
@@ -61,20 +62,23 @@ def _call(spark: SparkSession, fork: str, assignment: RewriteAssignment) -> None
 
 
 def refuse_failures(said: Mapping[str, int], table: str) -> None:
-    """Raises RewriteError if the procedure reports failed files. That it reports none proves nothing."""
+    """Raises RewriteError if the procedure reports failed files.
+
+    If it reports none, it may still have failed: only equal row sums prove the rewrite. said: the procedure's result.
+    """
     if failed := said["failed_data_files_count"]:
         raise RewriteError(f"table {table}: {failed} files were not rewritten; Iceberg's procedure said {dict(said)}")
 
 
+# The two halves of a hash are summed separately: sums of whole 64-bit hashes would overflow.
 LOW_BITS, HIGH_SHIFT = 0xFFFFFFFF, 32
 
 
 def row_sums(rows: DataFrame, *, counts_only: bool = False) -> dict[str, Digest]:
-    """Returns the sums of live rows by data file; files without such rows are missing.
+    """Returns the count and the hash sums of the live rows of each data file; files without live rows are missing.
 
-    counts_only: leaves the hashes 0.
+    counts_only: leaves the sums 0.
     """
-    # The two halves of the hashes are summed separately: sums of whole 64-bit hashes would overflow.
     if counts_only:
         counted = rows.groupBy(F.col("_file")).agg(F.count(F.lit(1))).collect()
         return {file: Digest(count, 0, 0, 0) for file, count in counted}
@@ -95,7 +99,7 @@ def row_hash(rows: DataFrame) -> Column:
 
 
 def _parts(value: Column, kind: DataType) -> list[Column]:
-    """Returns what to hash of a value. Only values of simple types can be null."""
+    """Returns what to hash of a value: its null flag comes first, as xxhash64 skips nulls."""
     if isinstance(kind, StructType):
         fields = [part for field in kind for part in _parts(value.getField(field.name), field.dataType)]
         return [value.isNull(), *fields]

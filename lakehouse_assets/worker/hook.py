@@ -48,7 +48,7 @@ class StageHook:
         """Raises an error if the step's rows can't be written."""
 
     def done(self) -> Mapping[str, Any]:
-        """Returns what the receipt records; ``read_to`` are positions by input."""
+        """Returns what the receipt records of this hook; under ``read_to``, positions by input."""
         return {}
 
 

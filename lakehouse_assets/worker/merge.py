@@ -60,6 +60,7 @@ FILTERED = {
     # make one for each key; number.threshold leaves only the first, which is the hash of all keys.
     f"{FILTER}.enabled": "true",
     f"{FILTER}.applicationSideScanSizeThreshold": "0",
+    # No limit on the changes' size: MOST_FILTERED limits their number.
     f"{FILTER}.creationSideThreshold": str(2**62),
     "spark.sql.optimizer.runtimeFilter.number.threshold": "1",
 }
@@ -88,10 +89,11 @@ class Fork:
     """A private copy of the table's metadata to merge changes into. Later, the run lands what was added to it."""
 
     name: str
-    """In Spark."""
+    """The fork's name in Spark."""
     base: TableMetadata
     """The fork as it began."""
     token: str
+    """The run's, for the commit's summary."""
     table: str
     """The table's identifier, for messages."""
 
@@ -123,6 +125,7 @@ def merge(
         return Merged(), ()
     refuse_unclear(changes, facts, work, fork.table)
     failed = failed_checks(changes.where(f"NOT `{DELETES}`").drop(DELETES, RETURNED, OTHER), checks)
+    # By another bound, Iceberg might skip files with matching rows.
     found = tuple(bound for bound in bounds(changes, facts, work.keys) if is_projected(bound, fork.base))
     within = condition(found, schema, "t")
     with _configured(spark, {PROPERTY + "lakehouse.token": fork.token, **VERBATIM}):
@@ -143,6 +146,7 @@ def merge(
             if done["inserted"]:
                 _append(changes, fork, schema, undeclared)
     in_vain = facts.deletes - done["deleted"]  # deletes of keys that the table lacks
+    # The others found a row, whether they changed it or not.
     matched = facts.rows - done["inserted"] - in_vain
     left_out = facts.returned - facts.rows
     return Merged(bounds=found, changes=facts.returned, left_out=left_out, matched=matched, **done), failed
@@ -150,6 +154,7 @@ def merge(
 
 def _may_meet_rows(spark: SparkSession, fork: Fork, within: str, work: MergeWork) -> bool:
     """Whether Iceberg plans to read any file for the condition, which bounds the changes. Reads no data."""
+    # An empty plan has no partitions.
     return spark.table(fork.name).alias("t").where(within).select(*work.keys).rdd.getNumPartitions() > 0
 
 
@@ -184,7 +189,10 @@ def _read_once(changes: DataFrame, work: MergeWork, *, joined: bool) -> tuple[Da
 def merge_sql(
     fork: str, changes: str, on: str, schema: StructType, work: MergeWork, undeclared: Collection[str] = ()
 ) -> str:
-    """Returns the MERGE as SQL. A change that equals its row rewrites nothing."""
+    """Returns the MERGE as SQL, in which t is the fork and s the changes. A change that equals its row updates nothing.
+
+    on: the condition by which a change matches a row.
+    """
     update = ", ".join(f"t.`{name}` = s.`{name}`" for name in schema.names)
     names = ", ".join(f"`{name}`" for name in (*schema.names, *undeclared))
     values = ", ".join([*(f"s.`{name}`" for name in schema.names), *("NULL" for _ in undeclared)])
@@ -216,13 +224,13 @@ def moving_little(fork: Fork, changes: StructType, rows: int, work: MergeWork) -
 
 
 def _differs(schema: StructType) -> str:
-    """Returns SQL that is true of a change unlike its row, as one comparison: the optimizer looks at each of many."""
+    """Returns SQL that is true of a change unlike its row: one comparison, as the optimizer looks at each of many."""
     return f"NOT ({comparable_row(schema, 't.')} <=> {comparable_row(schema, 's.')})"
 
 
 @contextmanager
 def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Restores the settings afterwards: the session may then serve another run."""
+    """Sets these settings, and restores the earlier ones afterwards: the session may then serve another run."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -230,7 +238,10 @@ def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
         yield
     finally:
         for name, earlier in before.items():
-            spark.conf.unset(name) if earlier is None else spark.conf.set(name, earlier)
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
 
 
 def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
@@ -244,6 +255,7 @@ def counted_by_spark(summary: Mapping[str, str]) -> dict[str, int] | None:
         return None
     rows = {kind: int(summary[METRIC + kind]) for kind in (*KINDS, COPIED)}
     copied = rows.pop(COPIED)
+    # Merge-on-read deletes rows by their positions, copy-on-write by replacing files.
     deletes = _number(summary, "added-position-deletes") - _number(summary, "removed-position-deletes")
     in_new_files, gone = _number(summary, "added-records"), _number(summary, "deleted-records") + deletes
     added_up = copied + rows["inserted"] + rows["updated"], copied + rows["updated"] + rows["deleted"]
@@ -258,6 +270,7 @@ def _counted(
     spark: SparkSession, fork: Fork, changes: str, on: str, schema: StructType, work: MergeWork
 ) -> dict[str, int]:
     """Returns the rows inserted, updated and deleted: Spark's counts, or those of a join with the rows before."""
+    # The fork began with at most one snapshot, its base's; another one is this merge's.
     snapshots = spark.sql(f"SELECT snapshot_id, summary FROM {fork.name}.snapshots").collect()
     summary = next((dict(row.summary) for row in snapshots if row.snapshot_id != fork.base_id), {})
     if not WRITTEN & summary.keys():
@@ -267,6 +280,7 @@ def _counted(
         return {"inserted": _number(summary, "added-records"), "updated": 0, "deleted": 0}
     if told := counted_by_spark(summary):
         return told
+    # `#there` is null for a change without a row, as the join is outer.
     cases = {
         "inserted": f"t.`#there` IS NULL AND NOT s.`{DELETES}`",
         "updated": f"t.`#there` AND NOT s.`{DELETES}` AND {_differs(schema)}",
@@ -290,6 +304,7 @@ def is_projected(bound: Bound, metadata: TableMetadata) -> bool:
     Java's partition values can overflow, and then have no order; PyIceberg's never do.
     """
     texts = bound.values or (bound.low, bound.high)
+    # Of the bounded types, those whose partition values can overflow.
     match metadata.schema().find_type(bound.column):
         case TimestampType() | TimestamptzType():
             return all(FIRST <= int(text) <= LAST for text in texts)

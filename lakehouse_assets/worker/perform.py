@@ -63,7 +63,7 @@ def stage_chunk(payload: Mapping[str, Any], start_session: StartSession, setting
 
 
 def rewrite_files(payload: Mapping[str, Any], start_session: StartSession, settings: Settings, _: float) -> str:
-    """Returns the receipt of a RewriteAssignment as JSON. Raises as rewrite()."""
+    """Returns the receipt of a RewriteAssignment as JSON; the start time is not needed. Raises as rewrite()."""
     assignment = RewriteAssignment.from_json(payload)
     spark, credentials = _prepare(assignment, "lakehouse_assets.worker.fork_rewrite", start_session, settings)
 

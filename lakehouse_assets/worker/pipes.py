@@ -50,10 +50,12 @@ def in_session(work: Callable[[PipesContext], int]) -> int:
 
 
 def _open_session() -> AbstractContextManager[PipesContext]:
+    """Opens the session. If the context is on S3, also begins to watch whether S3 answers."""
     in_arguments = any(DAGSTER_PIPES_CONTEXT_CLI_ARGUMENT in argument for argument in sys.argv)
     loader: Callable[[], PipesParamsLoader] = PipesCliArgsParamsLoader if in_arguments else PipesEnvVarParamsLoader
     params = loader()
     context = params.load_context_params()
+    # Only a context on S3 names a bucket.
     if "bucket" not in context:
         return open_dagster_pipes(params_loader=params)
     # One attempt at each look: its failures in a row are what is counted.

@@ -29,6 +29,7 @@ from lakehouse_assets.worker.failure import CheckError, root_message
 
 # Example rows in a message: enough to find the cause, few enough to read.
 SHOWN = 5
+# What a condition has if it may use a pattern: parts of functions' and operators' names.
 PATTERNS = r"like|regexp|to_date|to_timestamp|date_format|unix"
 HAS_PATTERN = re.compile(rf"(?!.*\bselect\b).*({PATTERNS})", re.IGNORECASE | re.DOTALL)
 """Finds conditions with a regular expression or a date format. Not those with a subquery, which may read much."""
@@ -39,9 +40,10 @@ WHATEVER_COLUMNS = ("PARSE_SYNTAX_ERROR", "UNRESOLVED_ROUTINE", "WRONG_NUM_ARGS"
 def condition(
     rows: DataFrame, what: str, column: Callable[[], Column], *, otherwise: bool, counted: bool = False
 ) -> Column:
-    """Returns a condition, and reads no rows. Raises CheckError with a message that begins with ``what``.
+    """Returns a condition for a filter of the rows, checked without reading them.
 
-    otherwise: what null counts as. counted: whether the condition will be used in count_if().
+    column: makes the condition. otherwise: what null counts as. counted: whether the condition will also be used in
+    count_if(). Raises CheckError with a message that begins with ``what``.
     """
     try:
         found = F.coalesce(column(), F.lit(otherwise))
@@ -69,7 +71,7 @@ def sql(text: str) -> Column:
 
 
 def refuse_unreadable(rows: DataFrame, checks: Mapping[str, str], delete_when: str = "") -> None:
-    """Raises CheckError for the first condition that can't be evaluated on rows of the table; reads no rows.
+    """Raises CheckError for a condition that can't be evaluated on rows of the table; reads no rows.
 
     delete_when is for the step's rows, whose columns are not known yet: it is refused only if none can make it valid.
     """
@@ -88,6 +90,7 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
     if not conditions:
         return
     nothing = rows.sparkSession.createDataFrame([], rows.schema).coalesce(1)
+    # All at once first: usually none is wrong.
     try:
         nothing.select(*conditions.values()).collect()
     except Exception:
@@ -101,7 +104,7 @@ def _run_over_nothing(rows: DataFrame, conditions: Mapping[str, Column]) -> None
 
 
 def failed_checks(rows: DataFrame, checks: Mapping[str, str]) -> tuple[FailedCheck, ...]:
-    """Returns the checks that some rows fail: one pass counts for all, one more for each failed check gets examples.
+    """Returns the checks that some rows fail. One pass counts for all checks; a failed one takes another, for examples.
 
     Raises CheckError.
     """
@@ -119,6 +122,7 @@ def _told(name: str, check: str) -> str:
 
 
 def _failing(rows: DataFrame, name: str, check: str) -> Column:
+    """Returns the condition of rows that fail a check; a check that is null passes. Raises CheckError."""
     declared = (lambda: resolve_name(check)()) if FUNCTION.fullmatch(check) else partial(sql, check)
     return ~condition(rows, _told(name, check), declared, otherwise=True, counted=True)
 
@@ -139,7 +143,10 @@ ROWS, FILE = "#rows", "#file"  # names that no table's column has
 
 
 def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: Sequence[str]) -> tuple[str, ...]:
-    """Returns at most SHOWN examples of ``unique`` values that repeat within an Iceberg partition. name: Spark's."""
+    """Returns at most SHOWN examples of ``unique`` values that repeat within an Iceberg partition.
+
+    name: the fork's name in Spark. fork: the same, as its worker left it.
+    """
     snapshot = fork.current_snapshot()
     if not unique or snapshot is None:
         return ()
@@ -150,10 +157,12 @@ def find_duplicates(spark: SparkSession, name: str, fork: StaticTable, unique: S
     largest = max((sum(file.record_count for file in files) for files in partitions.values()), default=0)
     small = largest <= COUNTED_AT_ONCE and sum(file.record_count for file in files) <= COUNTED_HERE
 
+    # Such as day=2026-01-31.
     def place(file: DataFile) -> str:
         return fork.specs()[file.spec_id].partition_to_path(file.partition, fork.schema())
 
     if small and all(file.file_format is FileFormat.PARQUET for file in files):
+        # No more partitions at once than have COUNTED_AT_ONCE rows together.
         readers = min(READERS, COUNTED_AT_ONCE // max(largest, 1))
         with suppress(pa.ArrowNotImplementedError):  # it can't group by all types, such as UUIDs
             return _count_here(fork.io, partitions.values(), list(unique), place, readers)

@@ -20,12 +20,13 @@ from lakehouse_assets.environment.env_reader import SettingsError, public
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 
 APP_NAME = "lakehouse worker"
+# The prefix by which Spark's settings carry Hadoop's.
 HADOOP = "spark.hadoop."
 BROUGHT: set[str] = set()
 """Names of settings that tables have brought into this process's JVM, if it serves several (inline)."""
 # A process may need this long to end after its socket has closed.
 EXIT_SECONDS = 0.5
-# An idle JVM ends within a second.
+# The most to wait for the JVM's end; an idle one ends within a second.
 ENDING_SECONDS = 5.0
 
 
@@ -51,7 +52,7 @@ def start(
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Starts Java; raises SettingsError if it does not start with these settings, or Spark rejects an SQL setting."""
+    """Starts Java with these settings. Raises SettingsError if it does not start or Spark rejects an SQL setting."""
     # A session would reject a wrong SQL setting only when it is first used. PySpark (4.1) would then ask that same
     # session how to report the error, and so recurse without end.
     try:
@@ -84,7 +85,10 @@ def own_session(spark: SparkSession, conf: Mapping[str, str], brought: Collectio
     BROUGHT.update(brought)
     for name in BROUGHT:
         with suppress(AnalysisException):  # Spark refuses to change what counts only at the start
-            own.conf.set(name, conf[name]) if name in conf else own.conf.unset(name)
+            if name in conf:
+                own.conf.set(name, conf[name])
+            else:
+                own.conf.unset(name)
     own.createDataFrame([], "n INT")  # makes it the active session, which a step may ask for
     return own
 
@@ -102,6 +106,7 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
     """
     shown = public(conf)
     secrets = {key: value for key, value in conf.items() if key not in shown}
+    # A running session takes only settings of SQL and of Hadoop.
     if static := [key for key in secrets if not key.startswith((HADOOP, "spark.sql."))]:
         raise ValueError(
             f"{', '.join(sorted(static))} would show in process arguments; set it in a spark-defaults.conf"
@@ -112,8 +117,8 @@ def hidden(conf: Mapping[str, str]) -> dict[str, str]:
 def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Sets catalogs, and Hadoop's ``fs.…``, in a session that has started.
 
-    A ``fs.…`` that the session was started with stays, for steps. Credentials set after the JVM's start show neither in
-    process arguments nor in the Spark UI.
+    A ``fs.…`` that the session was started with stays, for steps. Credentials that are set after the JVM's start show
+    neither in process arguments nor in the Spark UI.
     """
     # This logger prints each error that Spark raises, even those that a worker provokes to check a condition.
     logging.getLogger("SQLQueryContextLogger").disabled = True
@@ -155,6 +160,7 @@ class ForkError(RuntimeError):
 
 def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str:
     """Registers the fork base as a table of this session only. Returns the table's name in Spark."""
+    # The time makes the name new for another attempt at the chunk in this session.
     name = f"fork_{token.replace('-', '_').replace('.', '_')}_{chunk}_{time.time_ns()}"
     spark.sql(f"CALL stage.system.register_table(table => 'forks.{name}', metadata_file => {literal(fork_base)})")
     return f"stage.forks.{name}"
@@ -163,7 +169,7 @@ def register(spark: SparkSession, fork_base: str, token: str, chunk: int) -> str
 def committed_metadata(spark: SparkSession, fork: str, fork_base: str, table: str) -> str:
     """Returns the metadata file of the fork's one commit: the metadata log's only entry besides the base.
 
-    Timestamps can't tell which is newer: clocks differ. Raises ForkError.
+    Timestamps can't tell which of the two is newer: clocks differ. Raises ForkError if there is not one commit.
     """
     entries: list[str] = [row.file for row in spark.sql(f"SELECT file FROM {fork}.metadata_log_entries").collect()]
     written = [file for file in entries if file != fork_base]
@@ -251,12 +257,13 @@ class TableCredentials:
 
 
 def _seconds_left(files: Mapping[str, Any]) -> float | None:
+    """Returns how long a FileIO's keys still live; None if the catalog does not say."""
     expires_at = str(files.get(EXPIRES_AT, ""))
     return int(expires_at) / 1000 - time.time() if expires_at.isdecimal() else None
 
 
 def register_inputs(spark: SparkSession, tables: Mapping[str, str]) -> None:
-    """Registers tables in the catalog ``lake``. tables: identifier → metadata file."""
+    """Registers tables in the in-memory catalog ``lake``. tables: identifier → metadata file."""
     for table, metadata in tables.items():
         called = f"table => {literal(table)}, metadata_file => {literal(metadata)}"
         spark.sql(f"CALL {LAKE}.system.register_table({called})")

@@ -30,12 +30,13 @@ from lakehouse_assets.worker.merge import Fork, merge
 from lakehouse_assets.worker.row_checks import failed_checks, find_duplicates, refuse_unreadable
 from lakehouse_assets.worker.session import TableCredentials, committed_metadata, register
 
-# They are no Exceptions: raised by a step, they would end the worker without a report. KeyboardInterrupt is left out: a
-# person raises it.
+# These are no Exceptions: one that a step raises would end the worker without a report. KeyboardInterrupt is left out,
+# as a person raises it.
 EXITS = (SystemExit, CancelledError)
 
 
 Offers = Mapping[str, Callable[..., DataFrame]]
+"""What extensions offer to a step, by name (StageHook.offers())."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class StagingWindow(Window):
     """The window of a step that a worker runs. What changes() and source_rows() do, extensions offer (StageHook)."""
 
     table: str = field(kw_only=True, repr=False, compare=False)
+    """The table's identifier, for messages."""
     offers: Offers = field(kw_only=True, repr=False, compare=False)
 
     def changes(self, table: str) -> DataFrame:
@@ -71,10 +73,11 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
     with credentials.expiry_explained(), wrong_files_told():
         io_properties, files = credentials.catalog, dict(credentials.properties)
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
+        # A merge needs the fork as it began.
         begun = StaticTable.from_metadata(assignment.fork_base, files).metadata if assignment.merge else None
         deletes = assignment.merge.delete_when if assignment.merge else ""
         refuse_unreadable(spark.table(fork), assignment.checks, deletes)  # before the step, which may take long
-        take_opened()  # of an earlier step in this process
+        take_opened()  # forgets the files that an earlier step in this process has opened
         hooks = open_hooks(ChunkContext(spark, assignment, credentials, spark.table(fork).schema))
         with ExitStack() as reading:
             for hook in hooks.values():
@@ -95,6 +98,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
         receipt = Receipt.of(
             assignment,
             metadata_location=metadata_location,
+            # The fork base's own snapshot would count rows that another run has added.
             rows=0 if metadata_location == assignment.fork_base else _staged_rows(staged),
             duplicates=find_duplicates(spark, fork, staged, assignment.unique),
             stage_seconds=round(time.monotonic() - started, 3),
@@ -122,7 +126,10 @@ def _rows(spark: SparkSession, assignment: Assignment, offers: Offers) -> object
 
 
 def _checked(rows: object, expected: list[str], assignment: Assignment) -> DataFrame:
-    """Renames columns as in the table. Raises StageError for others: Spark would fill missing columns with nulls."""
+    """Returns the rows with the table's spelling of column names. Raises StageError for missing and unknown columns.
+
+    Spark would fill missing columns with nulls. expected: the table's columns.
+    """
     found = rows.columns if isinstance(rows, DataFrame) else []
     returned = ", ".join(found) or type(rows).__name__
     extra = extra_columns(assignment.merge, found) if assignment.merge else set()
@@ -162,6 +169,7 @@ def _write(
         writer.option("snapshot-property.lakehouse.chunk", str(assignment.chunk)).append()
         return None, failed_checks(spark.table(fork), assignment.checks)
     except AnalysisException as error:
+        # Spark's message names the fork; a person knows only the table.
         quoted = ".".join(f"`{part}`" for part in fork.split("."))
         raise StageError(root_message(str(error)).replace(quoted, assignment.table)) from None
 

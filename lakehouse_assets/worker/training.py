@@ -37,6 +37,7 @@ def main(plan: Path) -> None:
 
 
 def _catalogs(scratch: Path) -> dict[str, str]:
+    # Like a worker's (environment/catalog_in_spark.py).
     uris = {"lake": f"jdbc:sqlite:{scratch}/catalog.db", "stage": "jdbc:sqlite::memory:"}
     conf = {}
     for name, uri in uris.items():
@@ -70,6 +71,7 @@ def _landing(spark: SparkSession, scratch: Path) -> DataFrame:
     folder = scratch / "landing"
     folder.mkdir()
     for day in range(1, 4):
+        # Fields of all kinds, a null among them.
         lines = [f"2020-01-0{day},2020-01-0{day}T0{i}:00:00Z,{'ABC'[i % 3]},{i if i else ''},0.5" for i in range(9)]
         with gzip.open(folder / f"{day}.csv.gz", "wt") as file:
             file.write("\n".join(["day,at,origin,delay,other", *lines]))

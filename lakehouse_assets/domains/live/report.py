@@ -39,6 +39,7 @@ def delays_now(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.MaterializeResult[N
         .sort("flights", descending=True)
         .collect()
     )
+    # None without any event.
     freshness = (datetime.now(UTC) - newest).total_seconds() if newest else None
     return dg.MaterializeResult(
         metadata={

@@ -61,6 +61,7 @@ def deliver(put: Put) -> dict[str, int]:
         # Without the time, the same lines give the same bytes, which need not be written again.
         content = gzip.compress(b"".join(lines), compresslevel=6, mtime=0)
         written += put(name, content)
+        # The first line is the header.
         files, rows, size = files + 1, rows + len(lines) - 1, size + len(content)
     return {"dagster/row_count": rows, "files": files, "files_written": written, "bytes": size}
 
@@ -78,6 +79,7 @@ def _deliveries() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _by_day(name: str, lines: list[bytes], day_of: Callable[[bytes], bytes]) -> Iterator[tuple[str, list[bytes]]]:
+    """Yields a file's name and lines for each day of 2013. lines: first the header. day_of: a line's day."""
     header, days = lines[0], {day.encode(): list[bytes]() for day in YEAR}
     for line in lines[1:]:
         if (day := day_of(line)) not in days:
@@ -88,6 +90,7 @@ def _by_day(name: str, lines: list[bytes], day_of: Callable[[bytes], bytes]) -> 
 
 
 def _local_day(flight: bytes) -> bytes:
+    # A line of flights begins with year, month and day; one of weather ends with a time in UTC.
     year, month, day, _ = flight.split(b",", 3)
     return b"%s-%s-%s" % (year, month.zfill(2), day.zfill(2))
 

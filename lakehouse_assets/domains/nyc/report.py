@@ -79,6 +79,7 @@ def to_markdown(delays: "pl.DataFrame") -> str:
         f"|---|{'---:|' * (len(months) + 1)}",
     ]
     for (carrier, name, flights), row in zip(carriers, minutes, strict=True):
+        # The z makes 0.0 of a rounded -0.0.
         cells = " | ".join("" if cell is None else f"{cell:z.1f}" for cell in row)
         lines.append(f"| {name} ({carrier}) | {flights:,} | {cells} |")
     return "\n".join(lines) + "\n"
@@ -103,6 +104,7 @@ def to_png(delays: "pl.DataFrame") -> bytes:
     for y, row in enumerate(minutes):
         for x, cell in enumerate(row):
             if cell is not None:
+                # White is readable on the dark colours beyond ±25.
                 color = "white" if abs(cell) > 25 else "black"
                 axes.text(x, y, f"{cell:z.0f}", ha="center", va="center", fontsize=8, color=color)
     axes.set_title("Flights from New York City: mean arrival delay by month and carrier")
@@ -116,6 +118,7 @@ def to_png(delays: "pl.DataFrame") -> bytes:
 
 
 def _matrix(delays: "pl.DataFrame") -> tuple[list[str], list[tuple[str, str, int]], list[list[float | None]]]:
+    """Returns the months, the carriers (code, name, flights), and for each carrier the delays by month."""
     import polars as pl
 
     carriers = (

@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from lakehouse_assets import Window, read_csv
 
 NA = "NA"
+"""How the files write a missing value."""
+# The columns of each kind of file, with their types.
 AIRLINES = {"carrier": "string", "name": "string"}
 AIRPORTS = {
     **dict.fromkeys(("faa", "name"), "string"),
@@ -86,6 +88,7 @@ def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
     carriers = _prefixed(spark.table("lake.nyc.airlines"), "carrier_", key="carrier")
     destinations = _prefixed(spark.table("lake.nyc.airports"), "dest_", key="faa").withColumnRenamed("faa", "dest")
     fleet = _prefixed(spark.table("lake.nyc.planes"), "plane_", key="tailnum")
+    # A column of the same name to join by; observed_at stays, and is null where no reading is joined.
     hourly = readings.withColumn("scheduled_hour_at", observed_at)
     return (
         flown.join(F.broadcast(hourly), ["origin", "scheduled_hour_at"], "left")
@@ -100,6 +103,7 @@ def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
     month = F.trunc("flight_date", "month")
     return (
         spark.table("lake.nyc.flights")
+        # The range lets Iceberg skip files; the window may lack some of its months.
         .where(F.col("flight_date").between(window.start_date, window.end_date - timedelta(days=1)))
         .where(month.isin([date.fromisoformat(key) for key in window.keys]))
         .groupBy(month.alias("month"), "origin", "dest", "carrier")
@@ -125,4 +129,5 @@ def _midnight(day: date, days: int = 0) -> datetime:
 
 
 def _prefixed(rows: DataFrame, prefix: str, key: str) -> DataFrame:
+    """Puts the prefix before the names of all columns but the key."""
     return rows.withColumnsRenamed({name: prefix + name for name in rows.columns if name != key})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 EXPORT = "1"
+"""The value of exp_imp for exports."""
 # How DuckDB read the table, for messages.
 EXTENSION = "its iceberg extension"
 ARROW = "PyIceberg's Arrow scan"

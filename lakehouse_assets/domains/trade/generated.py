@@ -32,7 +32,9 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
     random = np.random.default_rng((SEED, int(ym)))
     drawn = int(rows * 1.4) + 10  # more than needed: keys that are drawn again are dropped
     country, office, code = (_skewed(random, drawn, many) for many in (COUNTRIES, OFFICES, CODES))
+    # Most values are small and a few are very large; each is 1 or more.
     value = np.exp(random.normal(6.5, 2.2, drawn)).astype("int64") + 1
+    # Spreads the codes over nine digits that begin with 01 to 97, the chapters of goods.
     hs9 = pl.Series(code * 110_017 % 970_000_000 + 10_000_000).cast(pl.String).str.zfill(9)
     drawn_rows = pl.DataFrame(
         {
@@ -40,6 +42,7 @@ def figures(ym: str, rows: int) -> pl.DataFrame:
             "Year": ym[:4],
             "month": ym[4:],
             "ym": ym,
+            # From 103 and 100 on, so that each code has three digits.
             "Country": pl.Series(country + 103).cast(pl.String).str.zfill(3),
             "Custom": pl.Series(office + 100).cast(pl.String).str.zfill(3),
             "hs2": hs9.str.head(2),
@@ -68,6 +71,7 @@ def revisions(ym: str, rows: int, of: int, revision: int) -> pl.DataFrame:
     kind = pl.col("n") % 10
     corrected = chosen.with_columns(
         Value=pl.col("Value") + pl.Series(random.integers(1, 1_000, rows)),
+        # Another code, so usually a key that the month lacks: the correction adds a row.
         hs9=pl.when(kind == 9).then(pl.lit("9") + pl.col("hs9").str.tail(8)).otherwise("hs9"),
         revision=pl.lit(revision),
         op=pl.when(kind == 8).then(pl.lit("D")).otherwise(pl.lit("U")),
@@ -92,5 +96,5 @@ def malformed(table: pl.DataFrame) -> Iterator[str]:
 
 
 def _skewed(random: Any, many: int, of: int) -> Any:
-    """Draws more than half of the numbers from the first tenth."""
+    """Draws ``many`` numbers from 0 to ``of`` - 1, half of them from the first tenth."""
     return (of * random.power(0.3, many)).astype("int64").clip(0, of - 1)

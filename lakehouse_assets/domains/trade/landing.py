@@ -17,6 +17,7 @@ from lakehouse_assets.domains.trade.tables import LANDING, OWNERS
 if TYPE_CHECKING:
     import polars as pl
 
+# The size of the generated files: figures of each month; corrections of each of the last months, in each revision.
 ROWS_A_MONTH = 2_000
 REVISED_MONTHS = 3
 REVISED_ROWS = 40
@@ -68,6 +69,7 @@ def not_made_up(place: Path) -> list[str]:
 
 
 def _made_up(place: Path) -> dict[str, int]:
+    """Returns name → size of the generated files."""
     listed = place / MADE_UP
     lines = listed.read_text().splitlines() if listed.exists() else ()
     return {name: int(size) for size, name in (line.split(" ", 1) for line in lines)}
@@ -78,6 +80,7 @@ def complete(place: Path) -> Iterator[Path]:
     if not (place / "countries.csv").exists():
         yield _write(place / "countries.csv", generated.countries())
     if not any((place / "revisions").glob("*.csv")):
+        # clear() keeps only the header.
         yield _write(place / "revisions" / "none.csv", generated.revisions("201701", 1, of=1, revision=1).clear())
 
 

@@ -36,7 +36,7 @@ There are several because the original figures of the statistics are a thousand 
     ),
 )
 def exports_by_month(lakehouse: dg.ResourceParam[Lakehouse], reports: Reports) -> dg.MaterializeResult[None]:
-    """Raises dg.Failure without exports, or if the two engines disagree."""
+    """Writes the CSV and the chart. Raises dg.Failure without exports, or if the two engines disagree."""
     figures = lakehouse.catalog().load_table(customs.identifier)
     exports = by_polars(figures)
     if exports.is_empty():

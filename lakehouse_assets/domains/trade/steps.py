@@ -15,8 +15,10 @@ from lakehouse_assets.domains.trade.shape import CORRECTION, KEY, LINE, MONTHS
 
 CODES = {"exp_imp": 1, "ym": 6, "Country": 3, "Custom": 3, "hs2": 2, "hs4": 4, "hs6": 6, "hs9": 9}
 """The number of digits of each code; leading zeros matter."""
+# Column → type, for columns that hold numbers.
 FIGURES = {"Q1": "long", "Q2": "long", "Value": "long"}
 QUANTITIES = ("Q1", "Q2")
+"""The figures that a line may lack."""
 NUMBERS = {"Year": "int", "month": "int", **FIGURES}
 PARTITIONS = f"a month from {MONTHS[0]} to {MONTHS[-1]}"
 MOST_REJECTED = 0.01
@@ -71,6 +73,7 @@ def revisions(spark: SparkSession, window: Window) -> DataFrame:
         )
     first = published.withColumns({"revision": F.lit(0), "op": F.lit("U")})
     changes = first.unionByName(corrections.withColumns({**derived, **dated}).where(of_window))
+    # Keys of the table that no input has any more. Revision 0 suffices, as no change competes with it.
     gone = there.join(changes, list(KEY), "left_anti").withColumns({"revision": F.lit(0), "op": F.lit("D")})
     return changes.unionByName(gone)
 
@@ -120,6 +123,8 @@ def _first_problem(wrong: Iterable[Column]) -> Column:
 
 
 def _wrong_codes(names: Iterable[str]) -> Iterator[Column]:
+    """Yields, for each code, what is wrong with it; null if nothing is."""
+    # coalesce(): a missing code makes the condition null, but is wrong.
     for name in names:
         text = F.concat(F.lit(f"{name} is not of {CODES[name]} digits: "), F.coalesce(F.col(name), F.lit("none")))
         right = F.col(name).rlike(f"^[0-9]{{{CODES[name]}}}$")
@@ -128,6 +133,7 @@ def _wrong_codes(names: Iterable[str]) -> Iterator[Column]:
 
 
 def _wrong_numbers(numbers: Mapping[str, str], optional: Collection[str]) -> Iterator[Column]:
+    """Yields, for each number, what is wrong with it; null if nothing is. numbers: column → type."""
     for name, of in numbers.items():
         given = F.col(name).isNotNull() if name in optional else F.lit(True)
         text = F.concat(F.lit(f"{name} is no number: "), F.coalesce(F.col(name), F.lit("none")))

@@ -130,6 +130,7 @@ class Launcher(Protocol):
     blocking: bool = False
     """Whether submit() returns only when the worker has ended."""
     poll_seconds: float = 0.1
+    """The time between two calls of poll()."""
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesContextInjector, PolledReader]:
         """Returns the two ends of a new Pipes session."""
@@ -170,6 +171,7 @@ class Patience:
     seconds: float
     """The longest series allowed."""
     since: float | None = None
+    """time.monotonic() at the first failure of the series; None while there is none."""
 
     def failed(self, now: float) -> bool:
         """Whether the series is now too long. now: from time.monotonic()."""

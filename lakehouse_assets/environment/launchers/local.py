@@ -21,6 +21,7 @@ from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, 
 from lakehouse_assets.environment.machine import java_home, project_folders, scratch
 from lakehouse_assets.environment.settings import read_home
 
+# A worker with this variable ends when its stdin closes (worker/__main__.py).
 PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 # SIGTERM lets Spark remove its scratch folders; SIGKILL follows. Both together take well below the 10 s after which a
 # terminated run's workers must be gone.
@@ -74,7 +75,7 @@ class LocalLauncher(Launcher):
         self._command = command
 
     def pipes(self, attempt: Attempt) -> tuple[dg.PipesFileContextInjector, PolledFileReader]:
-        """Returns a new session's ends, files in ``<home>/tmp``."""
+        """Returns the two ends of a new session, files in ``<home>/tmp``."""
         session = f"{scratch(read_home())}/lakehouse-pipes-{uuid4()}"
         return dg.PipesFileContextInjector(f"{session}-context"), PolledFileReader(Path(f"{session}-messages"))
 

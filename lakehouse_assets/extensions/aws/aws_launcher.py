@@ -47,7 +47,8 @@ class AttemptContextInjector(PipesS3ContextInjector):
 
     A repeated attempt thus has the same parameters, as its client token demands.
 
-    Dagster's injector chooses a random place, and leaves the object after a failure.
+    Dagster's injector chooses a random place, and leaves the object after a failure. quick_client: gives up soon; for
+    deletions.
     """
 
     def __init__(self, client: Any, quick_client: Any, bucket: str, prefix: str) -> None:
@@ -81,6 +82,7 @@ class PolledS3Reader(PolledReader):
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
         self._next = 1
+        # S3 is not asked before, by time.monotonic().
         self._due = 0.0
 
     @contextmanager
@@ -109,7 +111,8 @@ class PolledS3Reader(PolledReader):
             body: bytes = self._client.get_object(Bucket=self._bucket, Key=self._key(self._next))["Body"].read()
         except self._client.exceptions.NoSuchKey:
             return None
-        except (ClientError, BotoCoreError) as error:  # missing a message does no harm: the receipt decides
+        # Missing a message does no harm: the receipt decides.
+        except (ClientError, BotoCoreError) as error:
             logger.warning("s3://%s/%s can't be read: %s", self._bucket, self._key(self._next), error)
             return None
         return body.decode()
@@ -123,7 +126,8 @@ class PolledS3Reader(PolledReader):
 
 
 def _delete(client: Any, bucket: str, key: str) -> None:
-    with suppress(ClientError, BotoCoreError):  # a lifecycle rule may remove it
+    # If it fails, a lifecycle rule may remove the object.
+    with suppress(ClientError, BotoCoreError):
         client.delete_object(Bucket=bucket, Key=key)
 
 
@@ -140,13 +144,15 @@ TAG_CHARACTERS = 256
 class AwsLauncher(Launcher):
     """The base class of launchers on AWS.
 
-    Subclasses define the methods that are only annotated here. They may raise boto3's errors, which this class handles.
-    ``_poll`` notes in ``_begun`` when a worker began, by handle id.
+    Subclasses define the methods that are only annotated here. All but ``_stop`` do what the public method of the same
+    name does. All may raise boto3's errors, which this class handles. ``_poll`` also notes in ``_begun`` when a worker
+    began, by handle id.
     """
 
     durable = True
     poll_seconds = 5.0
     service: ClassVar[str]
+    """The service's name, for messages."""
     _poll: Callable[[Sequence[Handle]], Mapping[str, Ended]]
     _find: Callable[[Attempt], Handle | None]
     _stop: Callable[[Sequence[Handle]], dict[str, Exception]]
@@ -191,7 +197,7 @@ class AwsLauncher(Launcher):
         return client("logs")
 
     def began(self, handle: Handle) -> datetime | None:
-        """Returns the time that ``_poll`` noted; None before."""
+        """Returns the time that ``_poll`` noted; None if the worker has not begun."""
         return self._begun.get(handle.id)
 
     def find(self, attempt: Attempt) -> Handle | None:
@@ -212,6 +218,7 @@ class AwsLauncher(Launcher):
                     break
                 time.sleep(wait)
                 failures = ChainMap(*pool.map(self._try_stop, self._stop_batches(left)))
+                # None: the worker was stopped, or had ended.
                 errors |= {handle.id: failures.get(handle.id) for handle in left}
                 left = [handle for handle in left if (error := errors[handle.id]) and is_transient(error)]
         if failed := {id: error for id, error in errors.items() if error}:
@@ -227,6 +234,7 @@ class AwsLauncher(Launcher):
             return dict.fromkeys([handle.id for handle in handles], error)
 
     def _stop_batches(self, handles: Sequence[Handle]) -> Sequence[Sequence[Handle]]:
+        """Divides workers into batches for ``_stop``; by default, one worker each."""
         return [[handle] for handle in handles]
 
     def tail(self, handle: Handle) -> str:

@@ -30,6 +30,8 @@ IDLE_SECONDS = 300
 
 
 class _OnAws(ComputeSettings):
+    """Settings of any compute on AWS."""
+
     def problems(self) -> list[str]:
         """Says why boto3 finds no region."""
         from lakehouse_assets.environment.aws import region_problems
@@ -44,6 +46,7 @@ class Ecs(_OnAws):
     cluster: str
     task_definition: str
     container: str
+    """The worker's, in the task definition."""
     subnets: tuple[str, ...]
     security_groups: tuple[str, ...]
     public_ip: bool
@@ -86,7 +89,7 @@ class Ecs(_OnAws):
         return made(f"{__package__}.ecs:EcsLauncher", settings, self, ("python", "-m", worker))
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why no task can have it."""
+        """Returns why no task can have this size."""
         problem = self.sized(size)[1]
         return problem and (
             f"{problem} (values that it leaves out come from LAKEHOUSE_ECS_VCPUS, …_MEMORY_GIB, …_DISK_GIB)"
@@ -134,7 +137,7 @@ class Emr(_OnAws):
         return super().problems()
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why drivers and executors can't have it."""
+        """Returns why drivers and executors can't have this size."""
         return emr_problem(size)
 
 
@@ -166,6 +169,7 @@ class EmrServerless(_OnAws):
     application: str
     role: str
     code: str
+    """As in Emr."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrServerless:
@@ -181,7 +185,7 @@ class EmrServerless(_OnAws):
         return made(f"{__package__}.emr_serverless:EmrServerlessLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why no such worker exists."""
+        """Returns why the service offers no worker of this size."""
         return serverless_problem(size, conf)
 
 
@@ -196,6 +200,7 @@ class EmrEks(_OnAws):
     release: str
     """Such as ``emr-7.9.0-latest``."""
     code: str
+    """As in Emr."""
 
     @classmethod
     def read(cls, reader: EnvReader) -> EmrEks:
@@ -212,16 +217,17 @@ class EmrEks(_OnAws):
         return made(f"{__package__}.emr_eks:EmrEksLauncher", settings, self, worker)
 
     def size_problem(self, size: Size, conf: Mapping[str, str]) -> str | None:
-        """Returns why no pod can have it."""
+        """Returns why no pod can have this size."""
         return emr_problem(size, "EMR on EKS")
 
 
 def _is_fargate(capacity: Collection[str]) -> bool:
-    """Whether tasks run on Fargate: one provider tells it, as _capacity() refuses a mixture."""
+    """Whether tasks run on Fargate. One provider shows it, as _capacity() refuses a mixture."""
     return any(provider in FARGATE_PROVIDERS for provider in capacity)
 
 
 def _capacity(reader: EnvReader) -> dict[str, int]:
+    """Reads the weight of each capacity provider; by default, all tasks run on Fargate."""
     variable = "LAKEHOUSE_ECS_CAPACITY"
     items = reader.items(variable, PROVIDER, "FARGATE_SPOT=3,FARGATE=1", required=False)
     given = [item.partition("=") for item in items if re.fullmatch(PROVIDER, item)]
@@ -245,6 +251,7 @@ def _capacity(reader: EnvReader) -> dict[str, int]:
 
 
 def _size(reader: EnvReader, fargate: bool) -> Size:
+    """Reads the size of tasks. Notes a problem if Fargate does not offer it."""
     problems_before = len(reader.problems)
     vcpus, memory = reader.number("LAKEHOUSE_ECS_VCPUS", float), reader.number("LAKEHOUSE_ECS_MEMORY_GIB", float)
     both_valid = len(reader.problems) == problems_before

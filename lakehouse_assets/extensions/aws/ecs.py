@@ -38,6 +38,7 @@ MISCONFIGURED = re.compile(
 )
 # RunTask's failures that will not pass: https://docs.aws.amazon.com/AmazonECS/latest/developerguide/api_failures_messages.html
 NEVER_PLACED = ("ATTRIBUTE", "LOCATION", "INACTIVE", "MemberOf placement constraint")
+# By a part of RunTask's reasons in lower case; the first match counts, so a longer part comes before its beginning.
 PLACEMENT_ADVICE = {
     "capacity": "more subnets in other availability zones (LAKEHOUSE_ECS_SUBNETS) or FARGATE in addition to "
     "FARGATE_SPOT (LAKEHOUSE_ECS_CAPACITY) give it more choice",
@@ -147,10 +148,12 @@ def _exited(task: Task, worker: Mapping[str, Any], reason: str) -> Ended:
                 f"was killed (SIGKILL, exit code {KILLED}; {reasons}), most likely because {_size(task)} was too "
                 "little memory; see the task's log"
             )
-        case code if code == TERMINATED:  # a stop through ECS has a stop code of its own
+        case code if code == TERMINATED:
+            # Nobody asked ECS: a stop through ECS has a stop code of its own.
             end = f"was terminated (SIGTERM, exit code {TERMINATED}; {reasons}), though nobody asked ECS to stop it"
             return Ended(f"{end}: its host was drained or went down", transient=True)
-        case os.EX_TEMPFAIL:  # what a worker exits with when it lost its network
+        case os.EX_TEMPFAIL:
+            # A worker that has lost its network exits with this status.
             end = f"lost its network connection, or S3 did not respond (exit code {os.EX_TEMPFAIL}; {reasons})"
             return Ended(end, transient=True)
         case code:
@@ -256,7 +259,8 @@ class EcsLauncher(AwsLauncher):
             transient = is_transient(error) or NO_VCPUS in message
         else:
             reason, transient = f"ECS can't be reached to run a task: {error}", is_transient(error)
-        if is_transient(error):  # only then may the task have been started
+        # Only after a transient error may the task have been started.
+        if is_transient(error):
             try:
                 if started := self._find(attempt):
                     return started
@@ -278,6 +282,7 @@ class EcsLauncher(AwsLauncher):
         return find_in_time(listed, FIND_WAITS)
 
     def _poll(self, handles: Sequence[Handle]) -> Mapping[str, Ended]:
+        """Also stops tasks that are stuck, and keeps the usage of ended ones."""
         found: dict[str, Ended] = {}
         asked = {handle.id: handle.asked for handle in handles}
         for arns in batches(list(asked), DESCRIBE_AT_ONCE):
@@ -290,7 +295,8 @@ class EcsLauncher(AwsLauncher):
                 if end := ended(task, self._settings.container):
                     found[arn], self._usages[arn] = end, usage(task)
                 elif hangs := stuck(task, datetime.now(UTC)):
-                    self._stop([Handle(arn)])  # else it might start together with the next attempt
+                    # Otherwise the task might start together with the next attempt.
+                    self._stop([Handle(arn)])
                     found[arn] = hangs
             for failure in answer["failures"]:
                 arn = failure["arn"]
@@ -298,7 +304,8 @@ class EcsLauncher(AwsLauncher):
                 # If another process requested the task, its age is known; else the time counts from when it was missed.
                 missed = self._missing.setdefault(arn, time.monotonic())
                 seconds = (datetime.now(UTC) - requested).total_seconds() if requested else time.monotonic() - missed
-                if seconds >= MISSING_SECONDS:  # until then ECS may not know it yet
+                # Until then ECS may not know the task yet.
+                if seconds >= MISSING_SECONDS:
                     found[arn] = Ended(f"is unknown to ECS ({failure.get('reason')})", transient=True)
         return found
 
@@ -309,6 +316,7 @@ class EcsLauncher(AwsLauncher):
             self._ecs.stop_task(cluster=self._settings.cluster, task=handles[0].id, reason=reason)
         except ClientError as error:
             message = error.response["Error"].get("Message", "")
+            # A task that ECS no longer knows has ended.
             if not ("not found" in message and "task" in message):
                 raise
         return {}
@@ -329,6 +337,7 @@ class EcsLauncher(AwsLauncher):
 
     @cached_property
     def _awslogs(self) -> Mapping[str, str]:
+        """The options of the worker container's log; empty if its driver is not awslogs."""
         name = self._settings.task_definition
         definition = self._ecs.describe_task_definition(taskDefinition=name)["taskDefinition"]
         containers = {container["name"]: container for container in definition["containerDefinitions"]}

@@ -174,7 +174,8 @@ class EmrLauncher(AwsLauncher):
     def _find(self, attempt: Attempt) -> Handle | None:
         try:
             cluster = self._clusters.find(attempt.group)
-        except NotStarted:  # the settings name no cluster, or several: submit will say so
+        # The settings name no cluster, or several: submit() will say so.
+        except NotStarted:
             return None
         step = find_in_time(lambda: self._step_with(cluster, attempt.key), FIND_WAITS) if cluster else None
         return Handle(f"{cluster}/{step}") if step else None
@@ -218,12 +219,13 @@ class EmrLauncher(AwsLauncher):
             if FULL.search(str(error)):
                 reason = f"the cluster {cluster} has no room for more steps: {error}"
                 raise NotStarted(reason, transient=True) from error
+            # If the cluster has ended since it was chosen, the next attempt looks for another.
             if not is_transient(error) and (ended := self._clusters.forget_if_ended(cluster)):
                 raise NotStarted(f"it {ended.reason}", transient=ended.transient) from error
             raise
 
     def _step_with(self, cluster: str, key: str) -> str | None:
-        """Returns the id of the step with this key."""
+        """Returns the id of the step with this key; None if EMR lists none."""
         # EMR lists the newest steps first; all steps older than a known step are known.
         found: dict[str, str] = {}
         for page in self._emr.get_paginator("list_steps").paginate(ClusterId=cluster):
@@ -250,6 +252,7 @@ class EmrLauncher(AwsLauncher):
     def _judged(
         self, cluster: str, steps: Sequence[str], found: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Ended]]:
+        """Yields the handle and the end of each step that has ended. found: the steps that EMR knows, by id."""
         # The end of the cluster may be why a step failed. If none has failed, that call is saved.
         states = {step["Status"]["State"] for step in found.values()}
         has_failed = bool(states - {"COMPLETED", *RUNNING_STATES})
@@ -268,6 +271,7 @@ class EmrLauncher(AwsLauncher):
                 yield handle, verdict(status, clusters_end)
 
     def _steps(self, cluster: str, steps: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Returns those of the steps that EMR knows, by id."""
         found: dict[str, Mapping[str, Any]] = {}
         for some in batches(steps, LISTED_IDS):
             try:
@@ -287,13 +291,15 @@ class EmrLauncher(AwsLauncher):
         return [[Handle(f"{cluster}/{step}") for step in some] for cluster, some in parts]
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        ((cluster, steps),) = _by_cluster(handles).items()  # one cluster's, as _stop_batches() cuts them
+        # All handles are of one cluster, as _stop_batches() divides them.
+        ((cluster, steps),) = _by_cluster(handles).items()
         try:
             option = "TERMINATE_PROCESS"
             answer = self._emr.cancel_steps(ClusterId=cluster, StepIds=steps, StepCancellationOption=option)
         except ClientError as error:
             if is_transient(error):
                 raise
+            # The steps have ended with their cluster.
             if self._clusters.forget_if_ended(cluster):
                 return {}
             if error.response["Error"]["Code"] not in REFUSED or len(handles) == 1:
@@ -312,6 +318,7 @@ class EmrLauncher(AwsLauncher):
     # usage
 
     def _machines(self, cluster: str) -> Counter[str]:
+        """Returns how many instances of each type the cluster has."""
         asked, machines = self._instances.get(cluster, (float("-inf"), Counter()))
         if time.monotonic() - asked > INSTANCES_SECONDS:
             instances = self._emr.get_paginator("list_instances").paginate(ClusterId=cluster).search("Instances[]")

@@ -32,6 +32,7 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._/#-]+")
 PYTHON_OVERHEAD = 0.4
 # StartJobRun's errors that pass: the queue of a virtual cluster with a schedulerConfiguration is full, or throttling.
 REFUSED_FOR_NOW = re.compile("queue|quota|throttl|rate exceeded", re.IGNORECASE)
+# How the texts of Kubernetes, Spark and EMR introduce an exit code.
 EXIT = r"exit(?:ed with|[ -]?code:?) ?"
 TRUST = "its trust policy must name the cluster: aws emr-containers update-role-trust-policy"
 
@@ -195,7 +196,9 @@ def used(job: JobRun, began: datetime) -> Usage | None:
     conf = dict(parts[n + 1].split("=", 1) for n, part in enumerate(parts) if part == "--conf")
     if "finishedAt" not in job or conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
         return None
-    hours = max(0.0, (job["finishedAt"] - began).total_seconds() / 3600)  # the times are by two clocks
+    # The times are by two clocks, so the difference may be negative.
+    hours = max(0.0, (job["finishedAt"] - began).total_seconds() / 3600)
+    # By default Spark starts two executors.
     executors = _amount(conf.get("spark.executor.instances", "2"))
     pods = {"driver": 1.0, "executor": executors}
     vcpus = hours * sum(count * _amount(conf.get(f"spark.{who}.cores", "1")) for who, count in pods.items())
@@ -208,11 +211,13 @@ def used(job: JobRun, began: datetime) -> Usage | None:
 
 
 def _pod_mib(conf: Mapping[str, str], who: str) -> float:
+    """Returns the memory that a pod requests: its heap, and what Spark adds. who: driver or executor."""
     heap = _amount(conf.get(f"spark.{who}.memory", "1g"))
     added = conf.get(f"spark.{who}.memoryOverhead")
     return heap + (_amount(added) if added else max(PYTHON_OVERHEAD * heap, OVERHEAD_MIB))
 
 
+# MiB of one unit; without a unit, Spark reads MiB.
 UNITS = {"": 1, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1024**2}
 AMOUNT = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 

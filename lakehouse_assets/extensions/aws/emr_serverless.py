@@ -48,7 +48,8 @@ class EmrServerlessLauncher(JobRunsLauncher):
         return str(self._emr.start_job_run(executionRoleArn=self._role, **self._place, **job)["jobRunId"])
 
     def _search(self, attempt: Attempt) -> Mapping[str, Any]:
-        return {"createdAtAfter": datetime.now(UTC) - LONGEST}  # no job runs for longer
+        # No job runs for longer.
+        return {"createdAtAfter": datetime.now(UTC) - LONGEST}
 
     def _get(self, handle: Handle) -> JobRun:
         job: JobRun = self._emr.get_job_run(jobRunId=handle.id, **self._place)["jobRun"]
@@ -83,11 +84,13 @@ class EmrServerlessLauncher(JobRunsLauncher):
 
     def _usage(self, handle: Handle) -> Usage | None:
         job = self._final.get(handle.id) or self._get(handle)
-        if "billedResourceUtilization" not in job:  # the service tells what it bills only a moment after the end
+        # The service tells what it bills only a moment after the end, so ask again.
+        if "billedResourceUtilization" not in job:
             job = self._get(handle)
         return used(job)
 
     def _monitoring(self, handle: Handle) -> Mapping[str, Any]:
+        """Returns where the job run's logs go: by its own configuration, or else by its application's."""
         job = self._final.get(handle.id) or self._get(handle)
         own: Mapping[str, Any] = job.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         application = {} if own else self._emr.get_application(**self._place)["application"]

@@ -60,7 +60,7 @@ def ship(s3: Any, prefix: str, worker: str, packages: tuple[str, ...]) -> Shippe
 
 
 def entry_point(worker: str) -> bytes:
-    """Returns a script for the worker's module."""
+    """Returns the script that Spark starts, which calls the worker's main(). worker: its package."""
     return f"import sys\n\nfrom {worker}.__main__ import main\n\nsys.exit(main())\n".encode()
 
 
@@ -72,6 +72,7 @@ def zipped(files: Iterable[tuple[str, bytes]]) -> bytes:
     buffer, folders = io.BytesIO(), set[str]()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files:
+            # The paths of all folders above the file: a, a/b, a/b/c, …
             for folder in accumulate(name.split("/")[:-1], "{}/{}".format):
                 if folder not in folders:
                     folders.add(folder)
@@ -91,7 +92,8 @@ def options(attempt: Attempt, package: str, overhead: float = OVERHEAD_FACTOR) -
 
     The session gets the settings too, but Spark reads many of them (memory, archives, YARN's) only before it exists.
     """
-    settings = {**sized(attempt.size, overhead), **attempt.spark_conf}  # the table's own settings win
+    # The table's own settings take precedence.
+    settings = {**sized(attempt.size, overhead), **attempt.spark_conf}
     files = ",".join(filter(None, (package, settings.pop(PY_FILES, ""))))
     given = [part for name, value in sorted(settings.items()) for part in ("--conf", f"{name}={value}")]
     return [*given, "--py-files", files]
@@ -180,10 +182,12 @@ class JobRunsLauncher(AwsLauncher):
         return next((Handle(job["id"]) for job in found if job.get("name", "").endswith(attempt.key)), None)
 
     def _stop(self, handles: Sequence[Handle]) -> dict[str, Exception]:
-        (handle,) = handles  # _stop_batches() passes one at a time, as CancelJobRun takes one
+        # _stop_batches() passes one at a time, as CancelJobRun takes one.
+        (handle,) = handles
         try:
             self._cancel(handle)
-        except ClientError:  # also if the job run is ending, has ended, or is unknown
+        except ClientError:
+            # No fault if the job run is unknown, has ended, or is being cancelled.
             job = self._known(handle)
             if job and job["state"] in self.running_states and not job["state"].startswith("CANCEL"):
                 raise
@@ -200,6 +204,7 @@ class JobRunsLauncher(AwsLauncher):
         return {id: end for id, end in ends.items() if end}
 
     def _end(self, handle: Handle) -> Ended | None:
+        """Returns how a job run ended; None if it has not."""
         job = self._known(handle)
         if job is None:
             (where,) = self._place.values()
@@ -210,6 +215,7 @@ class JobRunsLauncher(AwsLauncher):
         return self._verdict(job)
 
     def _known(self, handle: Handle) -> JobRun | None:
+        """Returns the job run; None if the service does not know it."""
         try:
             return self._get(handle)
         except ClientError as error:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LENGTH = struct.Struct("!Q")
+"""The number of bytes of a message, which comes before it."""
 MOST_DESCRIPTORS = 2
+"""Of one message: standard output and standard error."""
 
 
 class Closed(ConnectionError):

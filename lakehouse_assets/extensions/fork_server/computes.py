@@ -33,7 +33,7 @@ class Local(ComputeSettings):
         return cls(IDLE if found is None else found)
 
     def launcher(self, settings: Any, worker: str) -> Launcher:
-        """Makes the launcher.
+        """Makes the launcher. worker: the package for ``python -m``.
 
         No worker stays without Linux's /proc, which servers need, or under a debugger, which attaches to new processes.
         """

@@ -34,15 +34,20 @@ ABANDONED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class About:
-    """What a fork server says of itself: its key, the processes of its Python and its JVM, the chunks it has done."""
+    """What a fork server says of itself."""
 
     key: Mapping[str, str]
+    """The parts of its Key."""
     pid: int = 0
+    """The process of its Python."""
     jvm: int = 0
+    """The process of its JVM; 0 if there is none yet."""
     began: float = 0.0
-    """Seconds since the epoch, as idle_since."""
+    """When it started, in seconds since the epoch, as idle_since."""
     chunks: int = 0
+    """How many it has done."""
     idle_since: float | None = None
+    """None while it works."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Folder:
 
     @property
     def key(self) -> Key:
-        """What it has taken over at its start."""
+        """What was fixed at its start, such as variables and settings: it serves only work with an equal key."""
         return Key(self.about.key)
 
     def resident_bytes(self) -> int:
@@ -131,8 +136,7 @@ class Folder:
 def made(workers: Path) -> tuple[Folder, int]:
     """Makes a folder; returns it and the descriptor that locks it, which the server inherits.
 
-    Until it is locked it has a hidden name, as alive() would take it for a dead server's, and remove it.
-
+    Until the folder is locked, it has a hidden name: otherwise alive() would take it for a dead server's and remove it.
     Raises OSError, also if ``workers`` is another user's.
     """
     workers.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -146,7 +150,7 @@ def made(workers: Path) -> tuple[Folder, int]:
 
 
 def found(workers: Path) -> list[Folder]:
-    """Returns the folders of all servers: those idle for longest first, busy ones last."""
+    """Returns the folders of all servers, dead ones too: those idle for longest first, busy ones last."""
     folders = [Folder(path, _about(path)) for path in workers.glob(f"[!{UNFINISHED}]*")]
     return sorted(folders, key=lambda folder: folder.about.idle_since or float("inf"))
 
@@ -167,7 +171,8 @@ def alive(workers: Path) -> list[Folder]:
 
 
 def _about(path: Path) -> About:
-    with suppress(OSError, TypeError, ValueError):  # of another version, or not there yet
+    """Returns what a server says of itself; nothing if that is of another version, or not there yet."""
+    with suppress(OSError, TypeError, ValueError):
         return About(**json.loads((path / ABOUT).read_text()))
     return About({})
 

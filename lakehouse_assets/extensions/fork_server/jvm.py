@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOK_SECONDS = 0.02
+"""Between two looks at a JVM that starts or ends."""
 MOST_IDLE_BYTES = 900 * 2**20
 """The most memory in RAM with which a JVM may wait for the next chunk."""
 
@@ -24,12 +25,14 @@ class Jvm:
     """
 
     def __init__(self, spark_home: str, conf: Mapping[str, str], env: Mapping[str, str], folder: Path) -> None:
+        # Here the JVM writes its port and secret.
         self._info = folder / "gateway"
         command = [f"{spark_home}/bin/spark-submit"]
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
         self._stdout, stdout = os.pipe()
         self._stderr, stderr = os.pipe()
+        # The descriptors that have come to their end.
         self._ended = set[int]()
         self.process = subprocess.Popen(
             [*command, *shlex.split(env.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))],
@@ -91,7 +94,10 @@ class Jvm:
             os.close(descriptor)
 
     def end(self, seconds: float, meanwhile: Callable[[], object]) -> None:
-        """Lets it end, and waits until it has removed its scratch folders; kills it if that takes too long."""
+        """Lets it end, and waits until it has removed its scratch folders; kills it after ``seconds``.
+
+        meanwhile: called again and again.
+        """
         with suppress(OSError):
             if self.process.stdin:
                 self.process.stdin.close()
@@ -114,6 +120,7 @@ class EndedBesides:
         """Returns its exit status. Raises TimeoutExpired."""
         until = time.monotonic() + timeout
         while True:
+            # After the command, which may contain spaces: the state comes first, the exit status last (proc(5)).
             state, *_, status = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
             if state == "Z":  # the server reaps it later
                 return os.waitstatus_to_exitcode(int(status))

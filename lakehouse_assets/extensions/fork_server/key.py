@@ -25,7 +25,7 @@ TERMINALS = frozenset(
 OF_PYTHON = ("DAGSTER_", "LAKEHOUSE_")
 """Prefixes of variables that the JVM does not get, either: Dagster's name the run; ours reach it as Spark settings."""
 OF_WORKER = frozenset({"PYTHONUNBUFFERED", "TMPDIR"})
-"""The launcher sets them, for all workers of a home alike."""
+"""Variables that the launcher sets, with the same value for all workers of a home."""
 FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables that name folders of settings, which a JVM reads at its start."""
 

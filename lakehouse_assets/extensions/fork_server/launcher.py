@@ -41,6 +41,7 @@ SERVER = "lakehouse_assets.extensions.fork_server.server"
 DO_WORK = "lakehouse_assets.worker.__main__:do_work"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 LOOK_SECONDS = 0.05
+"""Between two looks at servers that are to end."""
 STARTED = set[subprocess.Popen[bytes]]()
 """The servers that this process has started, so that it reaps them."""
 
@@ -51,8 +52,10 @@ class Lease:
 
     connection: Connection
     pid: int
+    """The server's process, which leads its process group."""
     folder: Folder
     ended: Ended | None = None
+    """How the worker ended; None until poll() has seen its end."""
 
     def poll(self) -> Ended | None:
         """Returns how the worker ended; None while it works."""
@@ -84,7 +87,7 @@ class Lease:
 class ForkServerLauncher(LocalLauncher):
     """Runs each worker as a child of a server in ``<home>/workers``, which then stays for ``idle``.
 
-    Workers that no server can run (*cold* ones) are LocalLauncher's; their handles have no Lease.
+    If no server can run a worker (a *cold* one), LocalLauncher does; the handle of such a worker has no Lease.
     """
 
     def __init__(self, command: Sequence[str], idle: timedelta) -> None:
@@ -117,6 +120,7 @@ class ForkServerLauncher(LocalLauncher):
         """
         super().cancel(_cold(handles))
         leases: list[Lease] = [handle.state for handle in handles if isinstance(handle.state, Lease)]
+        # First all are asked to end; those that have not are then killed.
         for end, seconds in ((Lease.let_go, GRACE_SECONDS), (Lease.kill, REAP_SECONDS)):
             for one in leases:
                 if one.poll() is None:
@@ -144,9 +148,9 @@ def lease(
 ) -> Lease:
     """Hands work to an idle server, or starts one. The work's output goes to this process's descriptors 1 and 2.
 
-    conf: Spark settings beyond the defaults. packages: of the work's code. of_chunk: the worker's variables beyond this
-    process's. idle: how long the server stays afterwards. work: ``module:function``, called in a new process as
-    ``function(start_session, started)``, as do_work(); returns an exit status.
+    conf: Spark settings beyond the defaults. packages: those of the work's code. of_chunk: the worker's variables
+    beyond this process's. idle: how long the server stays afterwards. work: ``module:function``, called in a new
+    process as ``function(start_session, started)``, as do_work(); returns an exit status.
 
     Raises SetupError if there is no suitable Java, OSError if no server can be started.
     """
@@ -180,6 +184,7 @@ def _taken(folder: Folder, request: Mapping[str, Any]) -> Lease | None:
     except OSError:
         return None
     try:
+        # The server's worker writes to this process's standard output and standard error.
         channel.send(connection, request, (1, 2))
         answer, _ = channel.receive(connection)
         if "accepted" in answer:
@@ -220,7 +225,7 @@ def _started(workers: Path, request: Mapping[str, Any], settings: Settings, conf
 
 
 def _make_room(running: Sequence[Folder], most: int) -> None:
-    """Asks idle servers to end, in this order, so that with one more there are at most ``most``."""
+    """Asks idle servers to end, in this order, until a new one would make at most ``most``."""
     surplus = len(running) + 1 - most
     for folder in running:
         if surplus > 0 and folder.end():

@@ -54,10 +54,13 @@ LEAST_AVAILABLE = 1 / 8
 FREE_HEAP = "-XX:MaxHeapFreeRatio=40"
 """Of the heap that a full collection keeps, the percentage that may be free."""
 LOOK_SECONDS = 5.0
+"""How often an idle server looks whether it should end."""
 REQUEST_SECONDS = 2.0
+"""The longest wait for the request of a launcher that has connected."""
 JVM_ENDING_SECONDS = 2.5
-"""Less than the launcher's patience."""
+"""The longest wait for a JVM to end by itself; less than the launcher's patience."""
 OUT_OF_MEMORY = "out-of-memory"
+"""The file that the JVM makes in the server's folder when its memory runs out."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,18 @@ class LetGo(Exception):
 
 
 class ForkServer:
-    """A server in its folder. lock: the descriptor of the folder's."""
+    """A server in its folder. lock: the descriptor of the folder's lock. key: the parts of its Key."""
 
     def __init__(self, folder: Folder, lock: int, key: Mapping[str, str]) -> None:
         self._folder, self._lock = folder, lock
         self._about = About(key, os.getpid(), began=time.time())
         self._jvm: Jvm | None = None
+        # How long to wait for the next chunk, in seconds; the last request says it.
         self._idle = 0.0
         self._lease: Lease | None = None
         self._listener: Connection | None = None
         self._imported: dict[str, tuple[int, ...]] = {}
+        # A signal writes to this pipe, which wakes _look(); the handler itself has nothing to do.
         self._told, self._tell = os.pipe()
         os.set_blocking(self._tell, False)
         signal.set_wakeup_fd(self._tell)
@@ -200,6 +205,7 @@ class ForkServer:
         if left:
             text = f"the next chunk starts a new JVM, because this one's step left {', '.join(left)} in it\n"
             self._write(lease.outputs[1], text.encode())
+        # None: the worker ended without a report, so what it left is unknown.
         if left == [] and not self._must_end(code):
             self._end_steps_processes()
             with suppress(OSError):  # a full disk, or a home that is gone: it can't wait for another
@@ -229,7 +235,7 @@ class ForkServer:
         return resident_bytes(self._jvm.process.pid) > MOST_IDLE_BYTES or _is_memory_short()
 
     def _accepted(self, listener: Connection) -> Lease | None:
-        """Returns the lease of a launcher; None if it wants none, gets none, or is gone."""
+        """Returns the lease of a launcher; None if it only asks the server to end, is refused, or is gone."""
         connection, _ = listener.accept()
         connection.settimeout(REQUEST_SECONDS)
         outputs: list[int] = []
@@ -262,7 +268,9 @@ class ForkServer:
             self._listener = None
 
     def _look(self, seconds: float | None, wanted: int | None = None) -> bool:
-        """Waits for a descriptor, and passes on the JVM's output meanwhile; returns whether it is ready.
+        """Waits for the descriptor ``wanted`` or any other event; returns whether ``wanted`` is ready.
+
+        Passes on the JVM's output. seconds: the longest wait, None for no limit.
 
         Raises LetGo if the launcher is gone, the server is told to end, or an idle server's JVM has ended.
         """
@@ -295,7 +303,7 @@ class ForkServer:
                     self._write(self._lease.outputs[number], data)
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """Gives up if it is time to end, or the disk is full, or the reader is gone."""
+        """Writes all data; gives up if it is time to end, or the disk is full, or the reader is gone."""
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         for end in self._ends():
@@ -305,6 +313,7 @@ class ForkServer:
                 data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]  # so much never blocks
 
     def _must_end(self, code: int) -> bool:
+        """Whether the JVM must serve no other chunk. code: the worker's exit status."""
         return (
             code != 0
             or self._jvm is None
@@ -331,6 +340,7 @@ class ForkServer:
         _signal(set(_group()) - {os.getpid()}, signal.SIGKILL)
 
     def _end(self) -> None:
+        """Ends all processes of the server, this one too, and removes the folder."""
         self._let_go_of_socket()
         self._end_jvm()
         self._folder.remove()
@@ -359,6 +369,7 @@ class ForkServer:
             numpy.random.seed()  # else each chunk gets the same numbers; Python's own are seeded at each fork
 
     def _note(self, **changes: Any) -> None:
+        """Changes fields of About, in the server's folder too."""
         self._about = replace(self._about, **changes)
         with suppress(OSError):  # a full disk
             self._folder.tell(self._about)
@@ -381,7 +392,8 @@ def _signal(processes: Iterable[int], number: int) -> None:
 def _imported(before: int) -> dict[str, tuple[int, ...]]:
     """Returns the files of all imported modules, and the folders that packages are installed in, each with its stat.
 
-    before: nanoseconds since the epoch. Of a file that changed later, what was imported is not known.
+    before: nanoseconds since the epoch. Of a file that changed later, it is unknown which state was imported: its stat
+    is empty here, so that it counts as changed.
     """
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     files |= {folder for folder in sys.path if folder.endswith("-packages")}
@@ -390,6 +402,7 @@ def _imported(before: int) -> dict[str, tuple[int, ...]]:
 
 
 def _stat(file: str) -> tuple[int, ...]:
+    """Returns what changes when a file does; empty if there is none. The last number is the time of the change."""
     with suppress(OSError):
         found = os.stat(file)
         return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns

@@ -27,6 +27,7 @@ VERSION, UUID, SNAPSHOT, SEQUENCE = (
     "lakehouse.sequence-number",
 )
 """Parameters that identify the version, and the snapshot whose rows it has."""
+# How Hive reads and writes Parquet.
 PARQUET = {
     "InputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
     "OutputFormat": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
@@ -56,10 +57,11 @@ def table_input(key: str, plan: HandOffPlan, version: Version) -> dict[str, Any]
 
 
 def partition_inputs(plan: HandOffPlan, version: Version, written: Written) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Returns PartitionInputs by the folders' values."""
+    """Returns a PartitionInput for each folder, by the folder's values; none for a table without partitions."""
     if not plan.partitioned_by:
         return {}
     folders = {path.rpartition("/")[0] for path in written.files}
+    # Many files share a folder. values_of() expects a path of a file, thus the slash.
     found = {values_of(f"{folder}/"): f"{version.location}/{folder}" for folder in sorted(folders)}
     return {
         values: {"Values": [*values], "StorageDescriptor": _descriptor(plan, location)}
@@ -101,7 +103,7 @@ def select_from(names: Iterable[str], database: str, table: str) -> str:
 
 
 def parameters(key: str, plan: HandOffPlan, version: Version) -> dict[str, str]:
-    """Returns the identifying parameters."""
+    """Returns the parameters that tell whose a table or view is, and which version and snapshot it has."""
     return {
         OURS: key,
         VERSION: version.name,
@@ -112,7 +114,7 @@ def parameters(key: str, plan: HandOffPlan, version: Version) -> dict[str, str]:
 
 
 def of_parameters(found: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns a Glue table's parameters."""
+    """Returns the parameters of a table or view that Glue returned; empty if it has none."""
     given: Mapping[str, str] = found.get("Parameters", {})
     return given
 
@@ -127,6 +129,7 @@ def unreadable_parameters(found: Mapping[str, str]) -> list[str]:
 
 
 def _descriptor(plan: HandOffPlan, location: str) -> dict[str, Any]:
+    """Returns the StorageDescriptor of a folder: the columns in its files, without those in its path."""
     names = [field.name for field in plan.schema.fields if field.name not in plan.partitioned_by]
     # The slash keeps a listing of the folder from matching other folders with this prefix.
     return {"Columns": _columns(plan, names), "Location": f"{location}/", **PARQUET}
@@ -159,7 +162,7 @@ CONFLICTS = ("ConcurrentModificationException", "AlreadyExistsException")
 
 
 def may_have_landed(error: Exception) -> bool:
-    """Whether a failed call may have landed, or may yet."""
+    """Whether a failed call may have landed, or may still land."""
     return is_transient(error) or error_code(error) in LATER
 
 
@@ -172,6 +175,7 @@ class GlueRegistry:
     glue_once: Any
     """A client that never retries, so that each answer is that of a known request."""
     key: str
+    """The asset's key, as in the parameter OURS."""
     clock: Clock
 
     def find_view(self, plan: HandOffPlan) -> Mapping[str, Any] | None:
@@ -197,7 +201,7 @@ class GlueRegistry:
         return found
 
     def check_database(self, plan: HandOffPlan) -> None:
-        """Raises HandOffRefused without the database."""
+        """Checks that the plan's database exists. Raises HandOffRefused if not."""
         try:
             self.glue.get_database(Name=plan.database)
         except self.glue.exceptions.EntityNotFoundException as error:
@@ -239,15 +243,17 @@ class GlueRegistry:
     ) -> str:
         """Points the view to a version in one call, unless it has a newer one. Returns the version that readers get.
 
-        view_is_newer: tells it by the view's parameters. Raises as find_view(), and HandOffUnfinished if the switch may
-        still land or others keep switching.
+        view_is_newer: tells it from the view's parameters. Raises as find_view(), and HandOffUnfinished if the switch
+        may still land or others keep switching.
         """
         wanted = view_input(self.key, plan, version, description)
+        # The last error after which a try may still land.
         unknown: Exception | None = None
         for wait in islice(backoff(), ATTEMPTS):
             try:
                 found = self.find_view(plan)
                 current = of_parameters(found or {})
+                # An earlier try may have landed: the view then has this version.
                 if current.get(VERSION) == version.name or (found and view_is_newer(current)):
                     return current[VERSION]
                 self._put_view(plan, wanted, found)
@@ -278,6 +284,7 @@ class GlueRegistry:
         except self.glue.exceptions.EntityNotFoundException:
             return
 
+    # By glue_once: after a retry, a conflict could come from the first try of the same call.
     def _put_view(self, plan: HandOffPlan, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> None:
         if found is None:
             self.glue_once.create_table(DatabaseName=plan.database, TableInput=wanted)
@@ -288,6 +295,7 @@ class GlueRegistry:
             )
 
     def _create_table(self, plan: HandOffPlan, version: Version) -> None:
+        """Creates the version's table. Raises HandOffRefused if somebody else has created it."""
         try:
             self.glue.create_table(DatabaseName=version.database, TableInput=table_input(self.key, plan, version))
         except self.glue.exceptions.AlreadyExistsException:  # an earlier attempt's, or somebody else's

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakehouse_assets.extensions.hand_off.hand_over import HandOffOrder, HandOffOutcome, Services
 
 LOCATION = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^/\s?#]+(/[^/\s?#]+)*")
-"""With a prefix: a whole bucket may hold other objects."""
+"""A place of a hand-off. It has a prefix, as a whole bucket may hold other objects."""
 GLUE = re.compile(r"[a-z0-9_]{1,100}\.[a-z0-9_]{1,200}")
 """Glue names that Athena accepts (https://docs.aws.amazon.com/athena/latest/ug/tables-databases-columns-names.html);
 with a version's name appended, at most 255 characters."""
@@ -143,7 +143,8 @@ class HandOff:
         from lakehouse_assets.extensions.hand_off.hand_over import HandOffOrder
 
         warehouse = catalog_properties(lakehouse.settings).get("warehouse", "")
-        is_place = re.match("s3[an]?://|file:|/", warehouse)  # a REST catalog's is a name
+        # A REST catalog's warehouse may be a name, which is no place to keep apart from.
+        is_place = re.match("s3[an]?://|file:|/", warehouse)
         return HandOffOrder(
             key=self.key.to_user_string(),
             table=self.source.identifier,

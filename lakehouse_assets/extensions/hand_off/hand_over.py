@@ -66,7 +66,9 @@ class VerifiedReplica:
 
     location: str
     waited: timedelta
+    """How long the run waited for it."""
     looks: int
+    """How often it was looked at."""
 
 
 def wait_for_replicas(
@@ -105,6 +107,7 @@ def _look(client: Any, folder: Place, files: Mapping[str, HandedFile], verified:
     """Returns what a replica lacks, or "". Adds complete files to ``verified``."""
     try:
         sizes = list_sizes(client, folder)
+        # Of the files that are not verified yet, only those of the right size have footers worth reading.
         there = {path: size for path, size in sizes.items() if path in files and path not in verified}
         whole = {path: size for path, size in there.items() if size == files[path].size}
         found = read_files(client, folder, whole)
@@ -130,7 +133,9 @@ class HandOffOrder:
     """What to hand off: the declaration's fields, as in HandOff, and the run's."""
 
     key: str
+    """The asset's key."""
     table: str
+    """The source's identifier."""
     location: str
     glue: str
     partitioned_by: Sequence[str]
@@ -152,9 +157,9 @@ class Services:
     io: FileIO
     s3: Any
     glue: Any
-    """Retries calls."""
+    """Retries calls, as in GlueRegistry."""
     glue_once: Any
-    """Never retries."""
+    """Never retries, as in GlueRegistry."""
     records: Records
     chains_of: Callable[[Collection[str]], Mapping[str, Chain]]
     """Finds the runs of tokens: a version stays while its run may finish."""
@@ -250,6 +255,7 @@ class HandOver:
             glue=order.glue,
             replicas=tuple(order.replicas),
         )
+        # Both raise what would otherwise fail only after all rows are written.
         self.registry.check_database(plan)
         self.registry.find_view(plan)
         self.services.records.note_plan(plan)
@@ -294,7 +300,7 @@ class HandOver:
         return version
 
     def write(self, plan: HandOffPlan, version: Version) -> Written:
-        """Writes and checks all rows."""
+        """Writes all rows of the planned snapshot, and checks them. Raises HandOffRefused."""
         scan = source_scan(self._load(plan.table), plan)
         tasks = plan_tasks(scan)
         folder = place_of(version.location)
@@ -302,7 +308,7 @@ class HandOver:
         return self.check_written(version, folder, count_rows(scan))
 
     def check_written(self, version: Version, folder: Place, rows: int) -> Written:
-        """Reads storage back. Raises HandOffRefused for another number of rows."""
+        """Returns what storage has of a version. rows: the snapshot's. Raises HandOffRefused for another number."""
         sizes = list_sizes(self.services.s3, folder)
         written = Written(version.name, read_files(self.services.s3, folder, sizes))
         if written.rows != rows:
@@ -313,7 +319,7 @@ class HandOver:
         return written
 
     def verify_replicas(self, plan: HandOffPlan, written: Written) -> list[VerifiedReplica]:
-        """Raises HandOffUnfinished or HandOffRefused; written files stay."""
+        """Waits until all replicas are complete. Raises HandOffUnfinished or HandOffRefused; written files stay."""
         within, clock = self.order.replicated_within, self.services.clock
         return wait_for_replicas(self.services.s3, plan.replicas, written, within, clock)
 
@@ -327,6 +333,7 @@ class HandOver:
         """Switches the view unless its version is newer. Returns the version that readers get."""
 
         def view_is_newer(current: Mapping[str, str]) -> bool:
+            # A smaller age is newer.
             line = self._line(plan)
             own = _age(plan.snapshot_id, plan.sequence_number, line)
             return _age(int(current[SNAPSHOT]), int(current[SEQUENCE]), line) < own
@@ -349,7 +356,8 @@ class HandOver:
     def clean_up(self, plan: HandOffPlan) -> tuple[list[Version], str]:
         """Removes the versions that a hand-off saw replaced ``keep`` ago or earlier.
 
-        Returns them, and why it failed: no reason to fail the run, as readers have the new version.
+        Returns the removed versions, and why others could not be removed. This does not fail the run, as readers have
+        the new version.
         """
         removed: list[Version] = []
         try:
@@ -427,6 +435,7 @@ def _in_our_words(what: str) -> Iterator[None]:
 
 
 def _run_may_finish(version: Version, chain: Chain | None, now: datetime) -> bool:
+    """Whether the run that began a version, or a re-execution of this run, may still hand it off."""
     return state_of(chain, milliseconds(version.began_at), milliseconds(now), Periods()) in HELD
 
 

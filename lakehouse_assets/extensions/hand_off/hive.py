@@ -54,8 +54,8 @@ PRIMITIVES: dict[type[IcebergType], tuple[str, str]] = {
     StringType: ("string", "varchar"),
     BinaryType: ("binary", "varbinary"),
 }
-"""Hive's and Trino's names of types (https://docs.aws.amazon.com/athena/latest/ug/data-types.html), without those that
-Hive's readers read differently: uuid, time, fixed, all of format version 3."""
+"""Iceberg's type → its names in Hive and Trino (https://docs.aws.amazon.com/athena/latest/ug/data-types.html). Types
+that Hive's readers read differently are missing: uuid, time, fixed, all of format version 3."""
 PARTITION_TYPES = (StringType, IntegerType, LongType, DateType)
 """Types that Hive's readers restore from a path."""
 NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -177,12 +177,14 @@ def segments(name: str, column: pa.Array) -> pa.Array:
             f"column {name} contains {cut[0]!r}, with a NUL character, which a path can't have; leave it out of "
             "partitioned_by"
         )
+    # The last entry is the folder for null, which has no entry in the dictionary.
     named = pa.array([*(segment(name, value) for value in values), segment(name, None)], pa.string())
     return named.take(encoded.indices.fill_null(len(values)))
 
 
 AT_ONCE = 128 * 2**20
-"""Bytes of files to read ahead: PyIceberg starts on all files at once and keeps their rows until taken."""
+"""Bytes of the files that PyIceberg gets together: it reads all that it gets at once, and keeps rows until they are
+taken."""
 MOST_ROWS = 5_000_000
 """The most rows of a file; larger partitions get several."""
 GROUP_ROWS = 10_000
@@ -193,7 +195,7 @@ TAIL = 64 * 2**10
 
 
 def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
-    """Raises HandOffRefused if the planned snapshot is gone."""
+    """Returns the scan of the planned snapshot. Raises HandOffRefused if the snapshot is gone."""
     if why := why_gone(table.metadata, plan.table_uuid, plan.snapshot_id):
         raise HandOffRefused(
             f"table {plan.table} {why}, so the rows to hand off are gone. Nothing was switched: materialize again in a "
@@ -203,7 +205,7 @@ def source_scan(table: IcebergTable, plan: HandOffPlan) -> DataScan:
 
 
 def plan_tasks(scan: DataScan) -> list[FileScanTask]:
-    """Returns the files by path, which keeps a partition's rows together.
+    """Returns the files to read, sorted by path, which keeps a partition's rows together.
 
     Raises HandOffRefused for equality deletes, which PyIceberg does not apply.
     """
@@ -214,7 +216,7 @@ def plan_tasks(scan: DataScan) -> list[FileScanTask]:
 
 
 def count_rows(scan: DataScan) -> int:
-    """Counts by metadata, or by one column if rows are deleted."""
+    """Counts the snapshot's rows by metadata; reads one column of files from which rows are deleted."""
     first = next(field.name for field in scan.projection().fields)
     return scan.select(first).count()
 
@@ -276,17 +278,18 @@ def _grouped(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _with_segments(batch: pa.RecordBatch, partitioned_by: Sequence[str]) -> pa.RecordBatch:
+    """Replaces the values of partition columns by the names of their folders."""
     for name in partitioned_by:
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, name, segments(name, batch.column(at)))
     return batch
 
 
-# what storage has
+# What storage has.
 
 
 def list_sizes(client: Any, folder: Place) -> dict[str, int]:
-    """Returns objects' bytes by relative path. Raises S3's errors."""
+    """Returns path below the folder → size in bytes, for all objects there. Raises S3's errors."""
     below = folder.child("")
     found = (one for page in pages(client, "list_objects_v2", below) for one in page.get("Contents", ()))
     return {one["Key"].removeprefix(below.key): one["Size"] for one in found}
@@ -306,7 +309,8 @@ def _read_footer(client: Any, file: Place, size: int) -> HandedFile:
     import pyarrow.parquet as pq
 
     tail = _read_tail(client, file, min(size, TAIL))
-    # https://parquet.apache.org/docs/file-format/: the footer, its length in 4 bytes, the letters PAR1.
+    # A file ends with the footer, its length in 4 bytes, and the letters PAR1
+    # (https://parquet.apache.org/docs/file-format/). If the length exceeds the file, parsing fails below.
     if (length := int.from_bytes(tail[-8:-4], "little") + 8) > len(tail) and length <= size:
         tail = _read_tail(client, file, length)
     rows = pq.read_metadata(pa.BufferReader(tail)).num_rows

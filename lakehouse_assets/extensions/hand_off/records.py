@@ -26,15 +26,16 @@ class HandOffPlan(Durable):
     """The first run in a chain of re-executions from failure."""
     made_at: datetime
     table: str
+    """The source's identifier."""
     table_uuid: UUID
     snapshot_id: int
     sequence_number: int
     columns: str
-    """The schema when the plan was made, Iceberg's JSON."""
+    """The table's schema when the plan was made, as Iceberg's JSON."""
     partitioned_by: tuple[str, ...]
     location: str
     glue: str
-    """``database.table`` for readers."""
+    """The readers' view in Glue, as ``database.table``."""
     replicas: tuple[str, ...]
 
     @property
@@ -44,12 +45,12 @@ class HandOffPlan(Durable):
 
     @property
     def database(self) -> str:
-        """In Glue."""
+        """The name of the database in Glue."""
         return self.glue.partition(".")[0]
 
     @property
     def view(self) -> str:
-        """In Glue."""
+        """The name of the readers' view, without its database."""
         return self.glue.partition(".")[2]
 
 
@@ -75,6 +76,7 @@ class HandedFile:
 
     rows: int
     size: int
+    """In bytes."""
     footer: str
     """A hash of the footer, which describes the values of each part of the file: replicas are compared by it."""
 
@@ -91,12 +93,12 @@ class Written(Durable):
 
     @property
     def rows(self) -> int:
-        """Of all files."""
+        """The rows of all files."""
         return sum(file.rows for file in self.files.values())
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(file.size for file in self.files.values())
 
 
@@ -141,7 +143,7 @@ class Records:
         self.objects.remove([f"written/{token}.json"])
 
     def forget(self, version: Version) -> None:
-        """Deletes a removed version's record, and its plan's unless another version has the same plan."""
+        """Deletes a removed version's record, and those of its plan unless another version has the same plan."""
         others = [one for one in self.versions() if one.token == version.token and one.name != version.name]
         # The version's own record goes last: if killed before, the next hand-off still finds the version.
         self.objects.remove([] if others else [f"written/{version.token}.json", f"plans/{version.token}.json"])
@@ -181,7 +183,7 @@ class Clock:
 
 
 def backoff(first: float = 1.0) -> Iterator[float]:
-    """Yields seconds, doubling up to a minute."""
+    """Yields the seconds to wait before each further try, without end; they double up to a minute."""
     while True:
         yield first
         first = min(first * 2, LONGEST_WAIT_S)

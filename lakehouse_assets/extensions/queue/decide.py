@@ -1,4 +1,4 @@
-"""Decides which waiting partitions run, and which to give up. Pure. Times are epoch seconds.
+"""Decides which waiting partitions run, and which to give up, without any I/O. Times are epoch seconds.
 
 strikes.py explains strikes, limits, breakers and parking.
 """
@@ -25,12 +25,13 @@ PATIENCE = timedelta(days=14)
 """How long a missing partition is waited for: SQS's longest retention
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 DEPLOYED = timedelta(hours=1)
-"""How long a full inbox waits for a deployment that declares a table."""
+"""How long a full inbox keeps items of an undeclared table: a deployment may be about to declare it."""
 AT_ONCE = 1000
 """The most items that a tick gives up, oldest first."""
 LONGEST = 1_000_000
 """The most bytes of a letter's keys as JSON: SQS takes 1 MiB with attributes."""
 LISTED = 5
+"""The most keys that a letter's reason names."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Waiting:
         return self.table, self.key
 
     def is_parked(self, pace: Pace, memory: QueueMemory) -> bool:
-        """Whether it waits for a person or new message."""
+        """Whether it waits for a person or a new message."""
         strikes = memory.strikes_of(self.wanted)
         # An item that the last failed run did not cover is from a message that came later.
         return strikes.count >= pace.tries and self.names <= strikes.seen
@@ -64,7 +65,7 @@ class Lane:
     table: str
     pace: Pace
     keys: Sequence[str]
-    """In order; ("",) without partitions."""
+    """All existing keys, in order; ("",) without partitions."""
     asked: Sequence[Collection[str] | None] = ()
     """Keys of each unfinished run that the queue requested; None for all."""
     others: Mapping[str, Collection[str] | None] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class Request:
     table: str
     keys: tuple[str, ...]
     names: frozenset[str]
+    """The names of the inbox items that ask for these keys."""
     after: str
     """As ``Lane.last_ended``."""
 
@@ -101,12 +103,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """The runs to ask for, and other waiting partitions."""
+    """The runs to ask for, and what becomes of other waiting partitions."""
 
     requests: tuple[Request, ...] = ()
     parked: tuple[Waiting, ...] = ()
     in_runs: tuple[Waiting, ...] = ()
-    """Includes partitions of ``requests``."""
+    """Waiting partitions that unfinished runs, backfills or ``requests`` will write."""
     held_by: tuple[str, ...] = ()
     """Other runs and backfills that write waiting partitions."""
     memory: QueueMemory = field(default_factory=QueueMemory)
@@ -154,6 +156,8 @@ def _in_turn(views: Mapping[str, _View], memory: QueueMemory) -> list[str]:
 
 
 class _View:
+    """One lane, with the partitions that wait for it."""
+
     def __init__(self, now: float, lane: Lane, waiting: Sequence[Waiting], memory: QueueMemory) -> None:
         self.now, self.lane, self.waiting, self.memory = now, lane, waiting, memory
         self.limit = memory.limits.get(lane.table)
@@ -164,19 +168,22 @@ class _View:
         self.ready = [one for one in waiting if self._is_ready(one)]
 
     def in_runs(self, asked: Collection[tuple[str, str]]) -> list[Waiting]:
+        """Returns Decision.in_runs for this table. asked: table and key of each partition in the new requests."""
         return [one for one in self.waiting if one.wanted in asked or self.lane.is_busy([one.key])]
 
     @property
     def held_by(self) -> list[str]:
         waiting = [one.key for one in self.waiting]
+        # meet() is true for a run of the whole table even if nothing waits.
         return [name for name, keys in self.lane.others.items() if waiting and meet(keys, waiting)]
 
     def _is_ready(self, one: Waiting) -> bool:
+        # A key that does not exist yet goes on waiting.
         waits = self.now < self.memory.strikes_of(one.wanted).until or one.is_parked(self.lane.pace, self.memory)
         return one.key in self.position and not waits and not self.lane.is_busy([one.key])
 
     def requests(self) -> Iterator[Request]:
-        """Yields ranges, the longest first; then each failed partition alone.
+        """Yields ranges, the longest first; then each failed partition alone. If the breaker is open, see _probe().
 
         Overdue keys go first: in a busy table, new longer ranges would always precede them.
         """
@@ -188,21 +195,24 @@ class _View:
         fresh = {key: one for key, one in ready.items() if not self.failures[key]}
         struck = sorted(ready.keys() - fresh.keys(), key=lambda key: ready[key].since)
         ranges = [*(self._ranges(fresh) if self._is_worth(fresh.values()) else ()), *([key] for key in struck)]
-        ranges.sort(key=lambda keys: self._overdue_since(keys, ready))  # stable
+        # A stable sort: ranges that are not overdue keep their order.
+        ranges.sort(key=lambda keys: self._overdue_since(keys, ready))
         yield from (self._request(keys, ready) for keys in ranges[: max(0, free)])
 
     def _probe(self) -> Iterator[Request]:
+        """Yields a single partition if the breaker's wait is over, and no requested run of the table is unfinished."""
         if self.ready and not self.lane.asked and self.now >= self.breaker.until:
-            # the one that failed least often, as it may succeed
+            # The one that failed least often is the likeliest to succeed.
             one = min(self.ready, key=lambda one: (self.failures[one.key], one.since, self.position[one.key]))
             yield self._request([one.key], {one.key: one})
 
     def _overdue_since(self, keys: Sequence[str], ready: Mapping[str, Waiting]) -> float:
-        """Returns now for all ranges that are not overdue, so that they keep their order."""
+        """Returns the time of the oldest message; for each range that is not overdue, the same time: now."""
         oldest = min(ready[key].since for key in keys)
         return oldest if self.now - oldest >= OVERDUE else self.now
 
     def _is_worth(self, fresh: Collection[Waiting]) -> bool:
+        """Whether partitions without failures are many enough, or have waited long enough, for runs of their own."""
         if self.limit and self.now < self.limit.until:
             return False
         pace = self.lane.pace
@@ -214,6 +224,7 @@ class _View:
         return Request(self.lane.table, tuple(keys), names, self.lane.last_ended)
 
     def _ranges(self, fresh: Mapping[str, Waiting]) -> list[Sequence[str]]:
+        """Returns ranges of consecutive keys in one row, the longest first. Pace and limit bound their length."""
         most = min(self.lane.pace.ceiling, self.limit.most if self.limit else self.lane.pace.ceiling)
         found: list[list[int]] = []
         for at in sorted(self.position[key] for key in fresh):
@@ -249,7 +260,7 @@ def given_up(
     """Returns letters about the items that must not wait any longer.
 
     keys: existing partitions of declared tables. failing: reasons why failures hold partitions back. In a full inbox,
-    even new items that can't run make room for others; only undeclared tables keep DEPLOYED to appear.
+    even new items that can't run make room for others; only those of undeclared tables stay, for DEPLOYED.
     """
     due: list[tuple[int, str, str]] = []
     for name, item in items.items():
@@ -274,6 +285,7 @@ def given_up(
 
 
 def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
+    """Divides names among letters, so that the keys of each letter have at most LONGEST bytes."""
     parts: list[list[str]] = [[]]
     size = 0
     for name in names:
@@ -288,6 +300,7 @@ def _parts(names: Sequence[str], items: Mapping[str, Item]) -> list[list[str]]:
 
 def _letter(table: str, key_of: Mapping[str, str], reason: str) -> RequestLetter:
     keys = sorted(set(key_of.values()))
+    # A table without partitions has only the key "".
     asked = {"table": table, "partitions": keys} if any(keys) else {"table": table}
     said = f"table {table}: {keys_text(keys, listed=LISTED)} {reason}"
     return RequestLetter(_json(asked), said, frozenset(key_of))

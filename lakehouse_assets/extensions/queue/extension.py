@@ -19,7 +19,7 @@ class Queue(Extension):
     """Messages that request partitions."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns one if there is a queue, for every run: backfills, too, empty the inbox."""
+        """Returns a hook if there is a queue, for every run: a backfill, too, removes from the inbox what it did."""
         from lakehouse_assets.extensions.queue.hook import RunQueue
 
         return [RunQueue(run)] if run.lakehouse.settings.queue is not None else []

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MESSAGES, OLDEST = "lakehouse/messages", "lakehouse/oldest_message_seconds"
-"""Run tags: the messages' number, and the oldest one's wait as the run began."""
+"""Run tags: the number of messages that a run covers, and how long the oldest one had waited when the plan was made."""
 Covered = dict[str, PartitionMessages]
 """By partition key, as in plans."""
 
@@ -65,7 +65,7 @@ class QueueRecords:
             return None
 
     def keys_of(self, token: str) -> Collection[str] | None:
-        """Returns a run's partitions, as covers()."""
+        """Returns a run's partitions; None, or raises, as covers()."""
         covers = self.covers(token)
         return covers.keys if covers else None
 
@@ -91,7 +91,7 @@ class RunQueue(RunHook):
     """One run's part in the inbox."""
 
     name: ClassVar[str] = "covers"
-    """As plans of version 1 have it."""
+    """Plans of version 1 have this name, too."""
 
     def __init__(self, run: Run) -> None:
         self._inbox, self._records = inbox_of(run.lakehouse), QueueRecords(run.plans)
@@ -122,7 +122,7 @@ class RunQueue(RunHook):
                 run.context.log.warning(f"{run.table.identifier}: the run's tags could not be set: {error}")
 
     def parts(self, run: Run, staged: Staged) -> Iterable[CommitPart]:
-        """A run that only adds rows has no part: it replaces nothing that others wrote."""
+        """Returns AskAgain; nothing for a run that only adds rows: it replaces nothing that others wrote."""
         return [AskAgain(self._run)] if self._run and not run.table.write_mode.adds_again else []
 
     def published(self, run: Run, keys: Sequence[str]) -> None:
@@ -159,5 +159,5 @@ class AskAgain(CommitPart):
     run: RunInbox
 
     def refuse(self, now: IcebergTable) -> None:
-        """Raises the storage's errors: then the run must not commit."""
+        """Asks again before each attempt to commit. If the storage raises, the run must not commit."""
         self.run.ask_again(runs_since(now.metadata, self.run.covers.snapshot_id))

@@ -24,6 +24,7 @@ from lakehouse_assets.wire.work import Durable
 
 logger = logging.getLogger(__name__)
 VERSION = 2
+"""Of the objects' format."""
 DONE = ".done"
 """The suffix of notes that say which partitions of an object are done. Objects are never rewritten: of two runs
 that finish parts of one, the second would undo the first's change."""
@@ -31,7 +32,7 @@ PART = re.compile(r"(?P<object>.+)#(?P<at>[0-9]+)/(?P<of>[0-9]+)", re.DOTALL)
 """The name of one item of an object with several. Older code takes it for an object's name, finds none,
 and removes nothing."""
 LATEST_MS = 253_402_300_799_999
-"""The end of 9999, Python's last year."""
+"""The end of 9999, Python's last year, since 1970."""
 CROWD = 100
 """Notes of one object above which they are merged."""
 
@@ -42,16 +43,17 @@ class Item:
 
     table: str
     key: str
-    """Empty without partitions."""
+    """Empty if the table has no partitions."""
     messages: int
+    """Their number; 0 if a run or a person asks again."""
     sent_ms: int
     """Of the oldest message, since 1970."""
     received_ms: int
-    """Of the oldest message, since 1970."""
+    """When the item was made, since 1970."""
 
 
 Content = Mapping[str, Item] | frozenset[int]
-"""Items by name; in a note, numbers of done ones."""
+"""Of an object: its items by name. Of a note: the numbers of the object's items that are done."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,11 @@ class InboxLook:
     objects: int
     """Includes notes."""
     finished: Sequence[str]
-    """Objects without waiting items."""
+    """Objects whose items are all done."""
     needless: Sequence[str]
     """Notes of objects that are gone or finished."""
     crowds: Mapping[str, Mapping[str, frozenset[int]]]
-    """Notes by object, if more than CROWD."""
+    """The notes of each object with more than CROWD: item numbers, by the note's name."""
     unread: int = 0
     """Objects that were not read: more items may wait."""
 
@@ -87,6 +89,7 @@ class Inbox:
         at_once(self._put, grouped(items))
 
     def _put(self, group: Sequence[Item]) -> None:
+        """Writes one object. The items differ only in their keys."""
         name, fields = _name(group[0]), asdict(group[0])
         del fields["key"]
         self.objects.write(name, _json({**fields, "keys": [item.key for item in group]}))
@@ -105,10 +108,12 @@ class Inbox:
         # object is left out while one of its notes is unread, as that note may say that more is done.
         names, known = self.objects.names(), _cache(self.objects)
         for gone in set(known) - set(names):
-            known.pop(gone, None)  # another thread may have been first
+            # None: another thread may have been first.
+            known.pop(gone, None)
         wanted = [name for name in names if tables is None or name.partition("/")[0] in tables]
         at_once(self._read, [name for name in wanted if name not in known][:most])
-        unread = [name for name in wanted if name not in known]  # including objects removed meanwhile
+        # This includes objects that a run has removed meanwhile.
+        unread = [name for name in wanted if name not in known]
         unsure = {_object_of(name) for name in unread if name.endswith(DONE)}
         contents = {name: known[name] for name in wanted if name in known and name not in unsure}
         notes = _notes_of(contents)
@@ -131,6 +136,7 @@ class Inbox:
         except FileNotFoundError:  # a run removed it meanwhile
             return
         except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # {}: it is not read again, and has no items.
             logger.warning("%s in the inbox can't be read, and stays until newer code can read it: %s", name, error)
             _cache(self.objects)[name] = {}
 
@@ -142,6 +148,7 @@ class Inbox:
         parts: dict[tuple[str, int], set[int]] = defaultdict(set)
         for name in names:
             part = PART.fullmatch(name)
+            # The only item of an object has the object's name.
             of_object, at, of = (part["object"], int(part["at"]), int(part["of"])) if part else (name, 0, 1)
             parts[of_object, of].add(at)
         noted = [(name, done) for (name, of), done in parts.items() if len(done) < of]
@@ -149,14 +156,16 @@ class Inbox:
         self.objects.remove(sorted(name for (name, of), done in parts.items() if len(done) == of))
 
     def _note_done(self, name: str, done: Collection[int]) -> str:
+        """Writes a note about an object; returns the note's name. The same items give the same name."""
         said = sorted(done)
         note = f"{name}.{hashlib.sha256(repr(said).encode()).hexdigest()[:12]}{DONE}"
         self.objects.write(note, _json({"done": said}))
         return note
 
     def tidy(self, found: InboxLook) -> None:
-        """Removes useless objects; after a crash, the next call goes on."""
-        self.objects.remove(found.finished)  # before their notes: an object without notes requests all its items
+        """Removes useless objects, and merges crowds of notes; after a crash, the next call goes on."""
+        # Before their notes: an object without notes requests all its items.
+        self.objects.remove(found.finished)
         needless = list(found.needless)
         for name, notes in found.crowds.items():
             whole = self._note_done(name, frozenset().union(*notes.values()))
@@ -170,7 +179,7 @@ def inbox_at(properties: Mapping[str, str], staging: str) -> Inbox:
 
 
 def grouped(items: Iterable[Item]) -> list[list[Item]]:
-    """Returns each object's items: partitions of a table with the same messages.
+    """Returns the items of each object to write: those of one table with the same numbers and times of messages.
 
     One object for each partition of a long range could not be written within a tick.
     """
@@ -181,7 +190,7 @@ def grouped(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _name(item: Item) -> str:
-    """Unique: a run covers objects by name, and must not cover later ones."""
+    """Returns a unique name: a run covers objects by name, and must not cover later ones."""
     of_key = hashlib.sha256(item.key.encode()).hexdigest()[:8]
     return f"{item.table}/{item.received_ms:013d}-{of_key}-{uuid4().hex[:12]}.json"
 
@@ -247,6 +256,7 @@ class PartitionMessages:
     """What waits for one partition."""
 
     names: tuple[str, ...]
+    """The names of the inbox items."""
     messages: int
     sent_ms: int
     """Of the oldest message."""
@@ -262,9 +272,9 @@ class RunMessages:
     found: Mapping[str, PartitionMessages]
     """Without partitions for which nothing waited."""
     snapshot_id: int | None
-    """The table's head then, if any."""
+    """The table's head when the plan was made, if any."""
     noted_ms: int
-    """When the plan was made."""
+    """When the plan was made, since 1970."""
 
     def names(self) -> Mapping[str, frozenset[str]]:
         """Returns item names by partition."""
@@ -277,10 +287,10 @@ class Failed(Durable):
 
     run_id: str
     keys: tuple[str, ...]
-    """Partitions that it blames."""
+    """Partitions that the run blames."""
     reason: str
     published: tuple[str, ...] = ()
-    """Partitions that it had published."""
+    """Partitions that the run had published."""
 
 
 def waiting_for(inbox: Inbox, table: str, keys: Collection[str]) -> dict[str, PartitionMessages]:
@@ -312,25 +322,26 @@ class RunInbox:
     """Returns a run's partitions by token; None if unknown."""
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
-    """Tokens already handled: each attempt to commit asks."""
+    """Tokens that ask_again() has handled: each attempt to commit calls it."""
 
     def ask_again(self, tokens: Collection[str]) -> None:
         """Asks again for partitions that other runs published since the covers were noted.
 
-        Call it before the commit, which replaces their rows, although they may have read newer input. If the storage
-        raises, the run must not commit.
+        Call it before the commit, which replaces the rows of these runs, although they may have read newer input. If
+        the storage raises, the run must not commit.
         """
         new = set(tokens) - self._told - {self.covers.token}
-        their_keys = {key for token in new for key in self.keys_of(token) or self.covers.keys}  # unknown: all
+        # If a run's partitions are unknown, it may have published all of them.
+        their_keys = {key for token in new for key in self.keys_of(token) or self.covers.keys}
         now_ms = round(self.clock() * 1000)
         asked = (key for key in self.covers.keys if key in their_keys)
         self.inbox.put(Item(self.covers.table, key, 0, now_ms, now_ms) for key in asked)
         self._told |= new
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Removes only what the run covered of these published partitions.
+        """Removes the items that the run covers of these published partitions, and no later ones.
 
-        If the storage raises, leftovers ask once more.
+        If the storage raises, the items that are left ask once more.
         """
         names = self.covers.names()
         self.inbox.remove(name for key in keys for name in names[key])

@@ -21,6 +21,7 @@ from lakehouse_assets.extensions.queue.source import Message, Source, SourceErro
 
 THREADS = 8
 MOST = 10_000
+"""About the most messages that a tick receives."""
 FIRST = 1000
 """Messages received first, to time how many can be settled."""
 SLICE = 100
@@ -39,7 +40,9 @@ class TakenMessages:
 
     received: int = 0
     wanted: Counter[Wanted] = field(default_factory=Counter)
+    """Messages by partition."""
     reasons: Counter[str] = field(default_factory=Counter)
+    """Dead letters by reason."""
     deleted: int = 0
     faults: dict[str, Exception] = field(default_factory=dict)
     """The first error of each action; the rest was done."""
@@ -75,13 +78,16 @@ class Intake:
         """
         share = min(FIRST, most)
         while share > 0 and (began := self.monotonic()) < self.end:
-            messages = self._receive(share, (began + self.end) / 2)  # the rest of the time is for settling them
+            # The other half of the time is for settling them.
+            messages = self._receive(share, (began + self.end) / 2)
             self._settle(messages)
-            if len(messages) < share or self.taken.left:  # no more messages, or no time for them
+            # There are no more messages, or there is no time for them.
+            if len(messages) < share or self.taken.left:
                 break
             seconds = self.monotonic() - began
             share = most - self.taken.received
-            if seconds > 0:  # at this pace, half of the time left must do
+            # No more than half of the time left suffices for, at this pace.
+            if seconds > 0:
                 share = min(share, int(len(messages) / seconds * (self.end - began - seconds) / 2))
 
     def reject(self, letters: Sequence[tuple[str, str]]) -> list[bool]:
@@ -100,6 +106,7 @@ class Intake:
         return self.monotonic() <= self.end
 
     def _try(self, doing: str, call: Callable[[], R], otherwise: R) -> R:
+        """Calls the source. Notes an error as a fault of the action ``doing``, and returns ``otherwise``."""
         try:
             return call()
         except SourceError as error:
@@ -107,6 +114,7 @@ class Intake:
             return otherwise
 
     def _receive(self, most: int, end: float) -> list[Message]:
+        """Returns about ``most`` messages, or fewer if the source seems empty or ``end`` has come."""
         found: dict[str, Message] = {}
         batch = self.source.batch
 
@@ -122,8 +130,10 @@ class Intake:
                 if not messages:
                     return
 
-        until_empty(min(batch, most))  # an empty source needs no threads
+        # First one batch: an empty source needs no threads.
+        until_empty(min(batch, most))
         if found and most > batch:
+            # The rest divided by THREADS, rounded up.
             in_threads(until_empty, [-(-(most - batch) // THREADS)] * THREADS)
         self.taken.received += len(found)
         return list(found.values())
@@ -131,8 +141,10 @@ class Intake:
     def _settle(self, messages: Sequence[Message]) -> None:
         """Deletes a message once the inbox has all that it asks for; rejects (partly) bad ones last."""
         unsettled = self._read(messages, (self.monotonic() + self.end) / 2)
-        objects = grouped(self._items(unsettled))  # those that the first messages need come first
+        # Objects are in the messages' order: those that the first messages need come first.
+        objects = grouped(self._items(unsettled))
         kept: set[Wanted] = set()
+        # Bodies whose partitions are all kept: many messages may have the same body.
         complete: set[str] = set()
         bad: list[tuple[Message, str]] = []
 
@@ -143,7 +155,8 @@ class Intake:
             return message.body in complete
 
         # Messages are deleted in order, up to the first whose partitions are not all in the inbox.
-        for some in batches(objects, SLICE) or [[]]:  # [[]]: bad messages need no object
+        # [[]]: bad messages need no object, and are settled all the same.
+        for some in batches(objects, SLICE) or [[]]:
             if kept and not self._in_time():
                 break
             self.inbox.put(item for of_object in some for item in of_object)
@@ -152,7 +165,8 @@ class Intake:
             unsettled = unsettled[len(ready) :]
             self._delete([message for message, reading in ready if not reading.problem])
             bad += [(message, reading.problem) for message, reading in ready if reading.problem]
-        for batch in batches(bad, THREADS * self.source.batch):  # so that a rejected message is soon deleted
+        # In batches, so that a message is deleted soon after it was rejected.
+        for batch in batches(bad, THREADS * self.source.batch):
             sent = self.reject([(message.body, reason) for message, reason in batch])
             self._delete([message for (message, _), is_sent in zip(batch, sent, strict=True) if is_sent])
 
@@ -171,16 +185,19 @@ class Intake:
         return found
 
     def _items(self, read: Iterable[tuple[Message, RoutedRequest]]) -> list[Item]:
+        """Returns one item for each partition that the messages ask for."""
         wanted: dict[str, Sequence[Wanted]] = {}
         times: dict[str, list[int]] = defaultdict(list)
         for message, reading in read:
             wanted[message.body] = reading.wanted
             times[message.body].append(message.sent_ms)
         messages: Counter[Wanted] = Counter()
-        for body in wanted:  # whole requests at once: much faster if they are very large
+        # Adds whole requests at once: much faster if they are very large.
+        for body in wanted:
             messages.update(dict.fromkeys(wanted[body], len(times[body])))
         sent = dict.fromkeys(messages, 0)
-        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):  # the last update wins: the oldest
+        # The last update wins, so the oldest time comes last.
+        for body in sorted(wanted, key=lambda body: min(times[body]), reverse=True):
             sent.update(dict.fromkeys(wanted[body], min(times[body])))
         self.taken.wanted.update(messages)
         now_ms = round(self.clock() * 1000)
@@ -194,6 +211,6 @@ class Intake:
 
 
 def in_threads(do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns the results in order. Raises the first error in that order."""
+    """Does it for all items in THREADS threads; returns the results in order. Raises the first error in that order."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="queue") as pool:
         return list(pool.map(do, items))

@@ -45,7 +45,8 @@ class Asked:
 
 
 ENVELOPES = 2
-"""The most that are opened: SNS may wrap EventBridge; AWS sends nothing deeper."""
+"""The most SNS envelopes that are opened, one within another: AWS sends nothing deeper. The EventBridge event or S3
+notification inside does not count."""
 
 
 def said_by(body: str) -> list[Arrived | Asked]:
@@ -72,6 +73,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Asked]:
+    """Yields what a message says. depth: the envelopes already opened."""
     if message.get("Type") == "Notification" and isinstance(message.get("Message"), str) and depth < ENVELOPES:
         yield from _said(_object(message["Message"]), depth + 1)
     elif message.get("Event") == "s3:TestEvent":
@@ -81,7 +83,8 @@ def _said(message: Mapping[str, Any], depth: int = 0) -> Iterator[Arrived | Aske
             raise BadMessage("the message has no Records, so it names no object")
         for record in message["Records"]:
             _expect(record["eventName"], "ObjectCreated:", "s3:ObjectCreated:")
-            encoded = record["s3"]["object"]["key"]  # form-encoded: a space is a plus
+            # The key is form-encoded: a space is a plus.
+            encoded = record["s3"]["object"]["key"]
             yield Arrived(record["s3"]["bucket"]["name"], unquote_plus(encoded, errors="strict"))
     elif "detail-type" in message:
         _expect(message["detail-type"], "Object Created")
@@ -142,7 +145,7 @@ class Routes:
     """Returns the existing keys, in order."""
 
     def read(self, body: str) -> RoutedRequest:
-        """Raises nothing: bad messages must not stop others."""
+        """Returns the partitions that a message asks for. Raises nothing: bad messages must not stop others."""
         try:
             said = said_by(body)
         except BadMessage as error:
@@ -159,7 +162,11 @@ class Routes:
         return RoutedRequest(tuple(found), "; ".join(problems)[:LONGEST_REASON])
 
     def _of_object(self, arrived: Arrived) -> list[Wanted]:
-        """Raises BadMessage if no table can have the partition."""
+        """Returns the partitions of all tables that declare arrivals of the object.
+
+        Raises BadMessage if no table can have such a partition.
+        """
+        # Unlike a request, this needs no check of adds_again: a table with arrivals can't be declared with such a mode.
         found, problems = [], []
         for table in self.tables:
             if (key := self._key(table, arrived)) is None:
@@ -175,17 +182,20 @@ class Routes:
         return found
 
     def _key(self, table: Table, arrived: Arrived) -> str | None:
-        """Returns None if the table does not declare such objects."""
+        """Returns the partition that an object belongs to; None if the table does not declare such objects."""
         if table.arrivals is None:
             return None
         bucket, folder = self._place(table.domain)
-        inside = arrived.key.removeprefix(folder)
-        if (bucket and arrived.bucket != bucket) or (folder and inside == arrived.key):
+        if (bucket and arrived.bucket != bucket) or not arrived.key.startswith(folder):
             return None
+        inside = arrived.key.removeprefix(folder)
         return table.arrivals.partition_key(inside, {part.name: part.form for part in table.alignment.parts})
 
     def _place(self, domain: str) -> tuple[str, str]:
-        """Returns the bucket and key prefix of a drop zone; a folder has no bucket."""
+        """Returns the bucket and the key prefix of a domain's part of the landing.
+
+        A landing that is a local folder names no bucket: then objects of any bucket match by their key alone.
+        """
         if "://" not in self.landing:
             return "", f"{domain}/"
         bucket, folder = bucket_and_key(self.landing)
@@ -227,8 +237,12 @@ class Routes:
         return found
 
     def _check(self, table: Table, keys: Sequence[str]) -> None:
-        """Raises BadMessage for impossible partitions; future ones may wait."""
+        """Raises BadMessage for keys that the table can never have.
+
+        Keys that do not exist yet, such as tomorrow's, pass: their items wait in the inbox.
+        """
         try:
+            # JSON may escape half of a surrogate pair, which can't be stored.
             "".join(keys).encode()
             table.alignment.region(keys)
         except UnknownPartitions as error:

@@ -25,6 +25,7 @@ from lakehouse_assets.run.resource import Lakehouse
 
 COLUMNS = ("from", "partitions", "reason", "what")
 SHOWN = 1000
+"""The most rows of the table that the run shows."""
 
 
 class RedriveConfig(dg.Config):
@@ -76,7 +77,10 @@ def redrive_job(tables: Sequence[Table], queue: QueueSettings) -> dg.JobDefiniti
 
 
 def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig) -> list[tuple[str, ...]]:
-    """Adds inbox objects, which grant one more try as messages do: only the sensor writes its memory."""
+    """Puts the chosen parked partitions into the inbox again, and returns a row for each.
+
+    A new item grants one more try, as a message does. Only the sensor writes the memory of strikes.
+    """
     inbox, memory = inbox_of(lakehouse), memory_store(lakehouse).read() or QueueMemory()
     paces = {table.identifier: pace_of(table) for table in tables}
     parked = (one for one in waiting_of(inbox.waiting(paces)) if one.is_parked(paces[one.table], memory))
@@ -89,7 +93,7 @@ def _parked(lakehouse: Lakehouse, tables: Sequence[Table], config: RedriveConfig
 
 
 def _dead_letters(queue: SqsQueue, routes: Routes, config: RedriveConfig) -> list[tuple[str, ...]]:
-    """Sends chosen letters that can be read by now; makes the others visible."""
+    """Sends the chosen letters that can be read now; makes the others visible. Returns a row for each chosen one."""
     found = [(message, routes.read(message.body)) for message in queue.rejected()]
     chosen = [(message, reading) for message, reading in found if _is_chosen(reading.wanted, config)]
     sent = [] if config.dry_run else [message for message, reading in chosen if reading.wanted]

@@ -31,6 +31,7 @@ from lakehouse_assets.storage.place import place_of
 ARRIVALS = "arrivals"
 DESCRIPTION = "Whether all requested partitions could be run, or some are parked after failing too often."
 LISTED = 10
+"""The most runs or partitions that a text names."""
 
 
 def sentence(told: TickResult, now: float) -> str:
@@ -135,7 +136,7 @@ def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
-    """Returns a table's check, which the sensor evaluates too. It fails no run, which has published."""
+    """Returns a table's check, which the sensor evaluates too. It only warns: a run that it follows has published."""
 
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
@@ -153,13 +154,14 @@ def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
 
 NAME = "queue"
 NO_LOCATION = "lakehouse"
-"""Dagster gives none outside its daemon."""
+"""Stands for the code location's name, which Dagster gives only in its daemon."""
 EVERY_SECONDS = 10
 SHOWN_EVERY_SECONDS = 300.0
+"""How often the sensor shows the queue's numbers."""
 RED_AFTER = 3
 """Failed ticks in a row that turn the sensor red; a single one loses nothing."""
 LONGEST_NAME = 200
-"""SQS's tags have 256 characters."""
+"""Characters of a location's name in owner_name(): the value of an SQS tag has at most 256."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,9 @@ class Cursor(SensorCursor):
     """The sensor's cursor. Losing it is harmless: messages wait in the inbox."""
 
     failures: int = 0
+    """Ticks with faults in a row."""
     shown_at: float = 0.0
-    """Epoch seconds."""
+    """When the numbers were shown last, in epoch seconds."""
     drained: int = 0
     """Messages deleted since ``shown_at``, except by red ticks, whose cursor is dropped."""
     parked: dict[str, str] = field(default_factory=dict)
@@ -180,7 +183,7 @@ class QueueTroubled(RuntimeError):
 
 
 def asset_key(queue: QueueSettings) -> dg.AssetKey:
-    """Returns the queue's key."""
+    """Returns the key of the queue's asset."""
     return dg.AssetKey(["queue", queue.name])
 
 
@@ -190,7 +193,7 @@ def queue_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """Returns the sensor."""
+    """Returns the sensor, which does a QueueTick at each evaluation."""
 
     @dg.sensor(
         name=NAME,
@@ -219,8 +222,10 @@ def queue_sensor(
             of_check = verdict(waiting, kept, tick.decision.memory)
             found = dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check)
             stored = stored_verdict(context.instance, found.asset_check_key)
-            is_other = stored not in (None, (found.passed, found.description))  # a run stored it
-            if is_other or parked.get(name) != earlier.parked.get(name):  # others are parked, or other runs failed
+            # A run's own evaluation may have stored another verdict since.
+            is_other = stored not in (None, (found.passed, found.description))
+            # The digests differ if other partitions are parked, or other runs failed.
+            if is_other or parked.get(name) != earlier.parked.get(name):
                 events.append(found)
         cursor = replace(
             earlier,
@@ -229,6 +234,7 @@ def queue_sensor(
             parked=parked,
         )
         since = now - cursor.shown_at
+        # Negative if the clock was set back.
         if not 0 <= since < SHOWN_EVERY_SECONDS:
             drained = 60 * cursor.drained / since if cursor.shown_at and since > 0 else 0.0
             events.append(dg.AssetObservation(asset_key(queue), metadata=numbers(tick, now, drained)))
@@ -250,7 +256,7 @@ def owner_name(location: str, staging: str) -> str:
 
 
 def run_request(one: Request, queue: QueueSettings) -> dg.RunRequest:
-    """Returns Dagster's request."""
+    """Returns Dagster's request: for one partition by its key, for a range by tags with its ends."""
     tags = {QUEUE_TAG: queue.name, TABLE_TAG: one.table}
     key = dg.AssetKey(one.table.split("."))
     if len(one.keys) == 1:

@@ -27,7 +27,7 @@ class Message:
     receipt: object = None
     """To acknowledge it; opaque."""
     reason: str = ""
-    """Why it was rejected before, if it was."""
+    """Why it was rejected. Means nothing unless it is a dead letter."""
 
 
 class Source(Protocol):
@@ -39,16 +39,16 @@ class Source(Protocol):
 
     @property
     def batch(self) -> int:
-        """The limit of receive() and ack()."""
+        """The most messages of one receive() or ack()."""
 
     def claim(self, owner: str) -> None:
         """Claims the source, or raises SourceError if another code location has it.
 
-        Locations would reject each other's messages. owner: the same in all processes of one.
+        Locations would reject each other's messages. owner: the same text in all processes of a code location.
         """
 
     def depth(self) -> Mapping[str, int]:
-        """Returns approximate numbers by state."""
+        """Returns approximate numbers of messages, by state."""
 
     def receive(self, most: int) -> Sequence[Message]:
         """Returns up to ``most`` (1 to ``batch``) messages, hidden from others for a tick."""
@@ -67,17 +67,21 @@ VISIBILITY_SECONDS = 120
 HELD_SECONDS = 300
 """How long dead letters are: longer than reading them all takes."""
 MOST_LETTERS = 10_000
+"""The most dead letters that rejected() returns."""
 ATTEMPTS, READ_SECONDS = 2, 5
 """Few and short: a tick has 60 s, and the next one tries again."""
 LARGEST = 1024 * 1024
 """Bytes of a message with attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html)."""
 REASON, SENT = "reason", "SentTimestamp"
+"""Attributes of a message: a dead letter's reason, and SQS's own with the time of sending."""
 REASON_BYTES = 1000
+"""The most bytes of a reason."""
 UNSENDABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What SQS refuses in messages and attributes
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html)."""
 TAG = "lakehouse-location"
+"""The queue's tag that names the code location that has it."""
 UNTAGGABLE = re.compile(r"[^\w .:/=+@-]")
 """What SQS refuses in tags
 (https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_TagQueue.html)."""
@@ -93,7 +97,7 @@ class SqsQueue:
     batch: int = BATCH
 
     def claim(self, owner: str) -> None:
-        """Tags the queue: locations may share nothing else.
+        """Tags the queue with its owner, as locations may share nothing else.
 
         If two locations start at once, the last writer has the queue from its next tick on.
         """
@@ -116,7 +120,7 @@ class SqsQueue:
         return {name: int(found[of_aws]) for name, of_aws in wanted.items()}
 
     def receive(self, most: int) -> list[Message]:
-        """One empty answer means that none are there: calls that wait ask all of SQS's servers."""
+        """Returns messages; none only if none is there: a call that waits asks all of SQS's servers."""
         return self._receive(self.url, most, VISIBILITY_SECONDS)
 
     def ack(self, messages: Sequence[Message]) -> int:
@@ -124,7 +128,7 @@ class SqsQueue:
         return self._delete(self.url, messages)
 
     def reject(self, body: str, reason: str) -> None:
-        """Sends one message a call: ten long ones would exceed LARGEST."""
+        """Sends the message to the dead-letter queue: one in each call, as ten long ones would exceed LARGEST."""
         attributes = reason_attribute(reason, len(body.encode()))
         self._call("send_message", self.dead_letters, MessageBody=body, MessageAttributes=attributes)
 
@@ -136,7 +140,7 @@ class SqsQueue:
         return list(found.values())
 
     def send_again(self, messages: Sequence[Message]) -> None:
-        """Sends each letter before deleting it: coming twice does no harm."""
+        """Sends each letter to the queue, then deletes it. A letter that comes twice, after a crash, does no harm."""
         for message in messages:
             self._call("send_message", self.url, MessageBody=message.body)
             self._delete(self.dead_letters, [message])
@@ -173,6 +177,7 @@ class SqsQueue:
 
 
 def _message(found: Mapping[str, Any]) -> Message:
+    # SQS itself makes a dead letter, without this attribute, of a message that was received too often.
     reason = found.get("MessageAttributes", {}).get(REASON, {}).get("StringValue", "received too often")
     return Message(found["MessageId"], found["Body"], int(found["Attributes"][SENT]), found["ReceiptHandle"], reason)
 
@@ -182,9 +187,10 @@ def _entries(messages: Sequence[Message], **more: Any) -> list[dict[str, Any]]:
 
 
 def reason_attribute(reason: str, body_bytes: int) -> dict[str, Any]:
-    """Returns a letter's reason, as long as the body leaves room."""
+    """Returns the attribute with a letter's reason, cut to the room that the body leaves; none if it leaves no room."""
     around = len(REASON) + len("String")
     room = min(REASON_BYTES, LARGEST - body_bytes - around)
+    # errors="ignore": the cut may divide a character.
     text = UNSENDABLE.sub("\ufffd", reason).encode()[: max(0, room)].decode(errors="ignore")
     return {REASON: {"DataType": "String", "StringValue": text}} if text else {}
 

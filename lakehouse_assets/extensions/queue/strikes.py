@@ -1,8 +1,8 @@
 """The queue's memory of failures: which partitions and tables wait, and for how long.
 
 A failure that a run blames on a partition is a *strike*. A partition with ``Pace.tries`` strikes is *parked*: only a
-new message or a person has it tried again. If a run blames none, a *limit* halves the next one. If different partitions
-fail in a row, the table's *breaker* opens: they are tried one at a time.
+new message or a person has it tried again. If a run blames none, a *limit* halves the table's next run. If different
+partitions fail in a row, the table's *breaker* opens: its partitions are tried one at a time.
 
 Times are epoch seconds. The stored object outlives the sensor's cursor, which a person may reset.
 """
@@ -26,6 +26,7 @@ from lakehouse_assets.storage.place import place_of
 
 logger = logging.getLogger(__name__)
 LONGEST_BACKOFF = 3600.0
+"""In seconds."""
 OPENS_AT = 3
 """Consecutive failures of different partitions that count as the table's."""
 
@@ -114,7 +115,7 @@ class QueueMemory:
         return self.strikes.get(wanted, Strikes())
 
     def of_waiting(self, waiting: Collection[Wanted]) -> QueueMemory:
-        """Forgets strikes of partitions that nobody requests any more."""
+        """Returns the memory without the strikes of partitions that nobody requests any more."""
         return replace(self, strikes={wanted: found for wanted, found in self.strikes.items() if wanted in waiting})
 
 
@@ -170,7 +171,8 @@ def _learn(memory: QueueMemory, run: EndedRun, pace: Pace, now: float) -> QueueM
     match run.status:
         case dg.DagsterRunStatus.SUCCESS:
             return replace(memory, strikes=rest, limits=limits, breakers=breakers)
-        case dg.DagsterRunStatus.CANCELED:  # by a person, who does not want a new run at once
+        case dg.DagsterRunStatus.CANCELED:
+            # A person canceled it, and does not want a new run at once.
             later = now + pace.backoff.total_seconds()
             waits = {wanted: replace(found, until=later) for wanted, found in earlier.items()}
             return replace(memory, strikes=rest | waits)
@@ -193,7 +195,8 @@ def _next_limit(earlier: RunLimit | None, run: EndedRun, pace: Pace, now: float)
 
     The first such failure delays nothing; after another one, perhaps every run fails, so the next one waits.
     """
-    # A failure that is explained leaves the limit as it was.
+    # A failure that bad partitions explain leaves the limit as it was. So does the failure of a single partition, if
+    # there is no limit yet.
     if run.bad or (len(run.covered) == 1 and earlier is None):
         return earlier
     wait = pace.backoff.total_seconds() if earlier else 0.0
@@ -227,4 +230,5 @@ def _struck(earlier: Strikes, run: EndedRun, names: frozenset[str], pace: Pace, 
 
 
 def _backoff(pace: Pace, doubled: int) -> float:
-    return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)  # 30: no overflow
+    # At most 30, as a large power would overflow.
+    return min(pace.backoff.total_seconds() * 2.0 ** min(doubled, 30), LONGEST_BACKOFF)

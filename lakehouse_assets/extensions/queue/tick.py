@@ -23,7 +23,7 @@ from lakehouse_assets.run.resume import chain_head
 QUEUE_TAG, TABLE_TAG = "lakehouse/queue", "lakehouse/queue_table"
 """Tags of runs that the queue requested."""
 LOOKED_AT = 500
-"""Ended runs: far more than end between ticks."""
+"""The most ended runs that a tick looks at: far more than end between ticks."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,18 @@ class Runs:
 
     instance: dg.DagsterInstance
     queue: str
+    """Its name, as in QUEUE_TAG."""
     tables: Sequence[Table]
     plans_of: Callable[[str], Plans]
+    """Returns a table's plans, by its identifier."""
     location: str | None
     _keys: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def lanes(self, names: Collection[str]) -> list[Lane]:
         """Returns the lanes of these tables, and of those with runs.
 
-        Includes the last tick's requests: Dagster makes them before the next tick, even if its daemon died.
+        They include the runs that the last tick requested: Dagster makes these before the next tick, even if its daemon
+        died.
         """
         own = {name for name, found in self._flights.items() if any(map(self._is_own, found))}
         return [self._lane(table) for table in self.tables if table.identifier in {*names, *own}]
@@ -86,21 +89,24 @@ class Runs:
         A run that ends in between counts as active. In the other order, items that it has removed would seem to wait
         without a run, and its work would be repeated.
         """
+        # Both are cached properties: the first access reads.
         self._flights  # noqa: B018
         self.ended  # noqa: B018
 
     def outcomes(self, known: Collection[str], waiting: Collection[Waiting]) -> list[EndedRun]:
-        """Returns ended runs whose ids are not ``known``, oldest first."""
+        """Returns ended runs whose ids are not ``known``, oldest first. waiting: for runs without a readable plan."""
         return [found for run in reversed(self.ended) if run.run_id not in known for found in self._ended(run, waiting)]
 
     def _ended(self, run: dg.DagsterRun, waiting: Collection[Waiting]) -> Iterator[EndedRun]:
         table = next((t for t in self.tables if t.key in (run.asset_selection or ())), None)
-        if table is None:  # no longer declared
+        # The table is no longer declared.
+        if table is None:
             return
         recorded, token = QueueRecords(self.plans_of(table.identifier)), chain_head(self.instance, run)
         covers, failed = recorded.covers(token), recorded.failed(token)
         covered = covers.names() if covers else self._asked_for(run, table, waiting)
-        if failed and failed.run_id != run.run_id:  # an earlier attempt's
+        # The record is from an earlier run of the same chain.
+        if failed and failed.run_id != run.run_id:
             failed = None
         bad = frozenset(failed.keys if failed else ()) & covered.keys()
         published = frozenset(failed.published if failed else ()) & covered.keys()
@@ -113,6 +119,7 @@ class Runs:
         """Returns what waits for the partitions in a run's tags: it has no readable plan."""
         keys = self.keys_of(table)
         ends = [run.tags.get(name) or run.tags.get(PARTITION, "") for name in (FIRST, LAST)]
+        # A partition of the range may be gone.
         if not set(ends) <= set(keys):
             return {}
         wanted = set(keys[keys.index(ends[0]) : keys.index(ends[1]) + 1])
@@ -205,7 +212,8 @@ class QueueTick:
         if is_ours and not result.is_full:
             self._attempt("messages could not be taken", self.intake.take)
         if result.taken.received:
-            found = inbox.look(most=FULL)  # again, with what was received
+            # Look again, to see what was received.
+            found = inbox.look(most=FULL)
         waiting, declared = waiting_of(found.items), {table.identifier for table in self.runs.tables}
         result.waiting = [one for one in waiting if one.table in declared]
         result.undeclared = len(waiting) - len(result.waiting)
@@ -236,7 +244,10 @@ class QueueTick:
         return True
 
     def _decided(self, before: QueueMemory | None, waiting: Sequence[Waiting], *, is_whole: bool) -> Decision:
-        """is_whole: if something else may wait, its strikes must stay."""
+        """Learns from the ended runs, and decides.
+
+        is_whole: whether ``waiting`` is all that waits. If not, the strikes of the others must stay.
+        """
         ended = tuple(run.run_id for run in self.runs.ended)
         # Without a memory, nobody knows which runs were counted: those that have ended don't count.
         memory = QueueMemory(learned=ended) if before is None else before

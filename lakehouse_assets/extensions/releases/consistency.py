@@ -21,7 +21,7 @@ from lakehouse_assets.maintenance.collect.needed import Chain, chains
 from lakehouse_assets.run.outdated import MADE, Partition, latest_made, stale_inputs
 
 Made = Mapping[Partition, dg.AssetMaterialization]
-"""An asset's latest materializations."""
+"""An asset's latest materializations, by partition."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Log:
         partitions again.
         """
         ids = {*logged.values()}
+        # The newest come first. Rewrites change no rows, so they need not be in the log.
         by_runs = [one for one in history if one.summary and one.summary[RUN_ID] and not _only_rewrites(one)]
         if by_runs and (newest := by_runs[0]).snapshot_id not in ids:
             yield _not_in_the_log(table, newest)
@@ -108,10 +109,10 @@ class Log:
         logged: Mapping[Partition, int],
         later: Collection[int],
     ) -> bool:
-        """Whether nothing is left to report.
+        """Whether nothing is left to report about a commit.
 
-        Its chain of re-executions has succeeded or is unknown, its run has reported, or the log has ``later`` snapshots
-        of all partitions that the run planned.
+        True if the commit's chain of re-executions has succeeded or is unknown, if its run has reported, or if the
+        chain has ended and the log has ``later`` snapshots of all partitions that the run planned.
         """
         if chain is None or chain.succeeded or self._has_reported(key, one):
             return True
@@ -122,6 +123,7 @@ class Log:
         return any(record.asset_key == key for record in records)
 
     def _planned(self, key: dg.AssetKey, snapshot: Snapshot) -> set[Partition]:
+        """Returns the partitions of the table that the snapshot's run set out to make."""
         found: set[Partition] = set()
         planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
         for record in self.instance.get_records_for_run(_run_of(snapshot), of_type=planned).records:
@@ -163,6 +165,7 @@ def _not_in_the_log(table: PinnedTable, snapshot: Snapshot) -> str:
 
 
 def _reach(keys: Collection[dg.AssetKey], step: Callable[[dg.AssetKey], Collection[dg.AssetKey]]) -> set[dg.AssetKey]:
+    """Returns the keys, and all that repeated steps lead to."""
     found, waiting = set(keys), [*keys]
     while waiting:
         new = {*step(waiting.pop())} - found
@@ -176,6 +179,7 @@ def _run_of(snapshot: Snapshot) -> str:
 
 
 def _logged(made: Made) -> dict[Partition, int]:
+    """Returns the snapshot that the log names for each partition."""
     values = {partition: one.metadata.get("snapshot_id") for partition, one in made.items()}
     return {partition: int(str(value.value)) for partition, value in values.items() if value is not None}
 

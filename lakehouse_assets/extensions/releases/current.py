@@ -20,7 +20,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The condition in words, for the UI."""
         return f"{', '.join(key.to_user_string() for key in self._tables)} are made from each other as they are now"
 
     def get_node_unique_id(self, **_: object) -> str:
@@ -29,11 +29,12 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """Returns the candidates if the tables fit together."""
-        from lakehouse_assets.extensions.releases.consistency import Log  # definitions need not load it
+        # Imported here: definitions need not load it.
+        from lakehouse_assets.extensions.releases.consistency import Log
 
         candidates = context.candidate_subset
         log = Log(context.asset_graph_view.instance, context.asset_graph)
-        # Reads the log only if something was published.
+        # when_updated() leaves candidates only if something was published: the log is read only then.
         if not candidates.is_empty and any(log.stale_members(self._tables, log.made(self._tables))):
             candidates = context.get_empty_subset()
         return dg.AutomationResult(context, true_subset=candidates)

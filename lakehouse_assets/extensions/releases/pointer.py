@@ -123,12 +123,12 @@ class Pointer:
 
 
 def pointer_identifier(name: str) -> str:
-    """Returns a pointer's identifier."""
+    """Returns the identifier of a domain's pointer."""
     return f"{name}.{POINTER}"
 
 
 def load_pointer(catalog: Catalog, name: str) -> Pointer | None:
-    """Loads a pointer; None if there is none, or a table without MARK. Raises as Pointer.read()."""
+    """Loads a domain's pointer; None if there is none, or a table without MARK. Raises as Pointer.read()."""
     table = find_table(catalog, pointer_identifier(name))
     return Pointer.read(table) if table and MARK in table.properties else None
 
@@ -195,11 +195,14 @@ class Released:
     """One release: each table at its released snapshot, whatever is committed meanwhile."""
 
     name: str
+    """The domain's."""
     number: int
     released_at: datetime
     members: Mapping[str, Member]
+    """By table identifier."""
     catalog: Catalog = field(repr=False)
     pointer: Pointer = field(repr=False)
+    """For ``previous``."""
 
     @property
     def previous(self) -> Released:
@@ -210,7 +213,10 @@ class Released:
         return _released(self.name, found[-1], self.catalog, self.pointer)
 
     def load(self, table: str) -> IcebergTable:
-        """Loads a table's current metadata. Raises NoSuchRelease if the release lacks it, or its snapshot is gone."""
+        """Returns a table with its current metadata, to be read at the snapshot that ``members`` names.
+
+        Raises NoSuchRelease if the release lacks the table, or its snapshot is gone.
+        """
         if (member := self.members.get(table)) is None:
             known = ", ".join(sorted(self.members))
             raise NoSuchRelease(f"release {self.number} of {self.name} has no table {table}; it has {known}")
@@ -244,8 +250,8 @@ def release(
 ) -> Released:
     """Returns the newest release of a domain, or an earlier one that is kept; loads its pointer once.
 
-    at: for the newest release at that time (default UTC). catalog: by default the environment's. Raises NoSuchRelease,
-    CatalogUnavailable, TypeError if ``at`` is no datetime, and as load_pointer().
+    at: for the newest release at that time (default UTC). number: for that release. catalog: by default the
+    environment's. Raises NoSuchRelease, CatalogUnavailable, TypeError if ``at`` is no datetime, and as load_pointer().
 
     Examples:
         >>> from pyiceberg.catalog import load_catalog

@@ -36,9 +36,9 @@ from lakehouse_assets.storage.objects import at_once
 logger = logging.getLogger(__name__)
 
 LOOKS, LONGEST_WAIT_S = 5, 4.0
-"""How often it looks at Dagster's log, and waits at most in between: runs report commits within seconds."""
+"""How often it looks at Dagster's log, and the most seconds in between: runs report commits within seconds."""
 HISTORY = 20
-"""The pointer's kept snapshots, whose metadata each reader loads."""
+"""How many of the pointer's own snapshots are kept: each reader loads their metadata."""
 TAG = "lakehouse.release.{name}."
 """A run's id follows, so that concurrent releases don't share tags."""
 
@@ -73,7 +73,7 @@ class ReleaseOutcome:
 
 
 class MemberMoved(LakehouseError):
-    """A member has changed since it was pinned: the release needs another plan."""
+    """A member, or its pinned snapshot, is gone: the release needs another plan."""
 
 
 def publish_release(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
@@ -115,15 +115,18 @@ def _attempt(catalog: Catalog, order: Order, log: Log) -> ReleaseOutcome:
         tag_members(catalog, order, members)
         verify_members(catalog, members)
     except MemberMoved as moved:
+        # Another plan would name the same snapshots.
         if once_more:
             raise ReleaseRefused(f"{moved}. Nothing was released") from moved
-        raise CommitFailedException(str(moved)) from moved  # planned again, as after any conflict
+        # The release is planned again, as after any conflict.
+        raise CommitFailedException(str(moved)) from moved
     pointer.move(still_kept((*pointer.releases, release), order.keep, order.keep_for))
     named = frozenset(member.table for one in pointer.releases for member in one.members)
     return ReleaseOutcome(release, pointer.newest, is_new=True, misfits=misfits, named=named)
 
 
 def _of_run(pointer: Pointer, order: Order) -> ReleaseOutcome | None:
+    """Returns the outcome of an earlier try that has moved the pointer."""
     done = pointer.of_run(order.run_id)
     return ReleaseOutcome(done, pointer.before(done), is_new=False) if done else None
 
@@ -136,6 +139,7 @@ def _now(pointer: Pointer) -> datetime:
 
 def still_kept(releases: Sequence[KeptRelease], keep: int, keep_for: timedelta) -> tuple[KeptRelease, ...]:
     """Returns the last ``keep`` releases, and those younger than ``keep_for``. releases: oldest first."""
+    # The last release is the one being made.
     since = releases[-1].released_at - keep_for
     kept = [one for n, one in enumerate(reversed(releases)) if n < keep or one.released_at >= since]
     return tuple(reversed(kept[:MOST]))
@@ -196,6 +200,7 @@ def _member(table: PinnedTable) -> Member:
 
 
 def _once_more(pointer: Pointer, order: Order) -> Sequence[Member]:
+    """Returns the members of the kept release that is to be released again. Raises ReleaseRefused if it is not kept."""
     found = next((one for one in pointer.releases if one.number == order.again), None)
     if found is None:
         kept = ", ".join(str(one.number) for one in pointer.releases) or "none"
@@ -226,13 +231,14 @@ def tag_members(catalog: Catalog, order: Order, members: Sequence[Member]) -> No
         try:
             set_tags(catalog, member.table, wanted)
         except NoSuchTableError:
+            # Raises MemberMoved.
             _check(member, None)
 
     at_once(of_member, members)
 
 
 def verify_members(catalog: Catalog, members: Sequence[Member]) -> None:
-    """Raises MemberMoved if a member was gone before it was tagged; its tag now protects it."""
+    """Looks at each member again, now that its tag protects it. Raises MemberMoved if it was gone before."""
 
     def verify(member: Member) -> None:
         table = find_table(catalog, member.table)
@@ -268,6 +274,7 @@ def tidy(
     # Loaded after that query: a run that it called finished has moved this pointer, or never will.
     pointer = open_pointer(catalog, order.name)
     releases = {release.run_id: release for release in pointer.releases}
+    # None removes a tag.
     over: dict[str, int | None] = {prefix + run_id: None for run_id in runs - releases.keys() - {*alive}}
     of_table = {name: dict(over) for name in tables}
     for release in pointer.releases:
@@ -276,6 +283,7 @@ def tidy(
 
     def put_right(identifier: str) -> None:
         def wanted(metadata: TableMetadata) -> dict[str, int | None]:
+            # A snapshot that is gone can't be tagged.
             there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
             return {tag: at for tag, at in of_table[identifier].items() if at is None or at in there}
 
@@ -286,6 +294,6 @@ def tidy(
 
 
 def _old_history(metadata: TableMetadata) -> Expiry:
-    """Expires nothing while few snapshots are old, so that not each release needs a second commit."""
+    """Expires all but the last HISTORY snapshots; none while few are older, to spare most releases a second commit."""
     old = sorted(metadata.snapshots, key=lambda one: one.sequence_number or 0)[:-HISTORY]
     return Expiry.of(metadata, [one.snapshot_id for one in old] if len(old) > HISTORY else ())

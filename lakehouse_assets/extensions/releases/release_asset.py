@@ -94,7 +94,8 @@ class Release:
         return release
 
     def _materialize(self, context: dg.AssetExecutionContext, lakehouse: Lakehouse) -> dg.MaterializeResult[None]:
-        from lakehouse_assets.extensions.releases.consistency import Log  # definitions need not load them
+        # Imported here: definitions need not load them.
+        from lakehouse_assets.extensions.releases.consistency import Log
         from lakehouse_assets.extensions.releases.publish_release import publish_release, tidy
 
         catalog, order = lakehouse.catalog(), self._order(context.run)
@@ -107,7 +108,8 @@ class Release:
         context.log.info(f"{self.name}: {'made' if outcome.is_new else 'nothing has changed since'} release {number}")
         try:
             tidy(catalog, order, outcome.named, lambda run_ids: _unfinished(context.instance, run_ids))
-        except Exception as error:  # any error of catalogs: readers have the release already
+        # Any error of catalogs: readers have the release already.
+        except Exception as error:
             context.log.warning(f"{self.name}: tags of old releases will be removed by the next release: {error!r}")
         metadata = ui_metadata(outcome) | ({"released_again": order.again} if order.again is not None else {})
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(outcome.release.version))
@@ -121,7 +123,7 @@ class Release:
 
 
 def _unfinished(instance: dg.DagsterInstance, run_ids: Collection[str]) -> set[str]:
-    """Runs that Dagster does not know count as finished."""
+    """Returns the runs that are unfinished. Runs that Dagster does not know count as finished."""
     runs = instance.get_runs(dg.RunsFilter(run_ids=[*run_ids])) if run_ids else []
     return {run.run_id for run in runs if not run.is_finished}
 

@@ -23,13 +23,13 @@ class Sources(Extension):
     """Moves rows of Kafka topics and PostgreSQL tables."""
 
     def hooks(self, run: Run) -> Iterable[RunHook]:
-        """Returns one if there is a source."""
+        """Returns a hook if the table has a source."""
         from lakehouse_assets.extensions.sources.hook import MoveSource
 
         return [MoveSource()] if run.table.source is not None else []
 
     def problems(self, tables: Sequence[Table]) -> Iterable[str]:
-        """Yields PostgreSQL tables that are the source of several tables."""
+        """Yields a problem for each PostgreSQL table that is the source of several tables."""
         from lakehouse_assets.extensions.sources.postgres import PostgresTable
 
         readers = defaultdict[str, list[str]](list)
@@ -54,7 +54,8 @@ class Sources(Extension):
         from lakehouse_assets.extensions.sources.sensors import movers_sensor, purges_sensor, source_check, source_key
         from lakehouse_assets.extensions.sources.warm import warm_job
 
-        by_hand = settings.by_hand and not is_on_loopback()  # nobody takes production's rows by accident
+        # So that nobody takes production's rows by accident.
+        by_hand = settings.by_hand and not is_on_loopback()
         status = dg.DefaultSensorStatus.STOPPED if by_hand else dg.DefaultSensorStatus.RUNNING
         purged = [table for table in moved if isinstance(table.source, PostgresTable)]
         assets = {source_key(table): table for table in moved}
@@ -76,6 +77,7 @@ class Sources(Extension):
 
 
 def _set_up(table: Table) -> dict[str, dg.MetadataValue]:
+    """Returns the SQL that makes a PostgreSQL table a source; nothing for a topic."""
     from lakehouse_assets.declare.columns import types_of
     from lakehouse_assets.extensions.sources.postgres import PostgresTable
     from lakehouse_assets.extensions.sources.postgres_ddl import ddl

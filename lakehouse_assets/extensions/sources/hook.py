@@ -1,4 +1,4 @@
-"""Decides which rows of its source a run moves."""
+"""Decides which rows of a table's source a run moves."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What a person can do, at the end of a refusal: by default, if another table takes the source's rows, and if rows are
+# gone between the table's position and the source's first row.
 WAY_OUT = (
     f"To give up those rows, materialize with the run tag {READ_ALL}: true, which moves everything in the source from "
     "its beginning (an Append then adds rows that it already has once more). Otherwise roll the table forward, or "
@@ -41,10 +43,11 @@ MOVE_REST = (
 
 
 class MoveSource(RunHook):
-    """The source rows that a run moves."""
+    """Plans which source rows a run moves, and hands the plan to the workers."""
 
     name: ClassVar[str] = "source"
     range: SourceRange | None = None
+    """What is moved; None before begin()."""
     known: ReadOn | None = None
     """The table's positions when staging began."""
 
@@ -68,7 +71,7 @@ class MoveSource(RunHook):
         return HookWork("lakehouse_assets.extensions.sources.worker:SourceRows", told)
 
     def shown(self, run: Run, forks: Sequence[StagedChunk]) -> Shown:
-        """Returns positions, and rows given up."""
+        """Returns the position that the source was moved to, and the rows given up."""
         assert run.table.source is not None
         to = read_to(fork.receipt for fork in forks).get(run.table.source.name)
         shown = Shown({"moved_to": to or "unchanged: there was nothing to move"})
@@ -94,6 +97,7 @@ def source_range(table: Table, metadata: TableMetadata, tags: Mapping[str, str])
     except SourceLost as error:
         raise _refused(table, str(error)) from error
     try:
+        # Without WAY_OUT: each fault says itself what to do.
         source.refuse_faults(state)
     except SourceLost as error:
         raise _refused(table, str(error), way_out="") from error

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HotRows:
-    """Rows of a source from a position on.
+    """Rows of a source from a position on, by the split that they were read with.
 
     Examples:
         >>> HotRows("Zk3X", {Split(0, 0, 5): None, Split(0, 5, 9): None}).splits_of(Split(0, 3, 12))
@@ -44,7 +44,7 @@ class HotRows:
     by_split: Mapping[Split, pa.Table] = field(default_factory=dict)
 
     def kept(self, identity: str) -> HotRows:
-        """Returns rows that can't change: of that source, in splits with an end."""
+        """Returns the rows in splits with an end, as these can't change; no rows if the source has another identity."""
         if identity != self.identity:
             return HotRows()
         return HotRows(identity, {split: rows for split, rows in self.by_split.items() if split.end is not None})
@@ -61,7 +61,7 @@ class HotRows:
         return [*divided, *([Split(split.partition, begin, split.end)] if begin < split.end else [])]
 
     def to_arrow(self, schema: pa.Schema) -> pa.Table:
-        """Missing columns are null."""
+        """Returns all rows as one table with this schema; missing columns are null."""
         import pyarrow as pa
 
         return pa.concat_tables([schema.empty_table(), *self.by_split.values()], promote_options="default")
@@ -101,6 +101,7 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
         if split in known.by_split:
             found[split] = known.by_split[split]
         else:
+            # One more than the limit allows, to find out that there are more.
             found[split] = _read(source, split, schema, limit - rows + 1)
         rows += found[split].num_rows
         if rows > limit:
@@ -109,7 +110,8 @@ def read_hot(table: Table, cold: IcebergTable | None, position: Offsets | None, 
                 f"materialize {table.key.to_user_string()}, or raise limit_hot"
             )
     try:
-        source.prove(begin)  # not before the rows are read: a purge in between would go unnoticed
+        # Not before the rows are read: a purge in between would go unnoticed.
+        source.prove(begin)
     except SourceLost as error:
         raise SourceLost(_advised(table, str(error))) from error
     return HotRows(state.identity, found)
@@ -127,7 +129,7 @@ def hot_schema(table: Table) -> pa.Schema:
 
 
 def _small(kind: pa.DataType) -> pa.DataType:
-    """Replaces PyIceberg's 64-bit offsets: Arrow (26) reads no large lists from JSON."""
+    """Returns a type without the 64-bit offsets of PyIceberg's types: Arrow (26) reads no large lists from JSON."""
     import pyarrow as pa
 
     if pa.types.is_large_string(kind):
@@ -144,6 +146,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
 
 
 def _read(source: RowSource, split: Split, schema: pa.Schema, limit: int) -> pa.Table:
+    """Returns a split's rows; stops after the batch that reaches ``limit``."""
     import pyarrow as pa
 
     batches: list[pa.RecordBatch] = []
@@ -164,9 +167,11 @@ def _advised(table: Table, problem: str) -> str:
 
 
 MOST_HOT = 1_000_000
+"""The default of ``limit_hot``."""
 TRIES, LONGEST_WAIT_SECONDS = 10, 2.0
 """Reads of a source that is silent or purged meanwhile, and the longest wait between them."""
 UNREACHABLE_SECONDS = 30.0
+"""How long a source that can't be reached is tried again."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +191,10 @@ class HotAndCold:
     columns: Sequence[str]
     where: str
     limit_hot: int
+    """As for hot_and_cold(), like ``columns`` and ``where``."""
     catalog: Catalog = field(repr=False)
     rows: HotRows = field(repr=False)
-    """For again()."""
+    """For again(), which reads only what is new."""
 
     def again(self) -> HotAndCold:
         """Reads the current state; of a topic, only new records. Raises as hot_and_cold()."""
@@ -205,6 +211,7 @@ class HotAndCold:
         both = hot
         if self.cold is not None and self.snapshot_id is not None:
             cold = pl.scan_iceberg(self.cold, snapshot_id=self.snapshot_id)
+            # A column of another type is cast; one that the table does not have yet is null.
             cold = cold.select(
                 pl.col(name) if kind == found else pl.col(name).cast(kind) if found else pl.lit(None, kind).alias(name)
                 for name, kind, found in _types(hot.collect_schema(), cold.collect_schema())
@@ -215,7 +222,8 @@ class HotAndCold:
         if self.where:
             try:
                 condition = pl.sql_expr(self.where)
-                both.collect_schema().to_frame().filter(condition)  # on no rows, so that it fails here
+                # On no rows, so that a condition that can't be used fails here.
+                both.collect_schema().to_frame().filter(condition)
             except pl.exceptions.PolarsError as error:
                 raise self._unusable(str(error).strip().partition("\n")[0]) from error
             both = both.filter(condition)
@@ -296,7 +304,10 @@ def hot_and_cold(
 def _read_as_one(
     table: Table, columns: Sequence[str], where: str, limit_hot: int, catalog: Catalog, before: HotRows
 ) -> HotAndCold:
-    """Reads the table first, then its source. If rows after the snapshot are missing there, begins again."""
+    """Reads the table first, then its source. If the source lacks rows after the table's snapshot, begins again.
+
+    before: as for read_hot().
+    """
     assert table.source is not None
     given_up_at = time.monotonic() + UNREACHABLE_SECONDS
     for tried in range(TRIES):
@@ -344,4 +355,5 @@ def _of_reader(rows: pa.Table, table: Table) -> tuple[pa.Table, pa.Table | None]
 
 
 def _types(wanted: Any, found: Any) -> list[tuple[str, Any, Any]]:
+    """Returns the name, the wanted type and the found type of each wanted column; None for a type that is missing."""
     return [(name, kind, found.get(name)) for name, kind in wanted.items()]

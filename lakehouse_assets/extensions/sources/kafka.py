@@ -26,10 +26,13 @@ SETTINGS = ("bootstrap.servers", "security.protocol", "client.", "sasl.", "ssl."
 """Prefixes of settings that the environment may give
 (https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)."""
 SKIPPED = re.compile(r"\d+:\d+@\S+")
+"""An entry of KafkaTopic.skip."""
 SECONDS = 15.0
+"""The limit of a request to the broker."""
 STUCK_SECONDS = 60.0
 """Without an expected record for so long, the broker counts as unreachable."""
 BATCH = 10_000
+"""The most records that are read at once."""
 FOR_EVER_MS = 10**15
 """Thirty thousand years, from which on a retention counts as none: some write the largest long."""
 NAMED = 100
@@ -74,7 +77,7 @@ class KafkaTopic(RowSource):
         yield from self.value.problems(columns)
 
     def state(self, position: Offsets | None = None) -> SourceState:
-        """Raises SourceLost also for a compacted topic."""
+        """Asks the broker for the topic's id, offsets and retention. Raises SourceLost also for a compacted topic."""
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
@@ -100,6 +103,7 @@ class KafkaTopic(RowSource):
                 f"{self.name} has cleanup.policy {config['cleanup.policy'].value}: a compacted topic silently loses "
                 "records; set cleanup.policy to delete"
             )
+        # Kafka's -1 means no limit.
         kept_ms = int(config["retention.ms"].value or -1)
         retention = timedelta(milliseconds=kept_ms) if 0 <= kept_ms < FOR_EVER_MS else None
         return SourceState(str(found.topic_id), first, safe, newest, retention)
@@ -112,7 +116,8 @@ class KafkaTopic(RowSource):
             return Offsets(state.identity, state.safe)
         to = [*begin.widened(len(state.safe)).by_partition]
         for number, (start, end) in spans.items():
-            to[number] = start - (start - end) * self.ceiling // total  # rounded up: each partition moves
+            # start - end is negative, so // rounds the share up: each partition moves.
+            to[number] = start - (start - end) * self.ceiling // total
         return Offsets(state.identity, tuple(to))
 
     def lag(self, state: SourceState, begin: Offsets) -> Lag:
@@ -128,7 +133,7 @@ class KafkaTopic(RowSource):
         return [Split(n, *span) for n, span in begin.spans(Offsets(state.identity, state.safe)).items()]
 
     def read(self, split: Split, schema: pa.Schema, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields committed records."""
+        """Yields the committed records, without skipped ones; stops after the batch that reaches ``limit``."""
         left_out = self._left_out(split.partition) if self.skip else set()
         assert split.end is not None
         rows = 0
@@ -141,16 +146,18 @@ class KafkaTopic(RowSource):
                 return
 
     def _left_out(self, partition: int) -> set[int]:
-        """Returns offsets to skip; those of an earlier topic don't count."""
+        """Returns the partition's offsets to skip, without those of an earlier topic of this name."""
         identity = self._identity()
         named = [re.split("[:@]", one, maxsplit=2) for one in self.skip]
         return {int(offset) for of, offset, topic in named if (int(of), topic) == (partition, identity)}
 
     def _parsed(self, messages: Sequence[Message], schema: pa.Schema) -> pa.RecordBatch:
-        """Raises BadValue, which names all unreadable records."""
+        """Returns the rows of these records. Raises BadValue, which names all unreadable ones."""
         try:
+            # b"": a record without a value can't be read either.
             return self.value.parse([message.value() or b"" for message in messages], schema)
-        except OtherCase as error:  # a fault of the declaration: skipping such records would lose good ones
+        # A fault of the declaration: skipping such records would lose good ones.
+        except OtherCase as error:
             raise BadValue(f"{self.name}: {error}") from None
         except ValueError as error:
             identity, bad = self._identity(), dict[str, str]()
@@ -182,6 +189,7 @@ class KafkaTopic(RowSource):
             consumer.assign([TopicPartition(self.topic, number, begin) for number, begin in reached.items()])
             while left:
                 found = []
+                # Waits 20 ms at most for a full batch.
                 for message in consumer.consume(BATCH, timeout=0.02):
                     number, offset = message.partition() or 0, message.offset() or 0
                     if (error := message.error()) is None:
@@ -202,7 +210,8 @@ class KafkaTopic(RowSource):
                         consumer.pause([TopicPartition(self.topic, number)])
                 if found:
                     yield found
-                    heard = time.monotonic()  # the caller may have taken any time with these
+                    # The caller may have taken any time with these.
+                    heard = time.monotonic()
                 if left and time.monotonic() - heard > STUCK_SECONDS:
                     where = ", ".join(f"{reached[number]} to {spans[number][1]}" for number in sorted(left)[:NAMED])
                     raise SourceUnreachable(f"{self.name}: received no record of {where} for {STUCK_SECONDS} s")

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from psycopg2.extensions import cursor as Cursor
 
 TABLE = re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*")
+"""A name that needs no quotes, with or without a schema."""
 CSV_COLUMN = re.compile(r"In CSV column #(\d+)")
+"""How PyArrow's errors name a column: counted from 0."""
 BLOCK_BYTES = 1 << 20
 """The least size of PyArrow's CSV blocks."""
 PURGED = "lakehouse_purged"
@@ -54,13 +56,15 @@ TYPES = {
 }
 """By Iceberg type; ``decimal(p, s)`` is ``numeric(p, s)``."""
 THIS = "SELECT system_identifier || '.' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
-"""An identity without the table's oid."""
+"""The identity of a server and its database. A source's identity also has the table's oid."""
 OF_SOURCE = f"FROM {PURGED} WHERE to_regclass(source) = to_regclass(%s)"
+"""Of one source, which PURGED may name with or without its schema."""
 STATE = f"""
 SELECT ({THIS}), to_regclass(%s)::oid, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
        (SELECT jsonb_agg(to_jsonb(found)) FROM (SELECT * {OF_SOURCE}) AS found), to_regclass('{MARKS}') IS NOT NULL
 FROM pg_current_snapshot() s
 """
+"""Identity, the table's oid, the oldest open transaction, the next one, rows of PURGED, and whether MARKS exists."""
 WRITER = """
 SELECT seconds, who, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN '' ELSE current_user END
 FROM (SELECT) AS one LEFT JOIN ( -- one row, even if no transaction writes
@@ -73,6 +77,7 @@ FROM (SELECT) AS one LEFT JOIN ( -- one row, even if no transaction writes
     ORDER BY seconds DESC LIMIT 1
 ) AS oldest ON true
 """
+"""The fields of Writer."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ class PostgresTable(RowSource):
             if mark and keeps_marks:
                 cursor.execute(f"SELECT FROM {MARKS} WHERE mark = %s", (mark,))
                 mark = mark if cursor.rowcount else ""
+        # max(), as PURGED may have a row for each way to write the name.
         source, purged = f"{database}.{table}", max(row["upto"] for row in purges)
         # An older `source sql` did not create the columns mover and identity.
         movers = [row["mover"] or "" for row in purges if "mover" in row]
@@ -246,6 +252,7 @@ class PostgresTable(RowSource):
             if not file.tell():
                 return
             file.seek(0)
+            # COPY writes null as nothing, an empty text as quotes, and booleans as t and f.
             options = csv.ConvertOptions(
                 column_types=schema,
                 null_values=[""],
@@ -256,7 +263,7 @@ class PostgresTable(RowSource):
             )
             parse = csv.ParseOptions(newlines_in_values=True)
             try:
-                # A row may span two blocks, no more.
+                # PyArrow takes rows that span two blocks, but no more.
                 blocks = csv.ReadOptions(column_names=schema.names, block_size=max(BLOCK_BYTES, rows.longest))
                 yield from csv.open_csv(file, blocks, parse, options)
             except pa.ArrowException as error:
@@ -305,7 +312,8 @@ class PostgresTable(RowSource):
 
         Skips a row that an open transaction writes: it gets a new stamp, or a later purge finds it.
         """
-        table = f"ONLY {self._quoted}"  # a ctid is unique in one table only
+        # A ctid is unique only within one table, so leave out tables that inherit from it.
+        table = f"ONLY {self._quoted}"
         with self._cursor(WRITING) as cursor:
             # This lock keeps others from adding a foreign key to the table, or a table that inherits from it.
             cursor.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
@@ -317,13 +325,15 @@ class PostgresTable(RowSource):
                 f"UPDATE {PURGED} SET upto = %s WHERE to_regclass(source) = to_regclass(%s) AND upto <= %s",
                 (upto, self.table, upto),
             )
-            if not cursor.rowcount:  # another purge went further
+            # Another purge went further.
+            if not cursor.rowcount:
                 return 0
             rows = f"SELECT ctid FROM {table} WHERE {POS} < %s FOR UPDATE SKIP LOCKED"
             cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({rows}))", (upto,))
             deleted = int(cursor.rowcount)
             cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (MARKS,))
-            if cursor.fetchone() == (True,):  # a position before the purge is refused, with or without its mark
+            # These marks are of no more use: a position before the purge is refused, with or without its mark.
+            if cursor.fetchone() == (True,):
                 cursor.execute(f"DELETE FROM {MARKS} WHERE source = to_regclass(%s) AND upto < %s", (self.table, upto))
             return deleted
 
@@ -340,6 +350,7 @@ class PostgresTable(RowSource):
             cursor.execute(f"SELECT upto {OF_SOURCE} FOR SHARE", (self.table,))
             if any(upto > position for (upto,) in cursor.fetchall()):
                 return None
+            # all_valid: quotes everything but null, as COPY takes nothing between commas for null.
             csv.write_csv(rows, file, csv.WriteOptions(include_header=False, quoting_style="all_valid"))
             file.seek(0)
             # The database computes generated columns again; an identity column keeps the row's value.
@@ -387,7 +398,7 @@ class Writer(NamedTuple):
 
 
 class _CopiedRows:
-    """Receives one row a write: PostgreSQL sends each in one CopyData message."""
+    """A file for COPY that notes the longest row. Each write is one row, as PostgreSQL sends one in each message."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.longest = file, 0
@@ -403,5 +414,5 @@ def quoted(name: str) -> str:
 
 
 def postgres_type(type_: str) -> str | None:
-    """Returns PostgreSQL's type for a readable Iceberg type."""
+    """Returns PostgreSQL's type for an Iceberg type; None if it can't be read from PostgreSQL."""
     return type_.replace("decimal", "numeric") if type_.startswith("decimal(") else TYPES.get(type_)

@@ -19,7 +19,8 @@ PINNED = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "iso_8601",
-    "extra_float_digits": "1",  # the shortest text that reads back as the same number
+    # The shortest text that reads back as the same number.
+    "extra_float_digits": "1",
     # A query fails if a policy would hide rows: the position would pass them.
     "row_security": "off",
 }
@@ -74,9 +75,11 @@ def connected(name: str, patience: Patience = ASKING) -> Iterator[Cursor]:
 
 
 def _in_words(error: psycopg2.Error, name: str, patience: Patience) -> Exception:
+    """Returns the error to raise instead, as connected() says."""
     from psycopg2 import DataError, InterfaceError, OperationalError, ProgrammingError, errors
 
     text = (error.diag.message_primary or str(error)).strip()
+    # Classes come before their base classes.
     match error:
         case errors.LockNotAvailable():
             return SourceUnreachable(

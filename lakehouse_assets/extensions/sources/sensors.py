@@ -27,7 +27,7 @@ from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.step.window import MOVE
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 60.0, 3600.0
-"""After a failed run, doubled with each further one."""
+"""The wait after a failed run, doubled with each further one, and the longest wait."""
 NEAR = 0.5
 """The share of a topic's retention after which the oldest record's wait is a warning."""
 LONG_WRITER_SECONDS = 300.0
@@ -56,6 +56,7 @@ class SourceLook:
     writing: float = 0.0
     """Seconds of the oldest writing transaction; 0 if unknown."""
     writer: str = ""
+    """That transaction, for a message."""
     blind_role: str = ""
     """The asking role, if others' transactions are hidden."""
     advice: Sequence[str] = ()
@@ -112,10 +113,12 @@ def warning(text: str) -> dg.AssetCheckResult:
 CHECK = "source"
 DESCRIPTION = "Whether the source still has all rows that the table lacks, and whether they can be moved."
 MOVER_TAG = "lakehouse/mover"
+"""The tag of runs that the sensor requested: the table's identifier."""
 EVERY_SECONDS, SHOWN_EVERY_SECONDS, PURGE_EVERY_SECONDS = 10, 60.0, 300
 LOOKS_AT_ONCE = 16
+"""The most sources that are asked at the same time."""
 REMEMBERED = 8
-"""Eight failures reach the longest wait."""
+"""Ended runs that _waits() looks at: eight failures reach the longest wait."""
 
 
 def look_at_source(lakehouse: Lakehouse, table: Table) -> SourceLook:
@@ -156,7 +159,7 @@ class SourceCursor(SensorCursor):
     """The sensor's cursor. Losing it loses nothing."""
 
     shown_at: float = 0.0
-    """Epoch seconds."""
+    """When the numbers were shown last, in epoch seconds."""
 
 
 def movers_sensor(
@@ -173,6 +176,7 @@ def movers_sensor(
     )
     def ask(context: dg.SensorEvaluationContext, lakehouse: dg.ResourceParam[Lakehouse]) -> dg.SensorResult:
         now, cursor = clock(), SourceCursor.parse(context.cursor)
+        # Shows the numbers also if the clock was set back.
         at, shows = datetime.fromtimestamp(now, UTC), not 0 <= now - cursor.shown_at < SHOWN_EVERY_SECONDS
         busy = flights(context.instance, tables, location_of_sensor(context))
         requests, sentences = list[dg.RunRequest](), list[str]()
@@ -188,6 +192,7 @@ def movers_sensor(
             else:
                 if shows:
                     events.append(dg.AssetObservation(source_key(table), metadata=look.metadata(at)))
+                # None: a run or a backfill of the table is under way.
                 waits = None if name in busy else _waits(context.instance, table, now)
                 if is_due(source, look.lag, at) and waits == 0:
                     requests.append(dg.RunRequest(asset_selection=[table.key], tags={MOVER_TAG: name}))
@@ -219,6 +224,7 @@ def _evaluation(table: Table, found: dg.AssetCheckResult) -> dg.AssetCheckEvalua
 
 
 def _waits(instance: dg.DagsterInstance, table: Table, now: float) -> float:
+    """Returns the seconds until the sensor may request a run after failures; 0 if the last run has not failed."""
     filters = dg.RunsFilter(tags={MOVER_TAG: table.identifier}, statuses=ENDED)
     records = instance.get_run_records(filters, limit=REMEMBERED, order_by="update_timestamp", ascending=False)
     statuses = (record.dagster_run.status for record in records)

@@ -63,6 +63,7 @@ def match_names(objects: Sequence[dict[str, Any]], fields: pa.StructType, *, ign
 
 
 def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool, path: str) -> None:
+    """Does match_names() for the objects in values of a nested type; ignores values that are not of that type."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -77,6 +78,7 @@ def _match_within(values: Sequence[Any], kind: pa.DataType, *, ignore_case: bool
 
 PREFIX = "SCHEMA_REGISTRY_"
 SECONDS = 15.0
+"""The limit of a request to the registry."""
 NOT_FOUND = (40401, 40402, 40403)
 """The registry's codes for a missing subject, version or schema. Other 404s have another cause, such as an incomplete
 URL."""
@@ -125,6 +127,7 @@ def _answer(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _code(error: HTTPError) -> int | None:
+    """Returns the registry's own error code; None if the answer has none."""
     try:
         found: int | None = json.load(error).get("error_code")
     except (AttributeError, OSError, ValueError):
@@ -135,7 +138,7 @@ def _code(error: HTTPError) -> int | None:
 ARROW_CHANGED = re.compile(r"Column\(/(?P<field>.*)\) changed from (?P<wanted>\w+) to (?P<is>\w+)")
 """Arrow's message (26) for another JSON type."""
 NO_JSON_TYPE = re.compile(r"\b(time|uuid|fixed|map)\b(?!:)")
-"""Types that JSON lacks, also nested; before a colon, a field's name."""
+"""Matches types that JSON lacks, also nested. A word before a colon is a field's name, not a type."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,8 @@ class Json:
         import pyarrow as pa
         import pyarrow.json
 
+        # With ignore_case, objects whose fields were renamed are written as JSON again, so numbers keep all digits.
+        # Without it, Arrow reads the values as they came.
         objects = [_object(value, exact=self.ignore_case) for value in values]
         match_names(objects, pa.struct([*schema]), ignore_case=self.ignore_case)
         # A value may span lines.
@@ -193,7 +198,7 @@ class Number(str):
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """Arrow reads no dates or large lists from JSON."""
+    """Returns the type as which JSON is read, to be cast afterwards: Arrow reads no dates or large lists from JSON."""
     import pyarrow as pa
 
     if pa.types.is_date(kind):
@@ -206,6 +211,7 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 
 def _told(problem: str) -> str:
+    """Says Arrow's problem in terms of fields and columns, if it is a known one."""
     if found := ARROW_CHANGED.search(problem):
         return (
             f"its field {found['field']!r} is of the type {found['is']}, but its column has the type {found['wanted']}"
@@ -226,6 +232,7 @@ def _object(value: bytes, *, exact: bool) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """Returns a value as JSON, with each Number as it was written."""
     match value:
         case Number():
             return value
@@ -239,6 +246,7 @@ def _text(value: Any) -> str:
 HEADER = struct.Struct(">BI")
 """Magic byte 0, and the id of the writer's schema."""
 TEXT_OR_BYTES = ("string", "large_string", "binary", "large_binary")
+"""Arrow's types of text, then those of bytes."""
 BECOMES: Mapping[str, str | tuple[str, ...]] = {
     "boolean": "bool",
     "int": ("int32", "int64", "float", "double"),
@@ -262,8 +270,9 @@ follow Avro's schema resolution."""
 INSTEAD = {"time": "long", "uuid": "string", "fixed": "binary"}
 """Unreadable types, and what to declare instead."""
 NO_TYPE = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?!:)")
-"""Also nested; before a colon, a field's name."""
+"""Matches unreadable types as NO_JSON_TYPE does."""
 NO_KEY = re.compile(r"map<(?!string)")
+"""Matches maps whose keys are not strings."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +305,7 @@ class Avro:
                 yield f"column {name!r} is of the type {type_}, but the keys of Avro's maps are strings"
 
     def parse(self, values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-        """Raises as Json.parse(), and SourceUnreachable."""
+        """Returns a row for each value. Raises as Json.parse(), and SourceUnreachable."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -307,6 +316,7 @@ class Avro:
             _rows([values[place] for place in of], number, schema, ignore_case=self.ignore_case)
             for number, of in places.items()
         ]
+        # The parts are by schema: brings the rows back into the order of the values.
         order = pc.sort_indices(pa.array([place for of in places.values() for place in of]))
         return pa.Table.from_batches(parts).take(order).combine_chunks().to_batches()[0]
 
@@ -316,8 +326,9 @@ class WriterSchema:
     """The schema of written values, as fastavro has it."""
 
     wrapped: dict[str, Any]
-    """A record whose one field is the value."""
+    """A record whose one field, ``value``, is the value: _writer_schema() says why."""
     named: Mapping[str, Any]
+    """Schemas of named types, by name."""
 
 
 def _schema_id(value: bytes) -> int:
@@ -335,6 +346,7 @@ def _rows(values: Sequence[bytes], schema_id: int, schema: pa.Schema, *, ignore_
 
     writer = _writer_schema(schema_id, registry_urls())
     type_ = writer.wrapped["fields"][0]["type"]
+    # Raises the first problem, if there is one.
     for problem in _problems("", type_, pa.struct([*schema]), writer.named):
         raise ValueError(f"according to its schema {schema_id}, {problem}")
     records = [_decoded(value, schema_id, writer) for value in values]
@@ -367,7 +379,7 @@ def _decoded(value: bytes, schema_id: int, writer: WriterSchema) -> dict[str, An
 
 @cache
 def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
-    """registry: for the cache, as another registry has other schemas by these ids."""
+    """Looks up a schema. registry: only for the cache, as another registry has other schemas by these ids."""
     import fastavro
 
     if (found := ask(f"/schemas/ids/{schema_id}")) is None:
@@ -387,6 +399,7 @@ def _writer_schema(schema_id: int, registry: str | None) -> WriterSchema:
 
 
 def _parsed(found: Mapping[str, Any], named: dict[str, Any]) -> Any:
+    """Parses the registry's answer after the schemas that it refers to. Adds the named types of all to ``named``."""
     import fastavro
 
     for one in found.get("references") or ():
@@ -399,19 +412,21 @@ def _parsed(found: Mapping[str, Any], named: dict[str, Any]) -> Any:
 
 
 def _as_stored(type_: dict[str, Any]) -> dict[str, Any]:
-    """Drops logical types that no column has: a uuid is text."""
+    """Drops a logical type that BECOMES lacks, so that the value is read as it is stored: a uuid as text."""
     if _name(type_) not in BECOMES:
         type_.pop("logicalType", None)
     return type_
 
 
 def _name(type_: Any) -> str:
+    """Returns a type's name as in BECOMES."""
     if not isinstance(type_, dict):
         return str(type_)
     return f"{type_.get('type')}-{type_['logicalType']}" if "logicalType" in type_ else str(type_.get("type"))
 
 
 def _problems(path: str, type_: Any, column: pa.DataType, named: Mapping[str, Any]) -> Iterator[str]:
+    """Yields why values of an Avro type can't become a column. path: of the field; empty for the whole value."""
     import pyarrow as pa
 
     if isinstance(type_, list):

@@ -26,6 +26,7 @@ FORM = (
     "with '2026-01-31T00:00:00+01:00', a timestamp with '2026-01-31T00:00:00', a date with '2026-01-31'"
 )
 TRIES = 5
+"""The most reads of the table: a purge during one makes it useless."""
 
 
 def warm(catalog: Catalog, table: Table, where: str) -> int:
@@ -47,7 +48,8 @@ def warm(catalog: Catalog, table: Table, where: str) -> int:
         names = [column.name for column in table.schema.columns if column.name in cold.schema().column_names]
         rows = cold.scan(row_filter=where, selected_fields=tuple(names)).to_arrow()
         put = source.put_back(rows, table.write_mode.match_on, position.by_partition[0])
-        if put is not None:  # None: purged since the table was read
+        # None: the source was purged since the table was read.
+        if put is not None:
             return put
     raise SourceLost(f"{source.name} was purged during each of {TRIES} reads of {table.identifier}: try again")
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RAISED: Mapping[str, type[LakehouseError]] = {kind.__name__: kind for kind in (SourceLost, SourceUnreachable, BadValue)}
+"""Errors of a source that a Spark task may raise, by name."""
 OF_TASK = re.compile(rf"(?:\w+\.)*({'|'.join(RAISED)}): (.+)")
-"""Spark keeps only the text of a task's error."""
+"""Matches such an error in Spark's: Spark keeps only the text of a task's error."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class SplitReader:
     splits: Sequence[Split]
     schema: pa.Schema
     environment: Mapping[str, str]
+    """The clients' variables, as client_environment() returns them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Yields the rows of the splits that the batches number."""
@@ -56,7 +58,8 @@ def read_range(
     """
     source, begin = chosen.source, chosen.left(position)
     begin = begin.widened(len(chosen.to.by_partition))
-    source.prove(begin)  # also now, before what takes long
+    # Now as well, to fail before the long read.
+    source.prove(begin)
     spans = begin.spans(chosen.to)
     more = [StructField(DELETED, BooleanType())] if source.marks_deleted else []
     schema = StructType([*(StructField(field.name, field.dataType) for field in columns), *more])
@@ -65,15 +68,19 @@ def read_range(
         return spark.createDataFrame([], schema), begin
     read = SplitReader(source, splits, to_arrow_schema(schema), client_environment())
     try:
+        # One Spark partition, with one number, for each split.
         numbers = spark.range(0, len(splits), 1, len(splits))
         rows = numbers.mapInArrow(read, schema).localCheckpoint()
     except PythonException as error:
         if found := OF_TASK.search(str(error)):
             raise RAISED[found[1]](found[2]) from None
         raise
+    # Proves that no row was missing during the read.
     source.prove(begin)
-    if problem := source.column_problem(columns.names, may_lack=True):  # a column may be new since the plan
+    # A column may be new since the plan.
+    if problem := source.column_problem(columns.names, may_lack=True):
         raise SourceLost(problem)
+    # The table may already be beyond the planned end.
     ends = (max(pair) for pair in zip(begin.by_partition, chosen.to.by_partition, strict=True))
     return rows, source.marked(Offsets(chosen.to.identity, tuple(ends)))
 
@@ -82,6 +89,7 @@ class SourceRows(StageHook):
     """Lets a step read the run's source rows."""
 
     def __init__(self, chunk: ChunkContext, told: Any) -> None:
+        """told: what MoveSource.work() returned."""
         super().__init__(chunk, told)
         self.range = decode(SourceRange, told["range"])
         self.read_on = decode(ReadOn, told["read_on"])
@@ -92,11 +100,11 @@ class SourceRows(StageHook):
         return {"source_rows": self.source_rows}
 
     def done(self) -> Mapping[str, Any]:
-        """Returns the position in the source."""
+        """Returns the position behind the rows, for the receipt; none if nothing was moved."""
         return {"read_to": self.read_to}
 
     def source_rows(self) -> DataFrame:
-        """Returns the rows. Raises as read_range(), and ChangesUnknown."""
+        """Returns the run's rows of the source. Raises as read_range(), and ChangesUnknown."""
         work, source = self.chunk.assignment, self.range.source
         if source.name in self.read_on.unknown:
             raise changes_unknown(source.name, work.table, self.read_on.unknown[source.name])

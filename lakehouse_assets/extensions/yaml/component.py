@@ -76,6 +76,7 @@ BY_TYPE = Field(discriminator="type", json_schema_extra=_spell_by_type)
 
 
 def _key(text: Any) -> dg.AssetKey:
+    """Parses an asset's key. Raises ValueError for anything but a text."""
     if not isinstance(text, str):
         raise ValueError("an asset's key is a text, its parts with slashes between them")
     return dg.AssetKey.from_user_string(text)
@@ -86,7 +87,7 @@ Key = Annotated[
     BeforeValidator(_key),
     WithJsonSchema({"type": "string", "examples": ["nyc/flights"]}),
 ]
-"""With slashes between its parts."""
+"""An asset's key, with slashes between its parts."""
 
 
 class Dependency(Attributes):
@@ -134,6 +135,7 @@ def attributes_of(cls: type, kind: str | None = None) -> type[Attributes]:
     for field in dataclasses.fields(cls):
         is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         hint = OF_TABLE.get(field.name) if cls is Table else None
+        # Only such a default can be shown; pydantic takes ``...`` for no default.
         is_plain = isinstance(field.default, bool | int | float | str)
         info = Field(
             ... if is_required else field.default if is_plain else None,
@@ -158,6 +160,7 @@ def _without_default(schema: dict[str, Any]) -> None:
 
 
 def _attribute(hint: Any) -> Any:
+    """Returns the type of an attribute for a field's type: dataclasses within it become their attributes."""
     if dataclasses.is_dataclass(hint):
         return attributes_of(cast("type", hint))
     arguments = typing.get_args(hint)
@@ -171,11 +174,13 @@ def _attribute(hint: Any) -> Any:
 
 
 def _built(value: Any) -> Any:
+    """Returns a value as Table takes it: attributes within it become the objects that they describe."""
     if isinstance(value, Attributes):
         return value.build()
     if isinstance(value, dg.Model):  # Dagster's own, of partitions
         return resolve_partitions_def(None, value)  # type: ignore[arg-type]  # it does not look at its context
-    if type(value) in (list, tuple):  # keys of assets are tuples, too
+    # Not isinstance(): an asset's key is a tuple, too.
+    if type(value) in (list, tuple):
         return [_built(one) for one in value]
     return value
 
@@ -216,6 +221,7 @@ class DynamicPartitions(Attributes):
         return dg.DynamicPartitionsDefinition(name=self.name)
 
 
+# The models with "Definition" in their names are Dagster's own.
 ONE_DIMENSION = (
     DailyPartitionsDefinitionModel
     | HourlyPartitionsDefinitionModel
@@ -261,7 +267,7 @@ TableAttributes = attributes_of(Table)
 
 
 def filled_in(context: dg.ResolutionContext, value: Any) -> Any:
-    """Fills in templates such as ``{{ env.HOST }}``."""
+    """Fills in templates such as ``{{ env.HOST }}`` in all texts within a value."""
     if type(value) is str:  # not a member of an enum, which is a str as well
         return context.resolve_value(value)
     if isinstance(value, BaseModel):
@@ -295,6 +301,7 @@ class TablesScaffolder(dg.Scaffolder):
         if not NAME.fullmatch(request.target_path.name):
             raise ValueError(f"{request.target_path.name} can't be a domain's name: lower case, digits and _ only")
         folder, root = request.target_path, request.project_root or request.target_path.parent
+        # In a project with the folder src, modules begin below it.
         sources = root / "src" if folder.is_relative_to(root / "src") else root
         module = ".".join(folder.relative_to(sources).parts)
         scaffold_component(request, first_table.attributes(folder.name, f"{module}.steps"))

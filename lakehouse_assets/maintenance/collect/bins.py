@@ -20,6 +20,7 @@ from lakehouse_assets.storage.objects import (
 )
 from lakehouse_assets.storage.place import Place
 
+# BACK and THERE: the file is in its place again. GONE, CHANGED: why it was not taken. OTHER, LOST: why it is not back.
 BACK = "restored"
 THERE = "there already"
 GONE = "it no longer exists"
@@ -44,7 +45,7 @@ class Bin(Protocol):
         """Moves files back. Returns for each BACK, THERE, or a reason."""
 
     def destroy(self, batch: Batch, taken: Sequence[int]) -> Mapping[int, str]:
-        """Deletes a batch for good. Returns as take(). taken: ordinals of files that the trash has taken."""
+        """Deletes a batch for good. Returns why files stay, by ordinal. taken: ordinals of files in the trash."""
 
 
 def held_at(entries: Sequence[Entry], folder: str) -> list[Entry | str]:
@@ -60,7 +61,7 @@ class LocalBin:
 
     @classmethod
     def beside(cls, folder: str, table: Place) -> LocalBin:
-        """Raises OSError (EXDEV) if the table is on another file system than the trash."""
+        """Returns the bin. Raises OSError (EXDEV) if the table is on another file system than the trash."""
         make_folder(folder)
         if os.path.exists(table.key) and os.stat(table.key).st_dev != os.stat(folder).st_dev:
             raise OSError(errno.EXDEV, f"{os.strerror(errno.EXDEV)}: it and the trash {folder}")
@@ -98,6 +99,7 @@ class LocalBin:
 
 
 def _take(entry: Entry) -> str | PermissionError | None:
+    """Renames a file. Returns why it stays, or the error for stayed(); None if it went."""
     if not os.path.lexists(entry.location):
         return GONE
     if not _is_same(entry, entry.location):
@@ -141,11 +143,15 @@ def _give_back(entry: Entry) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Raises FileExistsError if the target exists. Without hard links, overwrites one that appears meanwhile."""
+    """Renames by a hard link, as rename() overwrites. Raises FileExistsError if the target exists.
+
+    Without hard links, overwrites a target that appears meanwhile.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         # EPERM: another user's file (fs.protected_hardlinks), or, like EOPNOTSUPP, a file system without hard links.
+        # EMLINK: the file has too many links.
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         if os.path.lexists(target):

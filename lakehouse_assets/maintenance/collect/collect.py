@@ -173,6 +173,7 @@ class _Pass:
                 heappush(negated, -row[MODIFIED])
             else:
                 heappushpop(negated, -row[MODIFIED])
+        # islice: files may share the last of these times. Without rows, negated[0] is not read.
         oldest = islice((row for row in self.unneeded if row[MODIFIED] <= -negated[0]), MOST)
         marks = ((c.file, Mark(c.first_seen_ms, c.token)) for c in starmap(UnneededFile.of, oldest) if wanted(c))
         self.seen.mark_store.write(marks, newest)
@@ -200,6 +201,7 @@ class _Pass:
         if not candidates:
             return
         trash = self.seen.site.trash(self.seen.table, self.report.identifier, root)
+        # Before the move: if it raises an error, each file may be in the trash.
         self.gone.update(digest(candidate.file.place) for candidate in candidates)
         done = trash.put([Entry.of(c.file, c.why, c.first_seen_ms) for c in candidates], self.run_id)
         self.report.trashed += Tally(done.files, done.size)
@@ -207,6 +209,7 @@ class _Pass:
         self.gone.difference_update(digest(kept.place) for kept in done.kept)
 
     def _may_still_go(self, candidate: UnneededFile, resumed: set[str]) -> bool:
+        """Whether the file is still unneeded; if not, reports why it stays."""
         place = candidate.file.place
         is_live = place in self.seen.live or crc_owner(place) in self.seen.live
         if is_live or candidate.token in resumed:
@@ -215,6 +218,7 @@ class _Pass:
         return not (is_live or candidate.token in resumed)
 
     def _purge(self) -> None:
+        """Deletes expired files, also of earlier tables of this name, whose errors don't end the pass."""
         for trash in self.seen.site.trashes(self.report.identifier, self.seen.table):
             try:
                 done = trash.purge(self.seen.now_ms)

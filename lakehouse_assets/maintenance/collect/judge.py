@@ -54,6 +54,7 @@ class Judgement(NamedTuple):
     """The verdict on one file."""
 
     keep: Keep | None
+    """None if the file may go."""
     why: WhyUnneeded = WhyUnneeded.UNNAMED
     token: str | None = None
 
@@ -79,6 +80,7 @@ class Knowledge:
         # Rules that keep come first; then a run's state decides, or else the file's age. Fork bases are an exception,
         # before FOREIGN: a fork is no table that somebody may need.
         place, owner = file.place, crc_owner(file.place)
+        # A Hadoop checksum stays with its file, named or not.
         keys = (digest(place),) if owner is place else (digest(owner), digest(place))
         if any(map(self.live.has, keys)):
             return LIVE

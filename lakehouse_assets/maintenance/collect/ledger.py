@@ -15,6 +15,7 @@ from lakehouse_assets.storage.place import Place, place_of
 from lakehouse_assets.wire.work import Durable
 
 INTENT, TAKEN, RESTORED, PURGED = "intent.jsonl", "taken.json", "restored-", "purged.json"
+"""The names of a batch's records; a unique suffix follows RESTORED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,12 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """Raises UnknownStorage."""
+        """Its place in the table. Raises UnknownStorage."""
         return place_of(self.location)
 
     @property
     def held_place(self) -> Place:
-        """Raises UnknownStorage if ``held`` is empty."""
+        """Its place in the trash. Raises UnknownStorage if ``held`` is empty."""
         return place_of(self.held)
 
 
@@ -71,6 +72,7 @@ class Batch(Record):
     """Files that went into the trash together."""
 
     id: str
+    """Begins with ``at``, so that ids sort by time."""
     owner: Owner
     run: str
     at: datetime
@@ -145,7 +147,7 @@ class Ledger:
         self.objects.write(f"{batch.id}/{INTENT}", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def record(self, batch: Batch, name: str, record: Record) -> None:
-        """name: TAKEN, PURGED, or RESTORED with a unique suffix."""
+        """Durably adds a record to a batch. name: TAKEN, PURGED, or RESTORED with a unique suffix."""
         self.objects.write(f"{batch.id}/{name}", json.dumps(record.to_fields(), indent=1).encode())
 
     def forget(self, batch: Batch) -> None:
@@ -167,6 +169,7 @@ class Ledger:
         return at_once(lambda found: self._read(*found), begun)
 
     def _begun(self) -> list[tuple[str, list[str]]]:
+        """Returns each batch's folder with the names of its records, oldest first."""
         names: dict[str, list[str]] = {}
         for name in self.objects.names():
             folder, _, file = name.partition("/")
@@ -186,6 +189,7 @@ class Ledger:
     def _parsed(self, name: str, model: type[R]) -> R:
         text = self.objects.read(name).decode()
         try:
+            # An intent has a line for the batch and one for each entry.
             # pydantic's JSON parser refuses text that is not UTF-8; names of local files may not be.
             head, *entries = map(json.loads, text.splitlines() if name.endswith(INTENT) else [text])
             return model.from_json({**head, "entries": entries} if entries else head)

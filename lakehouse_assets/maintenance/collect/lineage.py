@@ -71,12 +71,13 @@ class Lineage:
             for entry in new:
                 line.add(entry.metadata_file, entry.timestamp_ms)
             facts = (read_facts(table.io, entry.metadata_file) for entry in new)
+            # The oldest file that still exists has the log that reaches back furthest.
             oldest = next((found for found in facts if found and found.uuid == line.uuid), None)
             new = [entry for entry in oldest.log if not line.has(entry.metadata_file)] if oldest else []
         return line
 
     def add(self, location: str, updated_ms: int) -> None:
-        """Raises UnknownStorage."""
+        """Adds a metadata file to the line. Raises UnknownStorage."""
         self._files.add(location)
         self.oldest_ms = min(self.oldest_ms, updated_ms)
 
@@ -87,9 +88,9 @@ class Lineage:
     def standing(self, facts: LineageFacts, *, is_settled: bool) -> MetadataOrigin:
         """Decides the origin of a metadata file that is not on the line. Raises UnknownStorage.
 
-        is_settled: a person has confirmed since that no other catalog has the table. A file on top of another one that
-        the line lacks proves another catalog: a failed commit has no successor. A file older than the known line may be
-        of the table's past.
+        is_settled: after the file was written, a person confirmed that no other catalog has the table. A file on top of
+        another one that the line lacks proves another catalog: a failed commit has no successor. A file older than the
+        known line may be of the table's past.
         """
         if facts.uuid != self.uuid:
             return MetadataOrigin.OTHER_TABLE
@@ -103,7 +104,7 @@ class Lineage:
 
 
 Taken = list[tuple[str, LineageFacts]]
-"""Another catalog's metadata files."""
+"""Another catalog's metadata files, with their histories."""
 
 
 def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_ms: int) -> tuple[PlaceSet, Taken]:
@@ -117,10 +118,12 @@ def read_unnamed(table: Table, files: Iterable[Listed], reader: Reader, settled_
     line: Lineage | None = None
     for file in files:
         location = file.place.location
+        # Reads files, so only if there is something to compare with the line.
         line = line or Lineage.read(table)
         facts = None if line.has(location) else read_facts(table.io, location)
         if facts is None:
             continue
+        # Nobody needs what a FORK or a file of the PAST names: the other rules judge it.
         match line.standing(facts, is_settled=file.modified_ms <= settled_ms):
             case MetadataOrigin.OTHER_CATALOG:
                 taken.append((location, facts))
@@ -144,7 +147,7 @@ def read_facts(io: FileIO, location: str) -> LineageFacts | None:
 
 
 def _read_named(reader: Reader, location: str) -> None:
-    """Skips the metadata log, with which each failed commit would keep the one before, without end."""
+    """Notes what a file names, except its log: else each failed commit would keep the one before, without end."""
     try:
         metadata = FromInputFile.table_metadata(reader.io.new_input(location))
         reader.read(location, metadata.model_copy(update={"metadata_log": []}))

@@ -15,6 +15,7 @@ from lakehouse_assets.storage.objects import bare, milliseconds, pages, raw_clie
 from lakehouse_assets.storage.place import Place, StorageKind, place_of
 
 CLOCK = "collect/clock"
+"""The object below the staging prefix that storage_now() writes."""
 IN_MEMORY = 16 * 2**20
 """A larger spool goes to disk."""
 ROWS = 500
@@ -62,6 +63,7 @@ class Spool:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._write()
         self._file.seek(0)
+        # pickle raises EOFError at the end of the file.
         with suppress(EOFError):
             while True:
                 yield from pickle.load(self._file)

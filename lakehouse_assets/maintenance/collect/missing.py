@@ -34,6 +34,7 @@ from lakehouse_assets.maintenance.collect.trash import Trash
 from lakehouse_assets.storage.place import aliases, place_of
 
 EXAMPLES = 10
+"""The most partitions that a message names."""
 RESTORE, DROP_MISSING = "lakehouse_restore", "lakehouse_drop_missing"
 
 
@@ -43,10 +44,11 @@ class Unseen:
 
     table: Table
     _entries: dict[bytes, ManifestEntry] = field(default_factory=dict)
+    """By digest of the file's place, without links."""
 
     @classmethod
     def of(cls, table: Table) -> Unseen:
-        """Raises as read_manifests()."""
+        """Begins with all live files of the table. Raises as read_manifests()."""
         read = Entries(without_metrics=True).read(table.io, live_manifests(table))
         found = (entry for entries in read for entry in entries)
         return cls(table, {digest(without_links(place_of(e.data_file.file_path))): e for e in found})
@@ -65,9 +67,10 @@ class Unseen:
         if not gone:
             return None
         back = len(in_trash(trashes(), gone))
-        cure = "Materialize these partitions again, which replaces the files"
+        again = "materialize these partitions again, which replaces the files"
+        cure = again.capitalize()
         if back:
-            cure = f"The trash has {back} of them: bring them back with the job {RESTORE}. Otherwise, m{cure[1:]}"
+            cure = f"The trash has {back} of them: bring them back with the job {RESTORE}. Otherwise, {again}"
         return (
             f"table {'.'.join(self.table.name())}: {len(gone)} of its live files are not in storage, and reading their "
             f"partitions fails: {named(self.table, [by_path[location] for location in gone])}. Something other than "
@@ -114,6 +117,7 @@ def run_of(metadata: TableMetadata, entry: ManifestEntry) -> str:
 
 
 DROPPED = "lakehouse.missing-files-dropped"
+"""The summary entry that names the dropped files."""
 
 
 @dataclass

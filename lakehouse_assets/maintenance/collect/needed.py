@@ -39,6 +39,7 @@ HINT = "version-hint.text"
 
 def without_links(place: Place) -> Place:
     """Resolves links in a local file's path, but not the file itself."""
+    # realpath() refuses a null character; no local file has one in its name.
     if place.kind is not StorageKind.FILE or "\0" in place.key:
         return place
     folder, _, name = place.key.rpartition("/")
@@ -72,6 +73,7 @@ class PlaceSet:
 
     _exact: set[bytes] = field(default_factory=set)
     _names: set[bytes] = field(default_factory=set)
+    """The case-folded forms of places that are not in this form themselves."""
 
     def add(self, location: str) -> None:
         """Adds all aliases of a location. Raises UnknownStorage."""
@@ -84,15 +86,19 @@ class PlaceSet:
         return digest(place) in self._exact
 
     def has(self, of_place: bytes) -> bool:
-        """Whether the set has it."""
+        """Whether the set has the place with this digest."""
         return of_place in self._exact
 
     def has_twin(self, place: Place) -> bool:
-        """Whether another place differs only by case or Unicode normalisation."""
+        """Whether the set has a place that differs from this one only by case or Unicode normalisation.
+
+        The place itself must not be in the set: it might count as its own twin.
+        """
         name = case_folded(place)
+        # Then each place in the set is in case-folded form, like this one: none can be a twin.
         if name == place and not self._names:
             return False
-        # A place that is its own case-folded form is in _exact only.
+        # The twin is in another form, or is the case-folded form itself.
         of_name = digest(name)
         return of_name in self._names or (name != place and of_name in self._exact)
 
@@ -149,9 +155,10 @@ def _named_by(location: str, metadata: TableMetadata) -> Iterator[str]:
     yield from (file.statistics_path for file in metadata.partition_statistics)
 
 
+# The end of a fork base's name, as fork_name() makes it: the run's token, and 8 digits of a hash.
 FORK_BASE = re.compile(rf"{FORK_NAME}(?P<token>.+)-[0-9a-f]{{8}}\.metadata\.json(\.gz)?$")
-COPIES = ".metadata.json"
-"""The end of the names of pinned inputs' metadata, which lie among a run's receipts."""
+PINNED_END = ".metadata.json"
+"""The end of the names of copies of pinned inputs' metadata, which lie among a run's receipts."""
 METADATA_TEXT = re.compile(r'"(?:[^"\\]|\\.)*\.metadata\.json"')
 """A JSON string that names a metadata file, in receipts of any kind of work."""
 
@@ -185,11 +192,13 @@ class Periods:
     grace: timedelta = timedelta(days=3)
     """From the first sight of an unneeded file to its move."""
     unnamed: timedelta = LONGEST_WORKER + RESUMABLE
-    """The minimum age of an unnamed file: a worker may report it, or another writer commit it."""
+    """The minimum age of a file that nothing names: a worker may still report it, or another writer
+    may still commit it."""
     unknown: timedelta = KEEP
-    """When a run unknown to Dagster counts as dead."""
+    """The age of the last file of a run unknown to Dagster at which the run counts as dead."""
     resumable: timedelta = RESUMABLE + timedelta(days=1)
-    """A day longer, as the clocks of Dagster's storage and the files' may differ."""
+    """The age at which a failed run counts as dead. A day longer, as the clocks of Dagster's storage and of the files
+    may differ."""
 
 
 def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
@@ -198,7 +207,7 @@ def is_over(period: timedelta, since_ms: int, now_ms: int) -> bool:
 
 
 def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, Chain]:
-    """Returns the known chains by token, by two queries."""
+    """Returns the known chains by token, the id of a chain's first run. Takes two queries."""
     heads = instance.get_run_records(dg.RunsFilter(run_ids=list(tokens))) if tokens else []
     if not heads:
         return {}
@@ -207,9 +216,11 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
     resumed = instance.get_run_records(dg.RunsFilter(tags={RESUME_RETRY_TAG: "true"}, created_after=since))
     members = {record.dagster_run.run_id: [record.dagster_run] for record in heads}
     head_of = {token: token for token in members}
-    for record in sorted(resumed, key=lambda record: record.storage_id):  # parents first
+    # In the order of creation: a run comes before its resumptions.
+    for record in sorted(resumed, key=lambda record: record.storage_id):
         run = record.dagster_run
-        head = head_of.get(run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG, ""))  # Python's API sets no tags
+        # As in run/resume.py: Dagster's Python API records the parent only in the run, not in a tag.
+        head = head_of.get(run.parent_run_id or run.tags.get(PARENT_RUN_ID_TAG, ""))
         if head is not None and run.run_id not in members:
             head_of[run.run_id] = head
             members[head].append(run)
@@ -224,7 +235,7 @@ def chains(instance: dg.DagsterInstance, tokens: Collection[str]) -> dict[str, C
 
 
 def state_of(chain: Chain | None, newest_ms: int, now_ms: int, periods: Periods) -> RunState:
-    """Returns the state of a token. newest_ms: the run's last file, by the storage's clock.
+    """Returns the state of a token's run. newest_ms: when its last file was written, by the storage's clock.
 
     chain: None if the run is another Dagster instance's, or was deleted.
     """
@@ -251,6 +262,7 @@ class RunFiles:
         found = cls()
         for file in listed:
             token, slash, _ = file.place.key.removeprefix(folder.key).strip("/").partition("/")
+            # A file directly in the folder is no run's.
             if slash:
                 found.receipts[token].append(file)
         return found
@@ -285,7 +297,7 @@ class StagedFiles:
 
 
 def token_of_base(place: Place) -> str | None:
-    """Returns a fork base's token."""
+    """Returns the token in the name of a fork base; None for other files."""
     found = FORK_BASE.search(place.key.rpartition("/")[2]) if FORK_NAME in place.key else None
     return found["token"] if found else None
 
@@ -312,8 +324,9 @@ def read_staged(io: FileIO, staging_io: FileIO, leavings: RunFiles, states: Mapp
 
 
 def _forks(io: FileIO, receipt: Listed) -> set[str]:
-    if receipt.place.key.endswith(COPIES):
-        return set()  # a pinned input's; the table itself keeps the pinned snapshot, and the other files are not needed
+    if receipt.place.key.endswith(PINNED_END):
+        # It is the metadata of an input: that table itself keeps the pinned snapshot and its files.
+        return set()
     try:
         with io.new_input(receipt.place.location).open() as stream:
             return {json.loads(text) for text in METADATA_TEXT.findall(stream.read().decode())}

@@ -61,6 +61,7 @@ def _outermost(paths: Iterable[str]) -> tuple[Place, ...]:
     places = {place for path in paths for place in aliases(path)}
     folders = {folder_without_links(Place(place.kind, place.bucket, place.key.rstrip("/"))) for place in places}
     found: list[Place] = []
+    # A folder's key is shorter than the keys of those inside it.
     for folder in sorted(folders, key=lambda place: len(place.key)):
         if not any(folder.is_within(root) for root in found):
             found.append(folder)
@@ -78,7 +79,8 @@ class Locations:
     def conflicts(self, table: Located, staging: Place, exclusive_prefix: Place | None) -> list[str]:
         """Returns why no file of the table can be judged.
 
-        An unreadable table may name any file, so it blocks all tables except those below ``exclusive_prefix``.
+        An unreadable table may name any file, so it blocks all tables except those below ``exclusive_prefix``: a person
+        knows that there, no table needs files in another's folder.
         """
         folder = folder_without_links(exclusive_prefix) if exclusive_prefix else None
         found = []
@@ -119,7 +121,7 @@ class Neighbours:
 
     catalog: Catalog
     outside: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Locations outside a table's folders, by UUID."""
+    """The locations that a table names outside its own folders, by its UUID."""
     _readers: dict[Located, Reader] = field(default_factory=dict)
     _last: tuple[float, Locations] | None = None
 
@@ -142,6 +144,7 @@ class Neighbours:
         unknown: dict[Identifier, str] = {}
         left, unlisted = self._identifiers()
         for _ in range(TRIES):
+            # Only errors of the last try count.
             unknown.clear()
             for identifier in left:
                 try:
@@ -171,12 +174,13 @@ class Neighbours:
         return found, unlisted
 
     def _look_at(self, identifier: Identifier, tables: dict[Identifier, Located]) -> None:
-        """Notes the folders first, as the manifests may be unreadable."""
+        """Notes a table's folders, then what it names. The folders count even if its manifests are unreadable."""
         if table := self._load(identifier):
             tables[identifier] = Located.of(".".join(identifier), table, skip_elsewhere=True)
             self._read(table, tables[identifier])
 
     def _load(self, identifier: Identifier) -> Table | None:
+        """Returns None for a table that is gone, or not Iceberg's."""
         try:
             return self.catalog.load_table(identifier)
         except NoSuchIcebergTableError:

@@ -19,6 +19,7 @@ from lakehouse_assets.wire.receipts import read_json
 from lakehouse_assets.wire.work import Durable
 
 NEXT = "then run it again: the ledger records what was done, and the next run continues from there"
+# Error codes of S3 for which PERMISSIONS helps.
 DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 OF_ONE_OBJECT = {"AccessDenied", "403", "InvalidObjectState"}
 """Codes for a locked, denied or archived object."""
@@ -75,6 +76,7 @@ def refusals(subject: str, verb: str, place: Place) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str | None:
+    """Returns what to do; None if neither the file system nor S3 raised the error."""
     if isinstance(error, OSError):
         return ADVICE.get(error.errno or 0, "see to that storage")
     if "botocore" not in sys.modules:  # then no error is S3's; don't import it here
@@ -121,6 +123,7 @@ def is_changed(error: Exception) -> bool:
 
 
 EXAMPLES = 20
+"""The most due files that a report names."""
 LOOK = "look"
 """The name of a table's LastLook among its notes()."""
 
@@ -184,8 +187,10 @@ class LastLook(Durable):
 
     at_ms: int | None = None
     files: int = 0
+    """Unneeded files that it left in place."""
     size: int = 0
     due: int = 0
+    """Those whose wait is over."""
     problems: tuple[str, ...] = ()
 
     def after(self, report: Report) -> LastLook:
@@ -199,5 +204,5 @@ class LastLook(Durable):
 
     @classmethod
     def read(cls, io: FileIO, location: str) -> LastLook | None:
-        """Returns None if the file is missing, torn or of another version. Raises OSError."""
+        """Reads a stored look; None if it is missing, torn or of another version. Raises OSError."""
         return read_json(io, location, cls.from_json)

@@ -18,11 +18,13 @@ from lakehouse_assets.storage.place import Place
 ObjectOutcome: TypeAlias = str | ClientError | None
 """None if the object went, else why it stays, or an error with is_of_one_file()."""
 PART_BYTES = 256 * 2**20
-"""S3 takes 10,000 parts of an object of at most 5 TiB."""
+"""The bytes of each part of a copy. S3 takes 10,000 parts: for more than 2.4 TiB, boto3 makes them larger."""
 UNVERSIONED = "null"
 """The version of an object older than the bucket's versioning."""
+# Why a version stays in the trash.
 CURRENT = "its version is the current one again"
 NO_ETAG = '"00000000000000000000000000000000"'
+"""An etag that no object has, so that a server that compares must refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,11 @@ class S3Bin:
         """
         outcomes: list[ObjectOutcome] = [None] * len(entries)
         if not self.is_conditional:
+            # GONE is None, too: it counts as deleted.
             outcomes = [CHANGED if why is CHANGED else None for why in at_once(self._difference, entries)]
         same = [entry for entry, why in zip(entries, outcomes, strict=True) if why is None]
         errors = iter(self._delete(same, [{"ETag": f'"{entry.etag}"'} for entry in same]))
+        # _delete() returns one outcome for each object of ``same``, in order.
         outcomes = [why or next(errors) for why in outcomes]
 
         def outcome(entry: Entry, why: ObjectOutcome) -> ObjectOutcome:
@@ -248,6 +252,7 @@ def _compares(client: Any, one: Place, other: Place) -> bool:
         except ClientError as error:
             if is_changed(error):
                 continue
+            # Servers without the condition refuse in these ways. A concurrent test may have deleted the object.
             if error_code(error) not in ("NotImplemented", "501", "InvalidArgument", "InvalidRequest", "NoSuchKey"):
                 raise
         return False

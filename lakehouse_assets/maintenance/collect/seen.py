@@ -57,6 +57,7 @@ class Site:
     staging: str
     chains: Chains
     exclusive_prefix: str | None = None
+    """LAKEHOUSE_EXCLUSIVE_PREFIX, as Locations.conflicts() takes it."""
     neighbours: Neighbours = field(init=False)
     _newest: dict[str, Batch] = field(default_factory=dict)
     """Of each ledger, by the table's UUID."""
@@ -66,7 +67,7 @@ class Site:
 
     @property
     def staging_place(self) -> Place:
-        """Raises UnknownStorage."""
+        """The staging prefix. Raises UnknownStorage."""
         return place_of(self.staging)
 
     @property
@@ -87,11 +88,11 @@ class Site:
         return list_files(self._properties(table), root)
 
     def list_receipts(self, identifier: str) -> Iterator[Listed]:
-        """Raises as list_files()."""
+        """Lists what runs of the table left in the staging prefix. Raises as list_files()."""
         return list_files(self.catalog.properties, self.receipts_of(identifier))
 
     def now_ms(self) -> int:
-        """By the storage's clock. Raises as storage_now()."""
+        """Returns the time by the storage's clock. Raises as storage_now()."""
         return storage_now(self.catalog.properties, self.staging)
 
     def write_mark(self, identifier: str, mark: OwnerMark, table: Table) -> None:
@@ -100,7 +101,7 @@ class Site:
             write_mark(table, mark)
 
     def trash(self, table: Table, identifier: str, root: Place) -> Trash:
-        """Raises as Trash.for_location()."""
+        """Returns the trash that takes the table's files below ``root``. Raises as Trash.for_location()."""
         owner = Owner(identifier, str(table.metadata.table_uuid))
         return Trash.for_location(self._properties(table), self.staging, owner, root)
 
@@ -171,7 +172,7 @@ class TableListing:
         return cls(site, identifier, periods, table, Located.of(identifier, table), site.now_ms())
 
     def list_all(self, report: Report) -> None:
-        """Lists all files and receipts first: later files are not judged. Raises as Site.list_table()."""
+        """Lists all files and receipts. Comes first: later files are not judged. Raises as Site.list_table()."""
         mark = without_links(place_of(mark_location(self.table.location())))
         folder = self.site.receipts_of(self.identifier)
         self.leavings = RunFiles.of(folder, self.site.list_receipts(self.identifier))
@@ -198,10 +199,10 @@ class TableListing:
         if found := other_owner(self.table, self.mark):
             raise NotJudged(f"{found}. None of its files is judged until then")
         settled_ms = self.mark.settled_ms if self.mark else 0
-        kept, taken = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
-        if taken:
-            raise NotJudged(self._taken_text(taken))
-        self.knowledge = Knowledge(self.live, staged, kept, states, self.now_ms, self.periods)
+        foreign, others = read_unnamed(self.table, self._unnamed_metadata(staged), self._reader, settled_ms)
+        if others:
+            raise NotJudged(self._others_text(others))
+        self.knowledge = Knowledge(self.live, staged, foreign, states, self.now_ms, self.periods)
 
     def states(self, tokens: Collection[str]) -> dict[str, RunState]:
         """Returns current states of runs."""
@@ -273,13 +274,13 @@ class TableListing:
                 if not (file.place in self.live or file.place in staged.held or digest(file.place) in staged.free):
                     yield file
 
-    def _taken_text(self, taken: Sequence[tuple[str, LineageFacts]]) -> str:
-        location, facts = max(taken, key=lambda file: file[1].updated_ms)
+    def _others_text(self, others: Sequence[tuple[str, LineageFacts]]) -> str:
+        location, facts = max(others, key=lambda file: file[1].updated_ms)
         written = datetime.fromtimestamp(facts.updated_ms / 1000, UTC)
         base = facts.log[-1].metadata_file if facts.log else "no other"
         return (
             f"table {self.identifier}: {location}, written {written:%Y-%m-%d %H:%M} UTC on top of {base}, is a version "
-            f"that this catalog lacks ({len(taken):,} in all); its own is {self.table.metadata_location}. So another "
+            f"that this catalog lacks ({len(others):,} in all); its own is {self.table.metadata_location}. So another "
             "catalog has the table: one to which it was copied or registered, or this one before a backup of it was "
             "restored. It is unknown which files that catalog needs, so none is judged. Keep the table in one catalog: "
             "drop it from this one, without its files, or from the other one, and take it over with the job "
@@ -288,7 +289,7 @@ class TableListing:
 
 
 def load(site: Site, identifier: str) -> Table:
-    """Raises NotJudged if the table is not in the catalog, and the catalog's errors."""
+    """Loads a table. Raises NotJudged if it is not in the catalog, and the catalog's errors."""
     try:
         return site.catalog.load_table(identifier)
     except NoSuchTableError:

@@ -87,6 +87,7 @@ class Trash:
     staging: str
     owner: Owner
     place: Place
+    """A folder: the trash takes files below it."""
 
     @classmethod
     def for_location(cls, properties: Mapping[str, str], staging: str, owner: Owner, place: Place) -> Trash:
@@ -96,6 +97,7 @@ class Trash:
         """
         trash = cls(properties, staging, owner, place)
         with trash._refusals("be collected"):
+            # Opens the bin, which raises for an unfit storage.
             _ = trash._bin
         return trash
 
@@ -219,6 +221,7 @@ class Trash:
         """The bin for files of the place."""
         place, folder = self.place, self._files
         self._refuse_place()
+        # A versioned bucket hides files in place, so its trash needs no folder on the same storage.
         has_versions = place.kind is StorageKind.S3 and (
             raw_client(self.properties).get_bucket_versioning(Bucket=place.bucket).get("Status") == "Enabled"
         )
@@ -264,6 +267,7 @@ class Trash:
     def _compares(self) -> bool:
         from lakehouse_assets.maintenance.collect.s3_bins import compares
 
+        # A folder that is not on S3 can't be tested: then each object is compared before it is deleted.
         folder = self._files
         return folder.kind is StorageKind.S3 and compares(raw_client(self.properties), folder)
 

@@ -12,6 +12,7 @@ from lakehouse_assets.maintenance.health.findings import DESCRIPTIONS, Check, Me
 from lakehouse_assets.run.resource import Lakehouse
 
 EVERY_SECONDS = 300
+"""Seconds between ticks of a sensor."""
 
 
 def health_checks(table: Table, measures: Measures) -> dg.AssetChecksDefinition:
@@ -43,7 +44,7 @@ def health_sensor(
     status: dg.DefaultSensorStatus,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """clock: epoch seconds."""
+    """Returns the sensor that evaluates the checks. clock: returns epoch seconds."""
 
     @dg.sensor(
         name="lakehouse_health",

@@ -37,7 +37,8 @@ def error_text(error: Exception) -> str:
 
 
 def size_text(size: float) -> str:
-    """Rounds to three or four digits: ``64 MiB``."""
+    """Rounds bytes to three or four digits: ``64 MiB``."""
+    # From 999.5, the format .3g would write 1e+03.
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"

@@ -40,8 +40,10 @@ class TableHealth:
     empty_manifests: int
     """Those that list only deletions of an earlier snapshot."""
     manifest_size: int
+    """The bytes of all manifests."""
     snapshots: int
     metadata_size: int
+    """The bytes of metadata.json."""
     last_write_ms: int | None
     """When the last snapshot that is no rewrite was written."""
     format_version: int

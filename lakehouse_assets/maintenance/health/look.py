@@ -54,6 +54,7 @@ def look(
             if deadline is not None and at < len(new) and time.monotonic() > deadline:
                 raise TimeIsUp(f"the time limit ended when {at} of {len(new)} new manifests were read")
     finally:
+        # Even if the time is up or a manifest is torn: the next look continues from here.
         if lines.keys() != kept.keys():
             cache.write(metadata.table_uuid, limits, lines.values())
     identifier = ".".join(table.name())
@@ -106,6 +107,7 @@ class HealthReader:
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except (ValidationError, ValueError) as error:
+            # A validation error lists all problems: its first two lines name the model and a field.
             reason = " ".join(str(error).split("\n")[:2])
             raise UnreadableMetadata(
                 f"table {table.identifier}: the metadata.json to which the catalog points is torn or foreign: "
@@ -119,8 +121,8 @@ class HealthReader:
 
 
 HOUR = 3600.0
-"""Seconds between looks without a materialization, which other engines don't leave. Loads every five minutes were 8.6
-million a month for 500 idle tables."""
+"""Seconds between looks at a table without a new materialization: other engines write without leaving one. Loads every
+five minutes were 8.6 million a month for 500 idle tables."""
 
 
 class Seen(NamedTuple):
@@ -141,15 +143,17 @@ class LookCursor(SensorCursor):
     """Where the sensor continues, and what it saw."""
 
     last: str = ""
+    """The identifier of the table at which it looked last."""
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def due(self, tables: Iterable[Table], events: Mapping[str, int], now: float) -> list[Table]:
         """Returns the tables to look at, starting after the last one, so that each has its turn. now: epoch seconds."""
         found = [table for table in tables if self._is_due(table.identifier, events.get(table.identifier, 0), now)]
+        # False sorts before True: first the tables after the last one.
         return sorted(found, key=lambda table: (table.identifier <= self.last, table.identifier))
 
     def waiting(self, tables: Iterable[Table], due: Collection[Table]) -> list[Table]:
-        """Returns tables with work left that are not due."""
+        """Returns the tables with something left to do (Seen.location) that are not due."""
         return [
             table
             for table in tables

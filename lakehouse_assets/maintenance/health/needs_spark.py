@@ -35,8 +35,10 @@ SORTABLE = (
 )
 """Types that PyArrow orders as Iceberg does (https://iceberg.apache.org/spec/#sorting)."""
 CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed")
+"""Those that a rewrite without a JVM can write."""
 PARQUET = "write.parquet."
 BLOOM_FILTER = "write.parquet.bloom-filter-"
+# Parquet properties that don't call for Spark: a rewrite without a JVM follows them, or need not.
 HONOURED = {
     TableProperties.PARQUET_COMPRESSION,
     TableProperties.PARQUET_COMPRESSION_LEVEL,
@@ -45,7 +47,7 @@ HONOURED = {
     TableProperties.PARQUET_PAGE_SIZE_BYTES,
     TableProperties.PARQUET_PAGE_ROW_LIMIT,
     TableProperties.PARQUET_DICT_SIZE_BYTES,
-    # Need not be honoured: how often Java's writer checks whether a row group is full.
+    # It need not follow these: how often Java's writer checks whether a row group is full.
     "write.parquet.row-group-check-min-record-count",
     "write.parquet.row-group-check-max-record-count",
 }
@@ -69,6 +71,7 @@ def reasons_of_partition(
     """Returns why a partition needs Spark. applied: delete files that may apply."""
     specs = {entry.data_file.spec_id for entry in data} - {metadata.default_spec_id}
     found = [old_spec(spec_id) for spec_id in sorted(specs)]
+    # One file tells, as all are of one partition.
     if not found and data and not _has_path(metadata, next(iter(data)).data_file):
         found.append("it is a day that Python's calendar lacks")  # PyIceberg can't name its folder
     if any(not deletes.is_position(entry) for entry in applied):
@@ -96,7 +99,7 @@ def _of_properties(metadata: TableMetadata) -> Iterator[str]:
 
 
 def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
-    """Yields why PyArrow can't sort by it."""
+    """Yields why PyArrow can't sort rows by this order."""
     columns = {field.field_id: field for field in schema.fields}
     for field in order.fields:
         column = columns.get(field.source_id)
@@ -110,7 +113,7 @@ def unsortable(order: SortOrder, schema: Schema) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
-    """Whether it is Parquet's and not honoured here. Of bloom filters, only what enables one matters."""
+    """Whether it is a Parquet property that is not in HONOURED. Of bloom filters, only what enables one matters."""
     return name.startswith(PARQUET) and name not in HONOURED and not name.startswith(BLOOM_FILTER)
 
 

@@ -63,7 +63,8 @@ def keys_of(table: Table, metadata: TableMetadata, instance: dg.DagsterInstance)
     ):
         return lambda _: None
 
-    @cache  # at the first partition only
+    # Computed only if a partition asks, and once.
+    @cache
     def region() -> Region | None:
         keys = partitions.get_partition_keys(dynamic_partitions_store=instance)
         try:
@@ -109,7 +110,7 @@ class PartitionHealth:
     written_ms: int | None
     """When its newest data file was committed; None if that snapshot has expired."""
     needs_spark: tuple[str, ...]
-    """Why a rewrite does, as far as manifests show; it may find more reasons."""
+    """Why a rewrite needs Spark, as far as manifests show; the rewrite itself may find more reasons."""
 
     @property
     def small_files(self) -> int:
@@ -118,12 +119,12 @@ class PartitionHealth:
 
     @property
     def small_size(self) -> int:
-        """Their bytes."""
+        """The bytes of fragments and undersized files."""
         return self.fragment_size + self.undersized_size
 
     @property
     def has_deletes(self) -> bool:
-        """Whether it has any, or some may apply."""
+        """Whether it has delete files, or others' may apply to its files."""
         return bool(self.delete_files or self.rows_deleted_at_most)
 
     @property
@@ -159,8 +160,9 @@ class _Sums:
     counts: tuple[int, ...] = (0,) * len(COUNTS)
     """In the order of COUNTS."""
     data: dict[int, int] = field(default_factory=dict)
+    """This, ``positions`` and ``newest_equality`` are as rows_deleted_at_most() takes them."""
     newest: int = -1
-    """-1 without data files."""
+    """Of data files; -1 without any."""
     delete_files: int = 0
     positions: list[tuple[int, int]] = field(default_factory=list)
     newest_equality: int = -1
@@ -178,6 +180,7 @@ class _Sums:
         self.newest = max(self.newest, summary.newest)
 
     def needs_spark(self, spec_id: int, default_spec_id: int, newest_anywhere: int) -> Iterator[str]:
+        """Yields the reasons. newest_anywhere: as newest_equality, of deletes that apply to every partition."""
         if spec_id != default_spec_id:
             yield old_spec(spec_id)
         if self.data and max(self.newest_equality, newest_anywhere) > min(self.data):
@@ -187,7 +190,7 @@ class _Sums:
 def partition_healths(
     metadata: TableMetadata, summaries: Iterable[Summary], key_of: KeyOf
 ) -> tuple[PartitionHealth, ...]:
-    """Returns live partitions by name."""
+    """Returns the health of each partition with live files, sorted by name."""
     found: dict[Partition, _Sums] = defaultdict(_Sums)
     for summary in summaries:
         found[summary.spec_id, summary.partition].add(summary)

@@ -110,7 +110,7 @@ Lines = dict[tuple[str, int], str]
 class SummaryCache:
     """Summaries of manifests, in one gzip file by table.
 
-    The checksum detects torn files and concurrent writes; the first line detects other limits or fields.
+    gzip's checksum detects torn files and concurrent writes; the first line detects other limits or fields.
     """
 
     io: FileIO
@@ -144,12 +144,12 @@ class SummaryCache:
 
 
 def line(manifest: ManifestFile, summaries: Iterable[Summary]) -> str:
-    """Encodes summaries."""
+    """Encodes a manifest's summaries as a line of the cache."""
     return _ENCODER.encode([manifest.manifest_path, manifest.manifest_length, list(summaries)])
 
 
 def summaries_in(kept: str) -> list[Summary]:
-    """Decodes summaries."""
+    """Decodes the summaries in a line."""
     rows = _DECODER.decode(kept)[2]
     for row in rows:
         row[PARTITION] = tuple(row[PARTITION])
@@ -157,7 +157,7 @@ def summaries_in(kept: str) -> list[Summary]:
 
 
 def _manifest(kept: str) -> tuple[str, int]:
-    # Decodes only the line's first two elements.
+    # Decodes only the line's first two elements: the path after the bracket, the length after the comma.
     path, end = _DECODER.raw_decode(kept, 1)
     length, _ = _DECODER.raw_decode(kept, end + 1)
     return path, length

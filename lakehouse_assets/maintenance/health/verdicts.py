@@ -94,6 +94,7 @@ def _all_alike(passed: bool, text: str, metadata: Mapping[str, Any]) -> Verdicts
 
 def _verdict(found: Sequence[Finding], numbers: Mapping[str, Any], left: str) -> Verdict:
     """left: why maintenance leaves the table alone, if it does."""
+    # by_check() puts the gravest first.
     severity = found[0].severity if found else Severity.WARN
     texts = [f.message + (f" ({f.action} fixes it)" if f.action and not left else "") for f in found]
     text = "; ".join([*texts, left] if found and left else texts) or "nothing to do"
@@ -162,8 +163,8 @@ def _unneeded(found: LastLook | None, now_ms: int) -> dict[str, float]:
 
 PLANNED = AssetCheckExecutionRecordStatus.PLANNED
 NUMBERS_AGAIN_SECONDS = 3600.0
-"""Seconds between evaluations that differ only in numbers. At each commit, 500 tables that commit every five minutes
-wrote 3 GB a day to Dagster's log."""
+"""Seconds between evaluations that differ only in numbers. When each commit was reported, 500 tables that commit every
+five minutes wrote 3 GB a day to Dagster's log."""
 SAME_AGAIN_SECONDS = 24 * 3600.0
 """Seconds between equal evaluations, which show that checks still run."""
 
@@ -239,6 +240,7 @@ def _said(record: AssetCheckExecutionRecord) -> Said | None:
 
 
 def _state(evaluation: dg.AssetCheckEvaluation) -> tuple[Any, ...]:
+    """Returns what must be stored at once if it has changed."""
     return evaluation.passed, evaluation.severity, evaluation.metadata.get(NEEDS)
 
 
@@ -292,6 +294,7 @@ def _news(
     stored = LastEvaluations.of(reader.instance, table.key, now)
     if stored.run_pending:
         return []
+    # An empty location: look again even if the table stays as it is.
     seen, location, again = cursor.seen.get(table.identifier), "", now + HOUR
     found: Verdicts = {}
     try:

@@ -63,6 +63,7 @@ def _rank(column: pa.ChunkedArray, field: SortField) -> pa.ChunkedArray | None:
     is_nan = pc.is_nan(column).fill_null(False) if pa.types.is_floating(column.type) else None
     if not column.null_count and not (is_nan is not None and pc.any(is_nan).as_py()):
         return None
+    # Sorted in ascending order in any case: for a descending order, NaN's rank is the lower one.
     null = 0 if field.null_order is NullOrder.NULLS_FIRST else 3
     number, nan = (1, 2) if field.direction is SortDirection.ASC else (2, 1)
     of_numbers = pa.scalar(number, pa.int8()) if is_nan is None else pc.if_else(is_nan, _small(nan), _small(number))
@@ -117,6 +118,7 @@ def write(metadata: TableMetadata, io: FileIO, rows: pa.Table, size: int, task: 
     """
     if not rows.num_rows:
         return []
+    # As many files as the bytes of the sources fill.
     each = math.ceil(rows.num_rows / max(1, round(size / target_size(metadata))))
     slices = [rows.slice(start, each) for start in range(0, rows.num_rows, each)]
     files = list(write_file(io, _with_row_group_limit(metadata, rows), _write_tasks(metadata, slices, task)))
@@ -245,6 +247,7 @@ def compact(
     rewritten = [_rewritten(base, table, task, proof) for task in tasks]
     units = [unit for unit in rewritten if isinstance(unit, RewriteUnit)]
     landing = land(catalog, identifier, units, token, summary or {}, entries=entries)
+    # land() reports the units in their order; partitions without a unit have their report already.
     fates = iter(landing.units)
     reports = [r if isinstance(r, PartitionReport) else report_of_unit(*next(fates)) for r in rewritten]
     published = landing.published
@@ -268,10 +271,15 @@ def _not_rewritten(task: RewriteTask, outcome: Outcome, reason: str) -> Partitio
 def report_of_unit(unit: RewriteUnit, dropped: Dropped | None) -> PartitionReport:
     """Reports a unit. dropped: why it did not land."""
     old = [entry.data_file for entry in unit.removed]
-    outcomes = {None: Outcome.LANDED, LandingRule.UNPROVED: Outcome.UNPROVED}
+    if dropped is None:
+        outcome = Outcome.LANDED
+    elif dropped.rule is LandingRule.UNPROVED:
+        outcome = Outcome.UNPROVED
+    else:
+        outcome = Outcome.DROPPED
     return PartitionReport(
         unit.name,
-        outcomes.get(dropped.rule if dropped else None, Outcome.DROPPED),
+        outcome,
         files_before=len(old),
         bytes_before=_bytes(old),
         files_after=len(unit.added),

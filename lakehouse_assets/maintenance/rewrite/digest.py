@@ -23,12 +23,14 @@ Integers = npt.NDArray[np.int64]
 
 # Few enough to keep temporary arrays in a processor's cache.
 ROWS_AT_ONCE = 32_768
+# Bytes that are hashed together.
 WORD = 8
 # Odd constants without a pattern (the golden ratio, pi and e), so that positions, lengths and kinds do not cancel out.
 STEP, LENGTH, ROW, SEED, NULL = (
     np.uint64(n)
     for n in (0x9E3779B97F4A7C15, 0x243F6A8885A308D3, 0xB7E151628AED2A6B, 0x452821E638D01377, 0xA4093822299F31D1)
 )
+# Masks the lower half of a hash.
 LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -81,7 +83,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _of_values(array: pa.Array) -> Hashes:
-    """Undefined for nulls."""
+    """Returns the hash of each value; for nulls, any number."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _of_values(array.storage)
@@ -91,6 +93,7 @@ def _of_values(array: pa.Array) -> Hashes:
         return _of_structs(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _of_lists(array)
+    # Arrow packs eight booleans into a byte.
     if pa.types.is_boolean(kind):
         return _of_values(pc.cast(array, pa.int8()))
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
@@ -108,6 +111,7 @@ def _of_structs(array: pa.StructArray) -> Hashes:
 
 
 def _of_lists(array: pa.ListArray) -> Hashes:
+    # The offsets of a slice need not begin at 0.
     offsets = array.offsets.to_numpy().astype(np.int64)
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     return _in_order(_hashes(values), np.diff(offsets))
@@ -131,8 +135,10 @@ def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.empty(0, np.uint64)
+    # An offset has WORD bytes, too.
     offsets = np.frombuffer(offset_buffer, np.int64, len(array) + 1, array.offset * WORD)
     lengths = np.diff(offsets)
+    # One word longer, as a word is read at the last byte as well.
     data = np.zeros(offsets[-1] - offsets[0] + WORD, np.uint8)
     if data_buffer is not None:
         data[:-WORD] = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
@@ -143,6 +149,7 @@ def _of_bytes(array: pa.LargeBinaryArray) -> Hashes:
     # A word begins at each byte.
     anywhere = np.ndarray(len(data) - WORD + 1, "<u8", data, strides=(1,))
     bytes_left = np.minimum(np.repeat(lengths, words_each) - within * WORD, WORD)
+    # Clears the bytes behind a value's end, which belong to the next value.
     words = anywhere[at] & (np.uint64(0xFFFFFFFFFFFFFFFF) >> ((WORD - bytes_left) * 8).view(np.uint64))
     return _mixed(_in_order(words, words_each) + lengths.view(np.uint64) * LENGTH)
 
@@ -160,6 +167,7 @@ def _of_fixed(array: pa.Array) -> Hashes:
 
 
 def _integers(array: pa.Array) -> Integers:
+    """Reads the bits of numbers and times, floats too, as integers."""
     width = array.type.bit_width // 8
     if not len(array):
         return np.empty(0, np.int64)

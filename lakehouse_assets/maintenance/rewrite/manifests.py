@@ -47,16 +47,17 @@ class ManifestsReport:
     snapshot_id: int | None
     """None if nothing was worth it or landed."""
     before: ManifestsSize = ManifestsSize()
-    """Without a commit, the current ones."""
+    """Before the commit; without one, the current manifests."""
     replaced: ManifestsSize = ManifestsSize()
     created: ManifestsSize = ManifestsSize()
     entries: int = 0
+    """In the created manifests."""
     dropped: int = 0
     """Manifests not replaced, because writers changed them, or one that they were to be merged with."""
 
     @property
     def after(self) -> ManifestsSize:
-        """As ``before`` without a commit."""
+        """Live manifests after the commit; as ``before`` without one."""
         return ManifestsSize(
             self.before.manifests - self.replaced.manifests + self.created.manifests,
             self.before.size - self.replaced.size + self.created.size,
@@ -142,12 +143,14 @@ class DanglingDeletes(Publishable):
     """Removes dangling delete files."""
 
     found: int = 0
+    """At the latest attempt."""
     operation = Operation.REPLACE
     _data: Entries = field(default_factory=lambda: Entries(without_metrics=True))
+    # With metrics: the entries that stay must keep them, and their bounds tell which data files they name.
     _deletes: Entries = field(default_factory=Entries)
 
     def plan(self, table: Table, missing: Collection[str]) -> ManifestPlan:
-        """Raises NothingLeft if none dangles."""
+        """Plans to remove all delete files that dangle now. Raises NothingLeft if none does."""
         refuse_other_versions(table)
         listed = live_manifests(table)
         plan = ManifestPlan(untouched=[m for m in listed if m.content is ManifestContent.DATA])

@@ -21,10 +21,12 @@ from lakehouse_assets.maintenance.level import fewer_files
 from lakehouse_assets.wire.work import Durable
 
 MIN_INPUT_FILES, LEAST_INPUT_FILES = 5, 2
-"""Undersized files worth a rewrite although they fill none (Spark's min-input-files), by default and if forced."""
+"""How many small files are worth a rewrite although they don't fill one (Spark's min-input-files): by default, and if
+forced."""
 
 GROUP_BYTES = 128 * 2**20
-"""A group's limit is at least this, so that new files have like sizes and are sorted relative to each other."""
+"""The least limit of a group, in bytes. Files that a rewrite makes of one group have like sizes, and their rows are
+sorted together."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def _task(
     chosen = [e for e in files if _size(e) <= limit or e.data_file.file_path in deleted]
     # By age: that is the order of rows in an unsorted table.
     chosen.sort(key=lambda e: (deletes.sequence(e), e.data_file.file_path))
-    # Four small files fit into a group and become at most three. So a full group always gains, and some group gains
-    # wherever the partition as a whole does, which is what the levels go by.
+    # A small file has at most three quarters of the target: four fit into a group, and become at most three. So a full
+    # group always gains, and some group gains wherever the partition as a whole does, by which the levels decide.
     packer = ListPacker[ManifestEntry](max(3 * target, GROUP_BYTES), len(chosen), largest_bin_first=False)
     sizes = [(group, sum(map(_size, group))) for group in packer.pack(chosen, _size)]
     # Fewer than min_input_files are worth it only if they make a file that is no longer undersized.
@@ -191,6 +193,6 @@ def planned(task: RewriteTask) -> PlannedPartition:
 
 
 def listed(tasks: Iterable[RewriteTask]) -> list[ManifestEntry]:
-    """Returns a chunk's entries, including delete files, each once."""
+    """Returns the entries of a chunk, including delete files: each once, as one may apply to several tasks."""
     found = (entry for task in tasks for entry in (*task.entries, *task.deletes))
     return list({entry.data_file.file_path: entry for entry in found}.values())

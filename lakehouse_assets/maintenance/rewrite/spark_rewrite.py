@@ -77,7 +77,7 @@ class SparkRewrite:
     """A second rewrite with it changes nothing, or resumes the first."""
     partitions: Collection[Partition] | None = None
     everything: bool = False
-    """Also files of the right size without deletes."""
+    """Whether to rewrite files of the right size without deletes, too."""
     zorder: tuple[str, ...] = ()
     """Columns to order by instead of the table's sort order."""
     worker_bytes: int = WORKER_BYTES
@@ -110,13 +110,14 @@ class SparkRewrite:
 
     @cached_property
     def _journal(self) -> Journal:
-        # In a folder of the run, by which the collector knows whose receipts they are.
+        # The token begins with the run's id. A folder of this name tells the collector whose receipts they are.
         run, _, part = self.token.text.partition(".")
         folder = f"{self.lakehouse.settings.staging}/{self.table.identifier}/{run}/{part}"
         return Journal(self.lakehouse.staging_io(), folder)
 
     @cached_property
     def _plan(self) -> RewritePlan:
+        """The plan, as an earlier process of this run wrote it, if one did."""
         io, location = self._journal.io, f"{self._journal.folder}/plan.json"
         if found := read_json(io, location, RewritePlan.from_json):
             return found
@@ -138,7 +139,7 @@ class SparkRewrite:
             yield PlannedChunk(fork.location, tuple(map(planned, chunk)))
 
     def _work(self) -> Results:
-        """A failed chunk doesn't stop the others."""
+        """Runs a worker for each chunk without a receipt. A failed chunk doesn't stop the others."""
         chunks = [Chunk(n, tuple(part.name for part in c.partitions)) for n, c in enumerate(self._plan.chunks)]
         token, run_id = self.token.text, self.context.run.run_id
         first = first_attempts(self.table, self.lakehouse, self._plan, token, self._journal, run_id)
