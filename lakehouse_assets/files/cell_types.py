@@ -99,8 +99,7 @@ class TimePattern:
             return pc.utf8_lpad(pc.struct_field(found, name), digits, "0") if name in names else default
 
         year = part("year", "")
-        # findall() returns whole runs of y, so yyyy is not taken for yy.
-        if "yy" in re.findall("y+", self.text):
+        if any(token["letters"] == "yy" for token in TOKEN.finditer(self.text)):
             year = pc.binary_join_element_wise("20", year, "")
         month = self._month(pc.struct_field(found, "name")) if "name" in names else part("month", "")
         date = pc.binary_join_element_wise(year, month, part("day", ""), "-")
@@ -170,7 +169,6 @@ FIRST, LAST = (pa.scalar(one.replace(tzinfo=UTC), pa.timestamp("us", "UTC")) for
 """The range of Python's datetime, the years 1 to 9999; Spark has no year 0 either."""
 EXACT_DIGITS = {pa.float32(): 7, pa.float64(): 15}
 """A whole number of at most so many digits is exact as a value of this type."""
-LIMITS = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
 
 
 @dataclass(frozen=True)

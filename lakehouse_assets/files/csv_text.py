@@ -119,8 +119,8 @@ class MarkCheck:
         # After a lone carriage return, each unquoted newline counts: the two together are refused.
         if b"\r" in plain or self._lone_return is not None:
             self._look_at_returns(plain, letters, quotes, around)
-        elif b"\n" in plain:
-            self._ends_by_newline = True
+        elif not self._ends_by_newline and b"\n" in plain:
+            self._ends_by_newline = self._has_unquoted_newline(letters, quotes)
         if len(quotes):
             self._look_at_quotes(plain, quotes, around)
         self._lines += plain.count(b"\n")
@@ -162,10 +162,12 @@ class MarkCheck:
         lone = self._outside(returns[around[returns + 2] != NEWLINE], quotes)
         if len(lone) and self._lone_return is None:
             self._lone_return = self._line(plain, lone[0])
-        if len(self._outside(np.flatnonzero(letters == NEWLINE), quotes)):
-            self._ends_by_newline = True
+        self._ends_by_newline |= self._has_unquoted_newline(letters, quotes)
         if self._lone_return is not None and self._ends_by_newline:
             raise MalformedFile("has a carriage return in a cell that is not quoted", self._lone_return)
+
+    def _has_unquoted_newline(self, letters: npt.NDArray[np.uint8], quotes: Places) -> bool:
+        return len(self._outside(np.flatnonzero(letters == NEWLINE), quotes)) > 0
 
     def _outside(self, places: Places, quotes: Places) -> Places:
         """Returns the places that are not in a quoted cell: an even number of quotes comes before each."""

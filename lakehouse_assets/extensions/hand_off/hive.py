@@ -244,7 +244,7 @@ def write_files(scan: DataScan, tasks: Sequence[FileScanTask], plan: HandOffPlan
         partitioning=ds.DirectoryPartitioning(named, segment_encoding="none") if plan.partitioned_by else None,
         basename_template="part-{i}.parquet",
         min_rows_per_group=GROUP_ROWS,
-        max_rows_per_group=max(GROUP_ROWS, 1_000_000),
+        max_rows_per_group=1_000_000,
         max_rows_per_file=MOST_ROWS,
         max_partitions=MOST_PARTITIONS,
         existing_data_behavior="overwrite_or_ignore",  # the folder is this attempt's own: no listing needed

@@ -167,8 +167,6 @@ class PlainBin(S3Bin):
     def take(self, batch: Batch) -> Mapping[int, str]:
         """Copies all objects before it deletes any."""
         outcomes = at_once(self._copy_away, batch.entries)
-        if not self.is_conditional:  # compare here, as late as possible
-            outcomes = at_once(lambda n: outcomes[n] or self._difference(batch.entries[n]), range(len(outcomes)))
         going = [n for n, why in enumerate(outcomes) if why is None]
         for n, why in zip(going, self._delete_same([batch.entries[n] for n in going]), strict=True):
             outcomes[n] = why

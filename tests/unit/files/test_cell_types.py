@@ -138,6 +138,7 @@ def test_nan_is_a_number_of_its_own(text: str, spelling: dict[str, str]) -> None
             datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
         ),
         ("timestamp", "05.01.2026 10:00", {"formats": {"c": "dd.MM.yyyy HH:mm"}}, datetime(2026, 1, 5, 10)),
+        ("date", "yy 05.01.2026", {"formats": {"c": "'yy' dd.MM.yyyy"}}, date(2026, 1, 5)),
         ("timestamp", "2026-01-05 10:00", {"formats": {"c": "dd.MM.yyyy HH:mm"}}, WRONG),
         ("date", "1/5/2026", {"formats": {"c": "M/d/yyyy"}}, date(2026, 1, 5)),
         ("date", "30/2/2026", {"formats": {"c": "d/M/yyyy"}}, WRONG),

@@ -97,6 +97,10 @@ def test_a_file_may_have_marks_of_its_own(at_once: int, monkeypatch: pytest.Monk
     assert rows(b'1 "a  b"\n', delimiter=" ") == [(b"1", b"a  b")]
     assert rows(b"1,'a,''b'\n", quote="'") == [(b"1", b"a,'b")]
     assert rows(b'1,"a\\"b"\n2,"a\\\\"\n', escape="\\") == [(b"1", b'a"b'), (b"2", b"a\\")]
+    assert rows(b'1,"a\n\nb"\r2,b\r') == [
+        (b"1", b"a\n\nb"),
+        (b"2", b"b"),
+    ]  # no newline ends a row
     assert rows(b'1,5" pipe\n', quote="") == [(b"1", b'5" pipe')]
 
 
