@@ -143,3 +143,23 @@ def test_runs_that_claim_at_once_never_hold_more_slots_than_there_are(home: Path
         for n in range(6)
     ]
     assert max(int(claimant.communicate()[0]) for claimant in claimants) == 2
+
+
+def tables_of(path: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(path)) as database:
+        found = database.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        return [*found, *database.execute("SELECT * FROM alembic_version"), *database.execute("PRAGMA journal_mode")]
+
+
+def test_a_new_runs_log_is_a_copy_of_what_dagster_makes(home: Path, tmp_path: Path) -> None:
+    theirs = SqliteEventLogStorage(str(tmp_path / "theirs"))
+    ours = BatchedSqliteEventLog.from_config_value(None, {})
+    (template,) = (home / "history" / "runs").glob(".empty-*")
+    written = template.stat().st_mtime_ns
+    for storage in (theirs, ours):
+        with storage.run_connection("run"):
+            pass
+    assert tables_of(Path(ours.path_for_shard("run"))) == tables_of(Path(theirs.path_for_shard("run")))
+    assert [*ours.get_all_run_ids()] == ["run"]
+    assert template.stat().st_mtime_ns == written
+    assert sorted(path.name for path in template.parent.iterdir()) == [template.name, "index.db", "run.db"]
