@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote
@@ -33,6 +33,7 @@ KEY = "{key}"
 PACKED = ("", ".gz", ".zst", ".bz2")
 """Suffixes of compressed files, and none; any may follow a file's pattern."""
 BUFFER = 2**20
+_sent: Mapping[str, str] = {}
 OF_PARTITIONS = "partitions: "
 """Precedes the partitions in the text of a Spark task's error, for wrong_files_told()."""
 NO_FILE = ("_", ".")
@@ -115,6 +116,17 @@ def find_files(folder: str, names: Sequence[str], pattern: str, packed: Sequence
     return found
 
 
+@contextmanager
+def sent_catalog(properties: Mapping[str, str]) -> Iterator[None]:
+    """Opens S3 files with these properties of the catalog, too: those that the code location sent to this worker."""
+    global _sent
+    before, _sent = _sent, dict(properties)
+    try:
+        yield
+    finally:
+        _sent = before
+
+
 def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     """Returns a folder's file system, and its path there. S3 has the catalog's endpoint, region and credentials.
 
@@ -123,7 +135,8 @@ def file_system(folder: str) -> tuple[fs.FileSystem, str]:
     if "://" not in folder or path_of(folder):
         return fs.LocalFileSystem(), os.path.abspath(path_of(folder) or folder)
     if found := S3.fullmatch(folder):
-        return _s3(found[1].partition("/")[0], tuple(catalog_properties(read_settings()).items())), found[1]
+        properties = catalog_properties(read_settings(), _sent)
+        return _s3(found[1].partition("/")[0], tuple(properties.items())), found[1]
     scheme, _, place = folder.partition("://")
     host, slash, inside = place.partition("/")
     system, path = fs.FileSystem.from_uri(f"{scheme}://{host}{slash}{quote(inside)}")
@@ -272,6 +285,8 @@ class ReadFiles:
 
     reader: FileReader
     files: Sequence[DeliveredFile]
+    catalog: Mapping[str, str] = field(default_factory=lambda: _sent)
+    """As in sent_catalog(): Spark's Python workers have only their own environment."""
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the files whose numbers are in the batches.
@@ -279,7 +294,8 @@ class ReadFiles:
         Raises as rows(), with the partitions in the text: Spark keeps only the text of a task's error.
         """
         try:
-            yield from self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
+            with sent_catalog(self.catalog):
+                yield from self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
         except DropZoneError as error:
             raise DropZoneError(f"{error}\n{OF_PARTITIONS}{json.dumps(error.partitions)}") from None
 

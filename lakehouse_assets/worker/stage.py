@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse_assets.files.delivered import sent_catalog
 from lakehouse_assets.files.drop_zone import wrong_files_told
 from lakehouse_assets.step.window import Window, take_opened
 from lakehouse_assets.wire.code import step_of
@@ -70,7 +71,7 @@ def stage(spark: SparkSession, assignment: Assignment, credentials: TableCredent
     started: time.monotonic() at the worker's start. Raises what the step raises, StageError for rows that don't fit the
     table, CheckError, ChangesError, ForkError, OtherCode, InputMoved and CredentialsExpired.
     """
-    with credentials.expiry_explained(), wrong_files_told():
+    with credentials.expiry_explained(), wrong_files_told(), sent_catalog(assignment.catalog):
         io_properties, files = credentials.catalog, dict(credentials.properties)
         fork = register(spark, assignment.fork_base, assignment.token, assignment.chunk)
         # A merge needs the fork as it began.

@@ -4,16 +4,21 @@ The folder's faults are in test_nyc_dropzone.py."""
 from __future__ import annotations
 
 import gzip
+import pickle
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from lakehouse_assets.domains.nyc.landing import landing
 from lakehouse_assets.domains.nyc.tables import flights
-from lakehouse_assets.environment.catalog import load_lake
+from lakehouse_assets.environment.catalog import load_lake, worker_properties
 from lakehouse_assets.environment.settings import Settings, read_settings
-from lakehouse_assets.files.delivered import DropZoneError, find_files, unpacked
+from lakehouse_assets.files.cell_types import Spelling
+from lakehouse_assets.files.csv_rows import CsvReader
+from lakehouse_assets.files.csv_text import CsvForm
+from lakehouse_assets.files.delivered import DropZoneError, ReadFiles, find_files, sent_catalog, unpacked
 from lakehouse_assets.run.resource import Lakehouse
 from tests.conftest import Lake, failure_text
 from tests.support.servers import PLAIN_BUCKET, SeaweedFS
@@ -48,6 +53,23 @@ def test_a_bucket_is_read_whatever_the_names(lake: Lake, weed: SeaweedFS, tmp_pa
             assert content.read() == b"id\n1\n"
     with pytest.raises(DropZoneError, match=r"x, y is missing"):
         find_files(folder, ["x", "_x", "y"], "{key}.csv")
+
+
+def test_a_worker_reads_it_by_the_catalog_that_it_was_sent(
+    lake: Lake, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Lakehouse(lake.settings).s3().put_object(Bucket=PLAIN_BUCKET, Key=f"{tmp_path.name}/a.csv", Body=b"id\n1\n")
+    sent = worker_properties(lake.settings)
+    for name in weed.environment():
+        if name.startswith("PYICEBERG_") and "ACCESS_KEY" not in name:  # secrets are not sent
+            monkeypatch.delenv(name)
+    with sent_catalog(sent):
+        files = find_files(f"{weed.plain}/{tmp_path.name}", ["a"], "{key}.csv")
+        read = ReadFiles(CsvReader({"id": "int"}, CsvForm(), Spelling(), [""], {}, [], trim=False), files)
+        assert read.head_problems() == {}
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    in_a_task = pickle.loads(pickle.dumps(read))  # of Spark, whose Python has only its own environment
+    assert [row for batch in in_a_task([numbers]) for row in batch.to_pylist()] == [{"id": 1}]
 
 
 @pytest.mark.long(

@@ -161,7 +161,9 @@ def test_a_terminal_sees_a_bar_that_ends_as_the_result(settings: Settings) -> No
 
 
 @pytest.mark.long("Several runs of `make run`, one of them killed; test_dead_runs.py holds what is reaped.")
-def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings: Settings, tmp_path: Path) -> None:
+def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other"
     for home in (settings.home, other):
         assert _python(*RUN, "demo", LAKEHOUSE_HOME=str(home)).returncode == 0
@@ -183,7 +185,8 @@ def test_a_second_run_reaps_the_dead_and_tidies_up_in_its_own_home_only(settings
         assert limits.slot_count == settings.max_workers
     assert not (settings.home / "tmp" / "blockmgr-1").exists()
     assert (other / "tmp" / "blockmgr-1").exists()
-    with dg.DagsterInstance.from_config(str(other / "dagster")) as instance:
+    monkeypatch.setenv("DAGSTER_HOME", str(other / "dagster"))
+    with dg.DagsterInstance.get() as instance:
         assert len(instance.get_runs()) == 3
 
 

@@ -75,6 +75,6 @@ def test_what_they_print_and_refuse(flights: Connection, settings: Settings) -> 
     assert "the declared sources are flight_state" in typed("source", "sql", "flights").stderr
     typed("source", "sql", "flight_state", "--apply")
     move(settings)
-    for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read from")):
+    for condition, says in (("nothing = 1", "can't be used"), ("carrier = ", "can't be read, starting at")):
         told = typed("warm", "live.flight_state", "--where", condition)
         assert f"the condition {condition!r} {says}" in told.stderr, told
