@@ -39,7 +39,8 @@ for _ in range(3):
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Its output; an environment without this repository, and without settings but the cache of jars."""
-    environment = {name: value for name, value in plain_environment().items() if name != "PYTHONPATH"}
+    foreign = ("PYTHONPATH", "LAKEHOUSE_WORKER_IDLE")
+    environment = {name: value for name, value in plain_environment().items() if name not in foreign}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -284,9 +284,9 @@ def processes(home: Path) -> dict[int, str]:
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's, without what configures a lake; the machine's cache stays."""
+    """This process's, without what configures a lake. The machine's cache stays, and that no worker does."""
     foreign = ("PYICEBERG_", "LAKEHOUSE_")
-    kept = ("LAKEHOUSE_CACHE",)
+    kept = ("LAKEHOUSE_CACHE", "LAKEHOUSE_WORKER_IDLE")
     return {name: value for name, value in os.environ.items() if name in kept or not name.startswith(foreign)}
 
 
