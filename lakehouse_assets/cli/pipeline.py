@@ -1,4 +1,4 @@
-"""Runs a code location's assets in this process; the UI shows normal runs.
+"""Runs a code location's assets in this process; the UI shows these as normal runs, which it can re-execute.
 
 The only file of `lakehouse run` that uses Dagster's private API.
 """
@@ -154,6 +154,7 @@ class Pipeline:
         # dg.execute_job does the same without the location's origin, but then the UI can't re-execute the run.
         origin = RemoteRepositoryOrigin(self._location, self._name)
         run_id = str(uuid4())
+        # First, so that reap() finds the run if this process dies before the run starts.
         hold_lock(instance, run_id)
         run = instance.create_run_for_job(
             job_def=job.get_definition(),

@@ -325,7 +325,7 @@ class Region:
 
     @cached_property
     def _owned(self) -> frozenset[str]:
-        """Its keys, or WHOLE."""
+        """Its keys; of a table without partitions, WHOLE (keys_text.py)."""
         return frozenset(parts_of(self.keys))
 
     @cached_property
@@ -365,8 +365,10 @@ class Region:
         if window is None or self._hull.relation(window) is Relation.OUTSIDE:
             return Relation.OUTSIDE
         is_any_cell = all(len(values) == len(axis.keys) for values, axis in zip(choices, self.values, strict=True))
+        # A shortcut past the product of all values: as the hull meets the window, so does some cell. The partition may
+        # also hold values that the region lacks, so it is not inside.
         if is_any_cell and not is_one_cell:
-            return Relation.OVERLAPS  # a cell is in the window, and so may be values that the region lacks
+            return Relation.OVERLAPS
         found = (self.cells[cell].relation(window) for cell in product(*choices) if cell in self.cells)
         if is_one_cell:  # or none, if the region lacks a value
             return next(found, Relation.OUTSIDE)

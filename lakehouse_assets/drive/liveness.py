@@ -1,7 +1,10 @@
-"""Liveness of runs: detects runs whose process died, fails them, and keeps the verdicts of checks that they skipped.
+"""Whether runs still live.
 
-A living run holds a process lock. On storages without such locks, as in production, Dagster's run monitoring does
-this.
+A run asks whether it was ended (ThisRun). reap() finds runs whose process died, and fails them. keep_verdicts() keeps
+the verdicts of checks that a failed run did not reach.
+
+A living run holds a process lock. On storages without such locks, as in production, Dagster's run monitoring finds and
+fails dead runs.
 """
 
 from __future__ import annotations
@@ -140,7 +143,7 @@ def _store_verdict(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.Ass
     last = _last(instance, key)
     kept = _repeated(last) if last else _never_evaluated(key)
     if kept.partition is not None:
-        return  # a partitioned check has a verdict for each partition
+        return  # the last record is one partition's verdict, which must not stand for the others
     event = dg.DagsterEvent(
         event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
         job_name=run.job_name,
@@ -172,7 +175,7 @@ def _never_evaluated(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
 ACTIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 # Between two looks for dead runs.
 LOOK_SECONDS = 5.0
-# Versions without locks named a run's process by this tag: "<hostname>:<pid>:<start time>".
+# Earlier versions of this library, without locks, named a run's process by this tag: "<hostname>:<pid>:<start time>".
 PROCESS_TAG = f"{HIDDEN_TAG_PREFIX}lakehouse_process"
 
 
@@ -185,7 +188,7 @@ def reap(instance: dg.DagsterInstance) -> list[str]:
             reaped.append(dead.name)
         # Also if the run had ended before its process did: there may be no daemon that frees the slots.
         instance.event_log_storage.free_concurrency_slots_for_run(dead.name)
-    # Runs of versions without locks.
+    # Runs of earlier versions, without locks.
     for run in instance.get_runs(dg.RunsFilter(statuses=ACTIVE)):
         tag = _own_tag(instance, run)
         if tag and is_dead(tag) and _fail(instance, run.run_id, f"process {tag.rsplit(':', 2)[1]} on {_host()}"):

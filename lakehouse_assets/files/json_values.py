@@ -97,10 +97,12 @@ def objects_of(source: BinaryIO, encoding: str) -> Iterator[Line]:
                 text += lines.read(LONGEST_ARRAY)
                 yield from _of_array(text, number, encoding)
                 return
-        except UnicodeDecodeError:  # raised by multi-byte codecs, for a whole block
+        # Raised by codecs such as UTF-16's: surrogateescape escapes only bytes from 0x80 on. The reader decodes a block
+        # of many lines at once, so the line is not known.
+        except UnicodeDecodeError:
             yield Line(number, 0, f"holds bytes that are not {encoding}, on this line or behind it")
             return
-        except UnicodeError:  # of UTF-16 and UTF-32
+        except UnicodeError:  # UTF-16 and UTF-32 raise it if the file begins without a byte order mark
             yield Line(number, 0, without_mark(encoding))
             return
         if not text:
@@ -126,7 +128,8 @@ def _of_array(text: str, line: int, encoding: str) -> Iterator[Line]:
         yield Line(line + text.count("\n", 0, place), 0, problem)
         return
     place = SPACE.match(text, text.index("[") + 1).end()  # type: ignore[union-attr]
-    # ``line`` is the line of the place ``before``.
+    # ``place`` is where to read on, ``before`` where the last element began (first: the text), and ``line`` the number
+    # of the line that has ``before``.
     before, is_end = 0, END.match(text, place)
     while not is_end:
         line, before = line + text.count("\n", before, place), place
@@ -194,7 +197,8 @@ def kind_of(value: Any) -> str:
 
 
 TAKEN = {"string": (str,), "boolean": (bool,), "date": (str,), "timestamp": (str,), "timestamptz": (str,)}
-"""Type → the Python classes of its values. A type that is not here takes a Number; a decimal takes a string, too."""
+"""Type → the Python classes of its values. The other types that arrow_type() allows are numbers and take a Number; a
+decimal takes a string, too."""
 TIMES = ("date", "timestamp", "timestamptz")
 
 

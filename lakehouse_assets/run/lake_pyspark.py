@@ -26,7 +26,10 @@ Launch = Callable[[Mapping[str, str]], SparkSession]
 
 
 class LakePySpark(LazyPySparkResource):
-    """A LazyPySparkResource with workers' settings; its session reads tables as they are at its start."""
+    """A LazyPySparkResource with workers' settings.
+
+    Its session reads tables as they are at its start; from a REST catalog, as they are when they are read.
+    """
 
     _open: Callable[[Launch], SparkSession] = PrivateAttr()
     _session: SparkSession | None = PrivateAttr(default=None)
@@ -55,7 +58,8 @@ def _open(lakehouse: Lakehouse, tables: Sequence[str], conf: Mapping[str, str], 
     properties = catalog_properties(lakehouse.settings)
     # A REST catalog may vend credentials with each table, so Spark opens it itself.
     live = catalog_type(properties)[0] == "rest"
-    # Not None: with the compute inline, workers of this process share the JVM. No table brings settings here.
+    # brought is empty because no table brings settings here. It is not None because, with the compute inline, this
+    # process's workers share the JVM: so start() returns a session apart from theirs.
     spark, secrets = start(conf, launch, brought=())
     configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
     if not live:  # Spark opens no other catalog: it reads the tables' present metadata files

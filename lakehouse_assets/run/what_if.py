@@ -30,7 +30,7 @@ FAILS = "fails because of another difference"
 
 
 class Row(NamedTuple):
-    """One difference, and whether it fails the next run."""
+    """One difference, and what the table's next run does about it."""
 
     table: str
     difference: str
@@ -38,6 +38,8 @@ class Row(NamedTuple):
     on_the_lake: str
     next_run: str
     fails: bool = False
+    """Whether the table's next run fails, because of this difference or another one from the declaration. False for a
+    changed input."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -112,6 +114,7 @@ def _changed_inputs(
     ):
         keys = sorted(key for key in found.partitions if key is not None)
         of = f" of {len(keys)} of {len(made)} partitions: {keys_text(keys)}" if keys else ""
+        # by: None after a rollback, empty for what a person reported without a run.
         if found.by is None:
             now = f"rolled back: snapshot {found.snapshot} is not in its history"
         else:

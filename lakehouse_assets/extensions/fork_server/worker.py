@@ -76,19 +76,22 @@ class Attached:
         if task.jvm is None:
             raise ConnectionError("the JVM did not start")
         self._java = gateway = _connected(task.jvm)
+        # PySpark did not start this JVM, so it has set None; jvm_exit() and leave() need the process.
         gateway.proc = EndedBesides(task.jvm.process.pid)
         self._sessions = gateway.jvm.org.apache.spark.sql.classic.SparkSession
         self._base = self._sessions.builder().getOrCreate()
         java_context = gateway.jvm.JavaSparkContext(self._base.sparkContext())
         self._context = SparkContext(gateway=gateway, jsc=java_context)
-        # Workers of UDFs have the JVM's environment, and what is added here. As PySpark shares such workers only
-        # between equal environments, no chunk gets another's.
+        # Workers of UDFs have the JVM's environment (the variables that task.key names), and what is added here.
+        # PySpark shares such workers only between equal environments. So FORK_SERVER_CHUNK, which differs for each
+        # chunk, keeps a chunk from getting another's workers.
         own = {name: value for name, value in os.environ.items() if name not in task.key}
         self._context.environment.update(own, FORK_SERVER_CHUNK=str(os.getpid()))
+        # The JVM's state before the step, for leave() to compare with.
         self._before: State | None = None
 
     def session(self, _: Mapping[str, str]) -> SparkSession:
-        """Returns a new session, which this process and its JVM take for the only one.
+        """Returns a new session: this process's only one, and the JVM's default until leave().
 
         Ignores the settings that it is given: the JVM was started with the same, which are part of the server's key.
         """
@@ -107,7 +110,8 @@ class Attached:
                 found.append("a thread that still runs")
             self._close_catalogs()
             self._sessions.setDefaultSession(self._base)
-            # Hadoop keeps each file system with the credentials that it was first opened with.
+            # Hadoop keeps each file system with the credentials that it was first opened with: the next chunk may have
+            # others.
             self._java.jvm.org.apache.hadoop.fs.FileSystem.closeAll()
             if resident_bytes(self._java.proc.pid) > MOST_IDLE_BYTES:
                 self._java.jvm.java.lang.System.gc()  # which gives memory back within a second

@@ -46,6 +46,11 @@ def _held(told: TickResult) -> str:
 
 
 def _held_back(told: TickResult, now: float) -> str:
+    """Returns why partitions that are not parked wait, or "".
+
+    Names the wait until the next one is tried after a failure (strikes and limits), and the tables that always fail
+    (breakers); strikes.py explains these.
+    """
     kept, strikes = {one.wanted for one in told.decision.parked}, told.decision.memory.strikes
     waiting = {one.wanted for one in told.waiting} - kept
     later = [found.until for wanted, found in strikes.items() if wanted in waiting and found.until > now]
@@ -136,7 +141,10 @@ def _row(one: Waiting, memory: QueueMemory) -> Sequence[str]:
 
 
 def arrivals_check(table: Table) -> dg.AssetChecksDefinition:
-    """Returns a table's check, which the sensor evaluates too. It only warns: a run that it follows has published."""
+    """Returns a table's check, which the sensor evaluates too.
+
+    It only warns: in a run it comes after the commit, which an error could not undo.
+    """
 
     @dg.asset_check(asset=table.key, name=ARRIVALS, description=DESCRIPTION)
     def look_at(lakehouse: dg.ResourceParam[Lakehouse]) -> dg.AssetCheckResult:
@@ -222,7 +230,8 @@ def queue_sensor(
             of_check = verdict(waiting, kept, tick.decision.memory)
             found = dg.AssetCheckEvaluation(asset_key=table.key, check_name=ARRIVALS, **of_check)
             stored = stored_verdict(context.instance, found.asset_check_key)
-            # A run's own evaluation may have stored another verdict since.
+            # The check in a run may have stored another verdict since. None: it was never evaluated, and gets no
+            # verdict before a partition is parked.
             is_other = stored not in (None, (found.passed, found.description))
             # The digests differ if other partitions are parked, or other runs failed.
             if is_other or parked.get(name) != earlier.parked.get(name):

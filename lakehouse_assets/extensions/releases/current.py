@@ -8,7 +8,11 @@ from lakehouse_assets.run.updated import HOURLY, when_updated
 
 
 class FitTogether(dg.AutomationCondition[dg.AssetKey]):
-    """True while no table was made from an outdated version of an input among or between them."""
+    """True while the tables fit together.
+
+    They do if none of them, nor an asset on a path between two of them, was made from an outdated version of another
+    such asset.
+    """
 
     def __init__(self, *tables: dg.AssetKey) -> None:
         self._tables = tables
@@ -24,7 +28,7 @@ class FitTogether(dg.AutomationCondition[dg.AssetKey]):
         return f"{', '.join(key.to_user_string() for key in self._tables)} are made from each other as they are now"
 
     def get_node_unique_id(self, **_: object) -> str:
-        """Returns a constant id."""
+        """Returns a constant id: Dagster's own would change with this condition's place in the whole condition."""
         return self.name
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:

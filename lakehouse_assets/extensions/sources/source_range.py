@@ -38,9 +38,10 @@ class SourceRange:
         return f"{self.lost_from.before(self.begin)} offsets that {self.source.name} has lost: {where}"
 
     def left(self, position: Offsets | None) -> Offsets:
-        """Returns where to begin now: at ``position``, the table's, as another run may have moved rows since the plan.
+        """Returns where to begin now: at ``position``, or at ``begin`` if that is None.
 
-        In partitions where it lies in the gap from ``lost_from`` to ``begin``, returns ``begin``.
+        position: the table's now, which may be beyond ``begin`` because another run has moved rows since the plan. In
+        partitions where it lies in the gap from ``lost_from`` to ``begin``, returns ``begin``.
         """
         # A position in another source is returned as it is: prove() refuses it.
         if position is None or self.lost_from is None or position.source != self.begin.source:
@@ -48,6 +49,7 @@ class SourceRange:
         count = len(self.begin.by_partition)
         places = (one.widened(count).by_partition for one in (self.lost_from, position, self.begin))
         at = tuple(begin if lost <= now < begin else now for lost, now, begin in zip(*places, strict=True))
-        # The source does not know the mark of a position in the gap: a purge has dropped it.
+        # A position's identity may end in a mark, by which the source knows it again (see row_source.py). A purge has
+        # dropped the mark of a position in the gap, so prove() would refuse it: begin's identity counts instead.
         skips_gap = at != position.widened(count).by_partition
         return Offsets(self.begin.identity if skips_gap else position.identity, at)

@@ -53,8 +53,8 @@ def read_range(
 ) -> tuple[DataFrame, Offsets]:
     """Returns a range's unmoved rows, and the position behind them.
 
-    Reads rows once, and stores them: an upsert takes a row out of the range, so a second read would miss it. Raises
-    SourceLost, SourceUnreachable and BadValue.
+    Reads rows once, and stores them: an upsert in the source moves a row behind the range's end, so a second read would
+    miss it. Raises SourceLost, SourceUnreachable and BadValue.
     """
     source, begin = chosen.source, chosen.left(position)
     begin = begin.widened(len(chosen.to.by_partition))
@@ -77,11 +77,13 @@ def read_range(
         raise
     # Proves that no row was missing during the read.
     source.prove(begin)
-    # A column may be new since the plan.
+    # The source may have got a column since the plan: its values were not read, and a purge would delete them. A column
+    # that the source lacks needs no check, as the read has failed then.
     if problem := source.column_problem(columns.names, may_lack=True):
         raise SourceLost(problem)
     # The table may already be beyond the planned end.
     ends = (max(pair) for pair in zip(begin.by_partition, chosen.to.by_partition, strict=True))
+    # By the mark, prove() finds out later if the source was set back to a time before this read.
     return rows, source.marked(Offsets(chosen.to.identity, tuple(ends)))
 
 

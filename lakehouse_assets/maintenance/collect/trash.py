@@ -115,6 +115,7 @@ class Trash:
         for file in files:
             if not file.place.is_within(self.place):
                 raise ValueError(f"{file.location!r} is not inside {self.place.location!r}")
+        # By the storage's clock, like the time that purge() compares ``until`` with.
         at = _moment(storage_now(self.properties, self.staging))
         with self._refusals("be put into the trash"):
             self._settle()
@@ -152,8 +153,10 @@ class Trash:
                     entry = recorded.batch.entries[n]
                     if told == BACK:
                         count.update(restored=1, size=entry.size)
+                    # held() has files recorded as not taken, too, because such a record may be wrong. One that does
+                    # not come back was really not taken, and needs no report.
                     elif n in recorded.kept:
-                        continue  # a file that was never taken needs no report
+                        continue
                     elif told == THERE:
                         count.update(there=1)
                     else:
@@ -171,7 +174,7 @@ class Trash:
     def purge(self, now_ms: int) -> TrashReport:
         """Deletes expired files that the ledger records as taken, and old records. Raises StorageRefused.
 
-        Deletes what restored files have left in the trash as well, but does not count it.
+        Deletes what restored files have left in the trash as well, but does not count it. now_ms: the storage's time.
         """
         gone: list[Entry] = []
         kept: list[Kept] = []
@@ -249,7 +252,8 @@ class Trash:
             )
 
     def _bin_of(self, batch: Batch) -> Bin:
-        # A ledger may have batches on two storages, as receipts lie in LAKEHOUSE_STAGING: the first file tells which.
+        # A ledger may have batches on two storages: the table's files lie at its location, and its runs' receipts,
+        # which are collected too, in LAKEHOUSE_STAGING. A batch's files are on one storage: the first tells which.
         first = batch.entries[0]
         if first.place.kind is StorageKind.FILE:
             return LocalBin(self._files.key)
@@ -265,9 +269,13 @@ class Trash:
 
     @cached_property
     def _compares(self) -> bool:
+        """Whether S3 compares etags as it copies or deletes, found by a test in the trash's folder.
+
+        False if the folder is not on S3, where this can't be tested. If False, the bin compares each object itself
+        before it copies or deletes it.
+        """
         from lakehouse_assets.maintenance.collect.s3_bins import compares
 
-        # A folder that is not on S3 can't be tested: then each object is compared before it is deleted.
         folder = self._files
         return folder.kind is StorageKind.S3 and compares(raw_client(self.properties), folder)
 
