@@ -81,7 +81,10 @@ def _runs_of(pool: Pool) -> set[str]:
 
 def _pid(server: DagsterServer, run: str) -> int:
     """Of the run's own process."""
-    with dg.DagsterInstance.from_config(str(server.home / "dagster")) as instance:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(server.home / "dagster"))
+        instance = dg.DagsterInstance.get()
+    with instance:
         return int(locks_of(instance.run_storage).process(run).split()[1])
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 FIRST, SECOND = TABLES
 DAYS = {FIRST.identifier: "2024-01", SECOND.identifier: "2024-02"}
 """Each table has a month of its own, so that workers of one alone can be held."""
-BAD = {"{": "no JSON", '{"table": "demo.none"}': "no table"}
+BAD = {"{": "not JSON", '{"table": "demo.none"}': "no table"}
 EVERY = pytest.param(tuple(Kind), id="each")
 ALONE = [pytest.param((kind,), marks=pytest.mark.long("One kind of death at a time."), id=kind.value) for kind in Kind]
 
