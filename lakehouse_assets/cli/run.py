@@ -21,7 +21,7 @@ from lakehouse_assets.errors import LakehouseError
 )
 @cold
 def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> int:
-    """Materialize the assets of a domain, each after those that it depends on.
+    """Materialize the assets of a domain, each after its inputs.
 
     With a TABLE, such as shop.orders, only these of its assets. Up to LAKEHOUSE_MAX_WORKERS run side by side. After a
     failure, those that depend on the failed one are not run.
