@@ -55,7 +55,7 @@ SEEN: dict[str, Callable[[Any], Any]] = {
     "checkpoints": lambda spark: spark.sparkContext.getCheckpointDir(),
     "file": lambda spark: spark.sparkContext.listFiles,
     "jar": lambda spark: spark.sparkContext._jsc.sc().listJars().mkString(),
-    "stream": lambda spark: [one.name for one in spark.streams.active],
+    "stream": lambda spark: spark._jsparkSession.sharedState().activeStreamingQueries().size(),
     "catalog_table": lambda spark: [one.name for one in spark.catalog.listTables("spark_catalog.default")],
     "python": lambda spark: spark.range(1).select(udf(lambda _: sys.executable)("id")).first()[0],
     "udf_state": lambda spark: _called(spark),

@@ -26,8 +26,8 @@ WORKERS = "workers"
 LOCK, SOCKET, ABOUT, SCRATCH = "lock", "socket", "about.json", "tmp"
 UNFINISHED = "."
 """Begins the name of a folder that has no lock yet."""
-# An idle server answers at once, unless it is suspended or swapped out.
-ANSWER_SECONDS = 2.0
+# An idle server answers at once if it gets a processor; on a busy machine, that takes seconds.
+ANSWER_SECONDS = 15.0
 # A launcher that makes a folder has locked it long before.
 ABANDONED_SECONDS = 60.0
 

@@ -34,7 +34,7 @@ from lakehouse_assets.environment.machine import (
 )
 from lakehouse_assets.environment.spark_setup import environment, quoted
 from lakehouse_assets.extensions.fork_server import channel
-from lakehouse_assets.extensions.fork_server.folders import About, Folder
+from lakehouse_assets.extensions.fork_server.folders import ANSWER_SECONDS, About, Folder
 from lakehouse_assets.extensions.fork_server.jvm import MOST_IDLE_BYTES, Jvm
 from lakehouse_assets.wire.code import WORKER, reached_code
 
@@ -55,8 +55,6 @@ FREE_HEAP = "-XX:MaxHeapFreeRatio=40"
 """Of the heap that a full collection keeps, the percentage that may be free."""
 LOOK_SECONDS = 5.0
 """How often an idle server looks whether it should end."""
-REQUEST_SECONDS = 2.0
-"""The longest wait for the request of a launcher that has connected."""
 JVM_ENDING_SECONDS = 2.5
 """The longest wait for a JVM to end by itself; less than the launcher's patience."""
 OUT_OF_MEMORY = "out-of-memory"
@@ -237,7 +235,7 @@ class ForkServer:
     def _accepted(self, listener: Connection) -> Lease | None:
         """Returns the lease of a launcher; None if it only asks the server to end, is refused, or is gone."""
         connection, _ = listener.accept()
-        connection.settimeout(REQUEST_SECONDS)
+        connection.settimeout(ANSWER_SECONDS)
         outputs: list[int] = []
         try:
             if channel.credentials(connection)[1] == os.getuid():
