@@ -77,11 +77,11 @@ def run_all(
             for one, outcome in _ended(running):
                 one.line.end("failed" if outcome.failure else "done")
                 outcomes[one.selection] = outcome
+                if one.process.is_alive():
+                    idle.append(one.process)
                 if outcome.interrupted:
                     raise KeyboardInterrupt
                 # Also after a failed run; a process that died is not used again.
-                if one.process.is_alive():
-                    idle.append(one.process)
                 # Without this, what depends on the selection never starts.
                 if not outcome.failure:
                     sorter.done(one.selection)
@@ -90,7 +90,7 @@ def run_all(
         for one in running.values():
             one.process.interrupt()
         while running:
-            list(_ended(running))  # takes the ended ones from running
+            idle += [one.process for one, _ in _ended(running)]
         raise
     finally:
         # None ends a process's loop. The others have died, or end with this process.
