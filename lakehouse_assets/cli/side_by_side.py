@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from multiprocessing.connection import Connection, wait
@@ -19,7 +19,7 @@ import dagster as dg
 
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, Lines
-from lakehouse_assets.environment.machine import end_with_parent
+from lakehouse_assets.environment.machine import signal_at_parents_end
 from lakehouse_assets.run.progress import Progress, listening
 
 REFRESH_SECONDS = 0.1
@@ -62,14 +62,14 @@ def run_all(
     idle: list[_Process] = []
     running: dict[Connection, _Running] = {}
     outcomes: dict[Selection, Outcome] = {}
-    try:
+    with ExitStack() as ends, _ended_together(running):
         while True:
             # The sorter gives a selection only once: those beyond at_once wait here.
             startable.update(sorter.get_ready())
             for selection in sorted(startable, key=numbers.__getitem__)[: at_once - len(running)]:
                 startable.remove(selection)
                 line = lines.add(f"[{numbers[selection]}/{len(numbers)}] {selection.name}", selection.count)
-                process = idle.pop() if idle else _Process(pipeline)
+                process = idle.pop() if idle else ends.enter_context(closing(_Process(pipeline)))
                 process.connection.send(selection)
                 running[process.connection] = _Running(selection, line, process)
             if not running:
@@ -77,25 +77,26 @@ def run_all(
             for one, outcome in _ended(running):
                 one.line.end("failed" if outcome.failure else "done")
                 outcomes[one.selection] = outcome
-                if one.process.is_alive():
-                    idle.append(one.process)
                 if outcome.interrupted:
                     raise KeyboardInterrupt
-                # Also after a failed run; a process that died is not used again.
-                # Without this, what depends on the selection never starts.
+                if one.process.is_alive():  # a run that failed leaves its process as good as new
+                    idle.append(one.process)
                 if not outcome.failure:
-                    sorter.done(one.selection)
+                    sorter.done(one.selection)  # else what depends on it is never ready
             lines.refresh()
+
+
+@contextmanager
+def _ended_together(running: dict[Connection, _Running]) -> Iterator[None]:
+    """After a KeyboardInterrupt, interrupts all runs and waits for their ends."""
+    try:
+        yield
     except KeyboardInterrupt:
         for one in running.values():
             one.process.interrupt()
         while running:
-            idle += [one.process for one, _ in _ended(running)]
+            list(_ended(running))
         raise
-    finally:
-        # None ends a process's loop. The others have died, or end with this process.
-        for process in idle:
-            process.connection.send(None)
 
 
 def _ended(running: dict[Connection, _Running]) -> Iterator[tuple[_Running, Outcome]]:
@@ -115,11 +116,11 @@ class _Process:
     """A process that runs selections. It is forked, as loading the code location takes seconds."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self.connection, end = multiprocessing.Pipe()
-        arguments = (pipeline, end, os.getpid())
+        self.connection, theirs = multiprocessing.Pipe()
+        arguments = (pipeline, theirs, self.connection, os.getpid())
         self._process = multiprocessing.get_context("fork").Process(target=_serve, args=arguments)
         self._process.start()
-        end.close()  # so that the connection ends with the process
+        theirs.close()  # so that the connection ends with the process
 
     def news(self) -> Progress | Outcome:
         """Waits for the process's next message, or its death."""
@@ -134,18 +135,27 @@ class _Process:
         """Whether it can run another selection."""
         return self._process.is_alive()
 
+    def close(self) -> None:
+        """Has it end, once its run has."""
+        self.connection.close()
+
     def interrupt(self) -> None:
         """Interrupts its run, as Ctrl-C does."""
         with suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, signal.SIGINT)
 
 
-def _serve(pipeline: Pipeline, connection: Connection, parent: int) -> None:
-    """Runs the selections that come over the connection, and sends their progress and outcomes back."""
+def _serve(pipeline: Pipeline, connection: Connection, parents: Connection, parent: int) -> None:
+    """Runs the selections that come over the connection, and sends their progress and outcomes back.
+
+    parents: the parent's end of the connection. parent: its process id.
+    """
+    parents.close()  # else the connection would not end with the parent
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent, which passes it on once
-    end_with_parent(parent, signal.SIGTERM)
-    with dg.DagsterInstance.get() as instance, listening(connection.send):
-        while selection := connection.recv():
+    signal_at_parents_end(parent, signal.SIGTERM)
+    with dg.DagsterInstance.get() as instance, listening(connection.send), suppress(EOFError, BrokenPipeError):
+        while True:
+            selection = connection.recv()
             started = time.time()
             result = pipeline.execute(instance, selection)
             failure, seconds = None if result.success else failure_reason(result), time.time() - started

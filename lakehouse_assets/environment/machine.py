@@ -127,7 +127,7 @@ def resident_bytes(pid: int) -> int:
     return 0
 
 
-def end_with_parent(parent: int, number: signal.Signals) -> None:
+def signal_at_parents_end(parent: int, number: signal.Signals) -> None:
     """Has the kernel send this process a signal when its parent ends, also if it is killed (Linux).
 
     parent: its process id. If it has ended already, this process does too.

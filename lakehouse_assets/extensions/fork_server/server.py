@@ -28,9 +28,9 @@ from typing import Any
 from lakehouse_assets.environment.machine import (
     available_bytes,
     children_of,
-    end_with_parent,
     memory_bytes,
     resident_bytes,
+    signal_at_parents_end,
 )
 from lakehouse_assets.environment.spark_setup import environment, quoted
 from lakehouse_assets.extensions.fork_server import channel
@@ -349,7 +349,7 @@ class ForkServer:
 
     def _become_worker(self, lease: Lease) -> None:
         """Makes this child what a new process would be. It dies with the server, as its jobs must."""
-        end_with_parent(self._about.pid, signal.SIGKILL)
+        signal_at_parents_end(self._about.pid, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
