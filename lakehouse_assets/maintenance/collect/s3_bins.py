@@ -128,17 +128,19 @@ class S3Bin:
         if not self.is_conditional:
             # GONE is None, too: it counts as deleted.
             outcomes = [CHANGED if why is CHANGED else None for why in at_once(self._difference, entries)]
-        same = [entry for entry, why in zip(entries, outcomes, strict=True) if why is None]
-        errors = iter(self._delete(same, [{"ETag": f'"{entry.etag}"'} for entry in same]))
-        # _delete() returns one outcome for each object of ``same``, in order.
-        outcomes = [why or next(errors) for why in outcomes]
+        going = [n for n, why in enumerate(outcomes) if why is None]
+        same = [entries[n] for n in going]
+        errors = self._delete(same, [{"ETag": f'"{entry.etag}"'} for entry in same])
 
-        def outcome(entry: Entry, why: ObjectOutcome) -> ObjectOutcome:
-            if not isinstance(why, ClientError) or is_of_one_file(why):
-                return why
+        def outcome(entry: Entry, error: ClientError | None) -> ObjectOutcome:
+            if error is None or is_of_one_file(error):
+                return error
             return CHANGED if self._head(entry.place) else None
 
-        return at_once(lambda both: outcome(*both), list(zip(entries, outcomes, strict=True)))
+        found = at_once(lambda both: outcome(*both), list(zip(same, errors, strict=True)))
+        for n, why in zip(going, found, strict=True):
+            outcomes[n] = why
+        return outcomes
 
     def _delete(self, entries: Sequence[Entry], which: Sequence[Mapping[str, str | None]]) -> list[ClientError | None]:
         """Returns None or the refusal for each object. which: versions or etags."""
