@@ -8,12 +8,9 @@ from importlib import import_module
 
 import click
 
-from lakehouse_assets.environment.databases import refused_database
-from lakehouse_assets.environment.disk import full_disk
-from lakehouse_assets.environment.env_reader import SettingsError
-from lakehouse_assets.environment.machine import VERSION, SetupError
+from lakehouse_assets.cli.errors import expected_message
+from lakehouse_assets.environment.machine import VERSION
 from lakehouse_assets.environment.output import lost_output, use_unfailing_streams
-from lakehouse_assets.errors import LakehouseError
 
 COMMANDS: Mapping[str, str] = {
     "setup": "lakehouse_assets.cli.home",
@@ -36,7 +33,6 @@ modules, such as Dagster and PyArrow, inside, after all checks."""
 INTERRUPTED = 130
 # Commands whose output is their result: if it can't be written, they fail.
 REPORTS = ("columns", "doctor", "plan", "source", "trace", "workers")
-EXPECTED = (LakehouseError, SettingsError, SetupError, OSError)  # OSError: disks, networks, catalogs
 
 
 class Commands(click.Group):
@@ -66,15 +62,8 @@ class Commands(click.Group):
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
         except Exception as error:
-            settings = ctx.obj  # None until the command has read them (used_by_command)
-            # The disk comes first: libraries raise errors of all kinds for it, expected ones too.
-            if settings and (full := full_disk(error, settings)):
-                message = f"{full}, then start again. Nothing half-written is visible, and staged work is kept"
-            elif settings and (refused := refused_database(error, settings.home)):
-                message = refused
-            elif isinstance(error, EXPECTED):
-                message = str(error)
-            else:
+            message = expected_message(error, ctx.obj)  # used_by_command() sets the settings
+            if message is None:
                 raise
             print(f"error: {message}", file=sys.stderr)
             return 1

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from multiprocessing.connection import Connection, wait
 
 import dagster as dg
 
+from lakehouse_assets.cli.errors import expected_message
 from lakehouse_assets.cli.pipeline import Pipeline, Selection, failure_reason, shown_charts, was_interrupted
 from lakehouse_assets.cli.terminal import Line, Lines
 from lakehouse_assets.environment.machine import signal_at_parents_end
+from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.progress import Progress, listening
 
 REFRESH_SECONDS = 0.1
@@ -30,7 +33,7 @@ class Outcome:
     """The end of a run."""
 
     run_id: str | None
-    """The Dagster run's; None if its process died."""
+    """The Dagster run's; None if Dagster could not record its end."""
     failure: str | None
     """The error; None if the run succeeded."""
     seconds: float
@@ -155,9 +158,16 @@ def _serve(pipeline: Pipeline, connection: Connection, parents: Connection, pare
     signal_at_parents_end(parent, signal.SIGTERM)
     with dg.DagsterInstance.get() as instance, listening(connection.send), suppress(EOFError, BrokenPipeError):
         while True:
-            selection = connection.recv()
-            started = time.time()
-            result = pipeline.execute(instance, selection)
-            failure, seconds = None if result.success else failure_reason(result), time.time() - started
-            charts = tuple(shown_charts(result))
-            connection.send(Outcome(result.run_id, failure, seconds, was_interrupted(result), charts))
+            connection.send(_run(pipeline, instance, connection.recv()))
+
+
+def _run(pipeline: Pipeline, instance: dg.DagsterInstance, selection: Selection) -> Outcome:
+    started = time.time()
+    try:
+        result = pipeline.execute(instance, selection)
+    except Exception as error:  # Dagster could not record the run: a full disk, a database that is away
+        traceback.print_exc()  # to the log
+        return Outcome(None, expected_message(error, read_settings()) or repr(error), time.time() - started)
+    failure = None if result.success else failure_reason(result)
+    charts = tuple(shown_charts(result))
+    return Outcome(result.run_id, failure, time.time() - started, was_interrupted(result), charts)
