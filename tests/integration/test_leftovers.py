@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lakehouse_assets.extensions.fork_server.leftovers import State, left
+from lakehouse_assets.extensions.fork_server.leftovers import State, has_running_tasks, left
 from tests.support import leaving_steps
+from tests.support.faults import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,12 +33,20 @@ TOLD = {
     "job": "running jobs",
     "catalog_table": "tables in spark_catalog",
 }
+
+
+def end_jobs(spark: SparkSession) -> None:
+    """A cancelled job has ended before its tasks have, which the next test would find."""
+    spark.sparkContext.cancelAllJobs()
+    wait_for(lambda: not has_running_tasks(spark.sparkContext._jsc.sc()))
+
+
 UNDONE: dict[str, Callable[[Any], object]] = {
     "global_view": lambda spark: spark.catalog.dropGlobalTempView("left_view"),
     "cache": lambda spark: spark.catalog.clearCache(),
     "rdd": lambda spark: [rdd.unpersist() for rdd in spark.sparkContext._jsc.getPersistentRDDs().values()],
     "stream": lambda spark: [query.stop() for query in spark.streams.active],
-    "job": lambda spark: spark.sparkContext.cancelAllJobs(),
+    "job": lambda spark: end_jobs(spark),
     "catalog_table": lambda spark: spark.sql("DROP TABLE spark_catalog.default.left_table"),
 }
 

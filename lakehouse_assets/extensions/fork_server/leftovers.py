@@ -57,13 +57,19 @@ def left(before: State, jvm: Any, base: Any) -> list[str]:
         "persisted RDDs": spark.getPersistentRDDs().size() > 0,
         "global temporary views": not shared.globalTempViewManager().listViewNames("*").isEmpty(),
         "running jobs": len(spark.statusTracker().getActiveJobIds()) > 0,
-        "running tasks": any(one.numRunningTasks() for one in spark.statusTracker().getExecutorInfos()),
+        "running tasks": has_running_tasks(spark),
         "a streaming query": STREAM in threads,
         "tables in spark_catalog": catalog.listDatabases().size() > 1 or not catalog.listTables("default").isEmpty(),
         "functions in spark_catalog": not catalog.listFunctions("default", "*").isEmpty(),
     }
     changed = [name for name, was in before.shared.items() if now[name] != was]
     return changed + [name for name, is_so in also.items() if is_so]
+
+
+def has_running_tasks(spark: Any) -> bool:
+    """Whether a SparkContext runs tasks now, be it of cancelled jobs. Its status tracker may be seconds behind."""
+    counts: str = spark.taskScheduler().runningTasksByExecutors().values().mkString(" ")
+    return any(map(int, counts.split()))
 
 
 def _properties(properties: Any) -> dict[str, str]:
