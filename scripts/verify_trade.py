@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakehouse_assets.cli.__main__ import EXPECTED, INTERRUPTED
+from lakehouse_assets.cli.__main__ import INTERRUPTED
 from lakehouse_assets.cli.__main__ import main as lakehouse
+from lakehouse_assets.cli.errors import EXPECTED
 from lakehouse_assets.cli.terminal import table
 from lakehouse_assets.domains.trade import tables
 from lakehouse_assets.domains.trade.report import NAME, exports_by_month
