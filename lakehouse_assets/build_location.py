@@ -14,7 +14,7 @@ from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.maintenance.definitions import maintenance
 from lakehouse_assets.rollback.rollback_job import rollback_job
 from lakehouse_assets.run.asset import plan_job
-from lakehouse_assets.run.domain import Domain, location_settings
+from lakehouse_assets.run.domain import Domain, location_settings, with_step_inputs
 from lakehouse_assets.run.executor import patient_executor
 from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.run.pyspark_resource import pyspark
@@ -37,7 +37,7 @@ def code_location(
         >>> sorted(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys())
         ['shop/orders']
     """
-    extensions = [*EXTENSIONS, *extensions]
+    extensions, domains = [*EXTENSIONS, *extensions], (*with_step_inputs(domains),)
     settings = location_settings(domains, extensions)
     parts = [domain.definitions(settings, extensions) for domain in domains]
     defs = dg.Definitions.merge(*parts, shared_definitions(domains, settings, resources, extensions))

@@ -21,7 +21,10 @@ FLOORS = (
     ("extensions.yaml",),
     ("build_location",),
     ("rollback", "extensions"),
-    ("extensions.queue", "extensions.sources", "extensions.hand_off", "extensions.aws", "extensions.fork_server"),
+    (
+        *("extensions.queue", "extensions.sources", "extensions.hand_off", "extensions.aws", "extensions.fork_server"),
+        "extensions.sql",
+    ),
     ("extensions.releases",),
     ("inputs",),
     ("maintenance",),

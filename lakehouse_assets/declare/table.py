@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -110,8 +111,9 @@ class Table:
     columns: Sequence[Column]
     """Its columns, each a ``column(…)``, in order."""
     step: str = ""
-    """The function that computes the rows, as ``module:function``: from ``(spark, window)`` to a DataFrame. Without it,
-    a table with a source gets the source's rows unchanged."""
+    """What computes the rows: a function ``module:function``, from ``(spark, window)`` to a DataFrame, or a file with a
+    query beside the declaring module, such as ``orders.sql``; ``package:path.sql`` is one elsewhere. Without it, a
+    table with a source gets the source's rows unchanged."""
     partitions: dg.PartitionsDefinition | None = None
     """Dagster's partitions; None: the whole table is one unit. If a run owns its partitions (Overwrite, Merge by
     partition), each must be a whole number of Iceberg partitions; else they only select what the step reads."""
@@ -179,6 +181,8 @@ class Table:
         try:
             for found in mistyped(self):  # first, so that the others can rely on types
                 raise ValueError(found)
+            if self.step.endswith(".sql") and ":" not in self.step:
+                object.__setattr__(self, "step", f"{_declaring_module()}:{self.step}")
             self._check_columns()
             self._check_options()
             for found in (*self.write_mode.problems(self), *self.tuning.problems(self), *self._source_problems()):
@@ -373,3 +377,13 @@ class Table:
         return "-".join(
             hashlib.sha256(repr(half).encode()).hexdigest()[:8] for half in (code, (self.step, shape, options))
         )
+
+
+def _declaring_module() -> str:
+    """Returns the package, or the module without one, whose code makes a table."""
+    frame = inspect.currentframe()
+    assert frame
+    while frame.f_back and frame.f_globals["__name__"] in (__name__, "dataclasses"):
+        frame = frame.f_back
+    found: str = frame.f_globals.get("__package__") or frame.f_globals["__name__"]
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lakehouse_assets.extensions.queue.extension import Queue
 from lakehouse_assets.extensions.releases.extension import Releases
 from lakehouse_assets.extensions.sources.extension import Sources
+from lakehouse_assets.extensions.sql.extension import Sql
 from lakehouse_assets.inputs.extension import Inputs
 from lakehouse_assets.run.extension import Extension
 
@@ -16,4 +17,5 @@ EXTENSIONS: Sequence[Extension] = (
     Inputs(),
     Sources(),
     Releases(),
+    Sql(),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import dagster as dg
 
@@ -17,6 +17,7 @@ from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.extension import Extension
+from lakehouse_assets.wire.code import step_of
 
 # Dagster calls this parameter beta. It is used on purpose: Dagster's version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
@@ -76,6 +77,22 @@ class Domain:
             use_user_code_server=True,  # the daemon can evaluate only Dagster's own conditions
             description=f"Updates the assets of {self.name} when partitions they depend on are materialized again.",
         )
+
+
+def with_step_inputs(domains: Sequence[Domain]) -> list[Domain]:
+    """Returns the domains with the inputs that steps name and tables need not declare: those of SQL.
+
+    Tables of these domains become deps, others reads.
+    """
+    keys = {table.identifier: table.key for domain in domains for table in domain.tables}
+    return [replace(domain, tables=[_with_inputs(table, keys) for table in domain.tables]) for domain in domains]
+
+
+def _with_inputs(table: Table, keys: Mapping[str, dg.AssetKey]) -> Table:
+    new = [name for name in step_of(table.step).reads() if name not in (*table.dep_names, *table.reads)]
+    deps = [keys[name] for name in new if name in keys and name != table.identifier]
+    reads = [name for name in new if name not in keys or name == table.identifier]
+    return replace(table, deps=[*table.deps, *deps], reads=[*table.reads, *reads]) if new else table
 
 
 def location_settings(

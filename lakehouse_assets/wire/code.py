@@ -13,14 +13,14 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from lakehouse_assets.environment.machine import LIBRARY, cache_folder, installed_with, project_folders
 
@@ -352,6 +352,8 @@ def _source(spec: ModuleSpec) -> str:
 
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """``module:function``; a check of another form is SQL."""
+SQL_FILE = re.compile(r"[A-Za-z_][\w.]*:.+\.sql")
+"""``module:path.sql``, a file below the module's folder."""
 WORKER = "lakehouse_assets.worker.__main__:main"
 
 
@@ -361,8 +363,6 @@ class Step(ABC):
 
     reference: str
     """The text by which tables declare it."""
-    form: ClassVar[re.Pattern[str]]
-    """The form of its references, by which step_of() chooses the kind."""
 
     @abstractmethod
     def load(self) -> Callable[[SparkSession, Window], DataFrame]:
@@ -383,11 +383,13 @@ class Step(ABC):
         """Returns its description for the UI, or an empty text."""
         return ""
 
+    def reads(self) -> Sequence[str]:
+        """Returns the tables of the lake that its text names, as Table.reads does; a table need not declare these."""
+        return ()
+
 
 class PythonStep(Step):
     """A function of the project, called as ``function(spark, window)``."""
-
-    form = FUNCTION
 
     def load(self) -> Callable[[SparkSession, Window], DataFrame]:
         """Imports the function."""
@@ -408,15 +410,21 @@ class PythonStep(Step):
         return function_doc(self.reference)
 
 
-KINDS: list[type[Step]] = [PythonStep]
+KINDS: Mapping[re.Pattern[str], str] = {
+    FUNCTION: "lakehouse_assets.wire.code:PythonStep",
+    SQL_FILE: "lakehouse_assets.extensions.sql.sql_step:SqlStep",
+}
+"""The form of a kind's references → its class, imported when a table has such a step."""
 
 
 def step_of(reference: str) -> Step:
     """Returns the step that a table declares. Raises ValueError for a text that names none."""
-    for kind in KINDS:
-        if kind.form.fullmatch(reference):
-            return kind(reference)
-    raise ValueError(f"the step {reference!r} is not of the form module:function")
+    for form, kind in KINDS.items():
+        if form.fullmatch(reference):
+            module, _, name = kind.partition(":")
+            step: Step = getattr(import_module(module), name)(reference)
+            return step
+    raise ValueError(f"the step {reference!r} is neither module:function nor a file that ends in .sql")
 
 
 def declared_code(step: str, checks: Iterable[str] = (), imported: dict[str, str] | None = None) -> str:

@@ -20,6 +20,7 @@ from lakehouse_assets.domains.nyc.landing import deliver, into_folder
 from lakehouse_assets.environment.catalog import catalog_properties, load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.step.window import Window
+from lakehouse_assets.wire.code import step_of
 from lakehouse_assets.worker.session import configure
 from tests.support.live_lake import live_catalogs
 
@@ -53,6 +54,10 @@ def flights_of_source() -> pl.DataFrame:
 def window(landing: Path, *keys: str) -> Window:
     first, last = (datetime.fromisoformat(key).replace(tzinfo=UTC) for key in (keys[0], keys[-1]))
     return Window(keys=keys, start=first, end=last + timedelta(days=1), landing=str(landing))
+
+
+def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
+    return step_of(tables.route_delays_monthly.step).load()(spark, window)
 
 
 def months(*keys: str) -> Window:
@@ -147,7 +152,7 @@ def test_enriching_some_days_reads_their_weather_and_the_next_days_alone(
 
 
 def test_delays_by_month_route_and_carrier(spark: SparkSession) -> None:
-    rows = steps.route_delays_monthly(spark, months(*tables.MONTHS.get_partition_keys()))
+    rows = route_delays_monthly(spark, months(*tables.MONTHS.get_partition_keys()))
     expected = (
         flights_of_source()
         .group_by(pl.col("flight_date").dt.truncate("1mo").alias("month"), "origin", "dest", "carrier")
@@ -165,7 +170,7 @@ def test_delays_by_month_route_and_carrier(spark: SparkSession) -> None:
 
 
 def test_months_in_between_are_left_out(spark: SparkSession) -> None:
-    rows = steps.route_delays_monthly(spark, months("2013-02-01", "2013-04-01")).select("month").distinct()
+    rows = route_delays_monthly(spark, months("2013-02-01", "2013-04-01")).select("month").distinct()
     assert {row.month for row in rows.collect()} == {date(2013, 2, 1), date(2013, 4, 1)}
 
 
@@ -181,5 +186,5 @@ def test_a_step_gives_the_declared_columns(spark: SparkSession, landing: Path, t
 
 
 def test_the_monthly_step_gives_the_declared_columns(spark: SparkSession) -> None:
-    rows = steps.route_delays_monthly(spark, months("2013-01-01"))
+    rows = route_delays_monthly(spark, months("2013-01-01"))
     assert dict(rows.dtypes) == {c.name: SPARK_TYPES[c.type] for c in tables.route_delays_monthly.columns}

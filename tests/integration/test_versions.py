@@ -51,7 +51,7 @@ NYC = (
     (tables.weather, "2013-03-09", "2013-03-11"),
     (tables.flights, "2013-03-09", "2013-03-10"),
     (tables.flights_enriched, "2013-03-09", "2013-03-10"),
-    (tables.route_delays_monthly, "2013-03-01", "2013-03-01"),
+    (replace(tables.route_delays_monthly, deps=[tables.flights.key]), "2013-03-01", "2013-03-01"),
 )
 
 

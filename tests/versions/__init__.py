@@ -25,6 +25,7 @@ PACKAGES = (
     "pyarrow",
     "pyiceberg",
     "sqlalchemy",
+    "sqlglot",
 )
 
 

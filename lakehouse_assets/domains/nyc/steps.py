@@ -98,26 +98,6 @@ def flights_enriched(spark: SparkSession, window: Window) -> DataFrame:
     )
 
 
-def route_delays_monthly(spark: SparkSession, window: Window) -> DataFrame:
-    """Returns counts and delays by month, route and carrier, for the window's months."""
-    month = F.trunc("flight_date", "month")
-    return (
-        spark.table("lake.nyc.flights")
-        # The range lets Iceberg skip files; the window may lack some of its months.
-        .where(F.col("flight_date").between(window.start_date, window.end_date - timedelta(days=1)))
-        .where(month.isin([date.fromisoformat(key) for key in window.keys]))
-        .groupBy(month.alias("month"), "origin", "dest", "carrier")
-        .agg(
-            F.count("*").alias("flights"),
-            F.count_if(F.col("dep_time").isNull()).alias("cancelled"),
-            F.count("arr_delay").alias("arrived"),
-            F.avg("dep_delay").alias("mean_dep_delay"),
-            F.avg("arr_delay").alias("mean_arr_delay"),
-            F.percentile("arr_delay", F.lit(0.9)).alias("p90_arr_delay"),
-        )
-    )
-
-
 def _in_days(day: Column, window: Window) -> Column:
     # Iceberg prunes by the range. The keys as well, because a chunk need not have every day of the range.
     whole = day.between(window.start_date, window.end_date - timedelta(days=1))

@@ -32,7 +32,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.extensions.sources.kafka import KafkaTopic
 from lakehouse_assets.extensions.sources.postgres import PostgresTable
-from lakehouse_assets.run.domain import Domain, location_settings
+from lakehouse_assets.run.domain import Domain, location_settings, with_step_inputs
 from lakehouse_assets.run.updated import when_updated
 
 MAPPINGS: Mapping[str, Callable[[], dg.PartitionMapping]] = {
@@ -346,7 +346,7 @@ class LakehouseTables(dg.Component, dg.Resolvable, dg.Model):
         Raises as code_location(); Dagster checks whether deps exist.
         """
         together = context.component_tree.get_all_components(of_type=LakehouseTables)
-        domains = [component.declared_domain for component in together]
+        domains = with_step_inputs([component.declared_domain for component in together])
         settings = location_settings(domains, EXTENSIONS, has_others=True)
         (own,) = (domain.definitions(settings, EXTENSIONS) for domain in domains if domain.name == self.domain)
         is_first = self.domain == domains[0].name

@@ -1,0 +1,81 @@
+"""The tables of the lake that a query reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakehouse_assets.environment.catalog_in_spark import LAKE
+from lakehouse_assets.extensions.sql.query import Query
+from lakehouse_assets.wire.work import table_and_ref
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+    from sqlglot.optimizer.scope import Scope
+
+METADATA_TABLES = {
+    *("all_data_files", "all_delete_files", "all_entries", "all_files", "all_manifests", "data_files", "delete_files"),
+    *("entries", "files", "history", "manifests", "metadata_log_entries", "partitions", "position_deletes", "refs"),
+    "snapshots",
+}
+"""Iceberg's own tables of a table: https://iceberg.apache.org/docs/latest/spark-queries/#inspecting-tables."""
+
+
+@dataclass(frozen=True)
+class TableRead:
+    """A table of the lake in a query."""
+
+    name: str
+    """Without the catalog, as in Table.reads: ``nyc.flights``, perhaps with a tag or branch."""
+    identifier: str
+    """``nyc.flights``."""
+    node: Any = None
+    """sqlglot's node; None for the argument of changes()."""
+    offset: int | None = None
+
+
+def tables_read(query: Query) -> list[TableRead]:
+    """Returns the tables of the lake that a query reads, each time, in the order of the text."""
+    found = [_table_read(node, parts) for node, parts in named_tables(query) if parts[0] == LAKE and len(parts) > 2]
+    for call in query.changes:
+        name = call.table.removeprefix(f"{LAKE}.")
+        found.append(TableRead(name, table_and_ref(name)[0], offset=call.start))
+    return sorted(found, key=lambda read: read.offset or 0)
+
+
+def _table_read(node: Expr, parts: list[str]) -> TableRead:
+    own = parts[1:-1] if len(parts) > 3 and parts[-1].lower() in METADATA_TABLES else parts[1:]
+    name = ".".join(own)
+    return TableRead(name, table_and_ref(name)[0], node, offset_of(node))
+
+
+def named_tables(query: Query) -> Iterator[tuple[Expr, list[str]]]:
+    """Yields the tables that are no common table expressions, and their names' parts."""
+    from sqlglot import exp
+
+    seen = set()
+    for scope in scopes(query):
+        for source in scope.sources.values():
+            if (
+                isinstance(source, exp.Table)
+                and isinstance(source.this, exp.Identifier | exp.Dot)
+                and id(source) not in seen
+            ):
+                seen.add(id(source))
+                yield source, [part.name for part in source.parts]
+
+
+def scopes(query: Query) -> list[Scope]:
+    """Returns each SELECT of a query, with the tables, subqueries and common table expressions that it can name."""
+    from sqlglot.optimizer.scope import traverse_scope
+
+    return traverse_scope(query.tree)
+
+
+def offset_of(node: Expr) -> int | None:
+    """Returns where a node's first name begins."""
+    from sqlglot import exp
+
+    starts = [one.meta["start"] for one in node.find_all(exp.Identifier) if "start" in one.meta]
+    return min(starts, default=None)
