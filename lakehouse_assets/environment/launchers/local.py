@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,11 +17,10 @@ import dagster as dg
 from dagster_pipes import PipesDefaultMessageWriter
 
 from lakehouse_assets.environment.launchers.base import Attempt, Ended, Handle, Launcher, PolledReader
-from lakehouse_assets.environment.machine import java_home, project_folders, scratch
+from lakehouse_assets.environment.launchers.worker_environment import PARENT_PIPE, worker_environment
+from lakehouse_assets.environment.machine import java_home, scratch
 from lakehouse_assets.environment.settings import read_home
 
-# A worker with this variable ends when its stdin closes (worker/__main__.py).
-PARENT_PIPE = "LAKEHOUSE_PARENT_PIPE"
 # SIGTERM lets Spark remove its scratch folders; SIGKILL follows. Both together take well below the 10 s after which a
 # terminated run's workers must be gone.
 GRACE_SECONDS = 3.0
@@ -129,16 +127,6 @@ def _ended(handle: Handle) -> bool:
                 return False
             _signal_group(handle, signal.SIGKILL)
     return handle.state.poll() is not None
-
-
-def worker_environment(packages: Iterable[str], of_chunk: Mapping[str, str]) -> dict[str, str]:
-    """Returns a worker's variables. packages: of its code. of_chunk: those of its Pipes session."""
-    ours = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch(read_home()))}
-    # Dagster may have put the code location's folder on the path of this process only, which children don't inherit.
-    if path := project_folders(map(find_spec, packages)):
-        ours["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
-    inherited = {name: value for name, value in os.environ.items() if name != PARENT_PIPE}
-    return {**inherited, **of_chunk, **ours}
 
 
 def end_of(code: int) -> Ended:
