@@ -8,11 +8,10 @@ import sys
 import dagster as dg
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
-from lakehouse_assets import code_location
 from lakehouse_assets.cli.home import prepare
 from lakehouse_assets.cli.instance import tidy
 from lakehouse_assets.cli.pipeline import failure_reason
-from lakehouse_assets.domains.nyc.domain import DOMAIN
+from lakehouse_assets.definitions import defs as location
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.run.executor import patient_executor
 
@@ -31,7 +30,7 @@ EXECUTORS = {
     "spawn": dg.multiprocess_executor.configured({"max_concurrent": 2, "start_method": {"spawn": {}}}, name="spawn"),
 }
 defs = dg.Definitions.merge(
-    code_location(DOMAIN),
+    location,
     dg.Definitions(
         jobs=[
             dg.define_asset_job(name, dg.AssetSelection.assets(*TABLES), executor_def=executor)

@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 from lakehouse_assets.cli.errors import expected_message
+from lakehouse_assets.environment.interpreter import collect_rarely, end_process
 from lakehouse_assets.environment.machine import VERSION
 from lakehouse_assets.environment.output import lost_output, use_unfailing_streams
 
@@ -19,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "lakehouse_assets.cli.run",
     "plan": "lakehouse_assets.cli.plan",
     "maintain": "lakehouse_assets.cli.maintain",
+    "sql": "lakehouse_assets.cli.sql",
     "trace": "lakehouse_assets.cli.trace",
     "rollback": "lakehouse_assets.cli.rollback",
     "source": "lakehouse_assets.cli.postgres",
@@ -32,7 +34,7 @@ modules, such as Dagster and PyArrow, inside, after all checks."""
 # The exit status that shells give for a command that SIGINT ended.
 INTERRUPTED = 130
 # Commands whose output is their result: if it can't be written, they fail.
-REPORTS = ("columns", "doctor", "plan", "source", "trace", "workers")
+REPORTS = ("columns", "doctor", "plan", "source", "sql", "trace", "workers")
 
 
 class Commands(click.Group):
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Unwritable output is an error only for a command in REPORTS.
     """
     use_unfailing_streams()
+    collect_rarely()
     given = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
     try:
         return int(lakehouse.main(given, prog_name="lakehouse", standalone_mode=False))
@@ -89,5 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def console() -> None:
+    """Runs the command of this process, and ends the process."""
+    end_process(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    console()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 
 import dagster as dg
@@ -58,6 +59,7 @@ def run_all(
     upstream: all selections in the order of their numbers, each with those that must succeed first. at_once: the most
     processes. Raises KeyboardInterrupt if this process or a run was interrupted, once all runs have ended.
     """
+    import_module("lakehouse_assets.run.table_run")  # slow, and each process would import it
     sorter = TopologicalSorter(upstream)
     sorter.prepare()
     numbers = {selection: number for number, selection in enumerate(upstream, start=1)}

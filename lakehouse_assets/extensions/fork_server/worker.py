@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from lakehouse_assets.environment.interpreter import end_process, join_threads
 from lakehouse_assets.environment.machine import resident_bytes
 from lakehouse_assets.environment.output import use_unfailing_streams
 from lakehouse_assets.environment.spark_setup import environment
@@ -45,17 +45,11 @@ def do(task: Task) -> None:
     except Exception:  # Java does not start, or not with these settings: a worker of its own reports why
         os.execv(sys.executable, [sys.executable, "-m", __name__, task.work])
     status = resolve_name(task.work)(attached.session, started)
-    # Waits for the step's threads, as the end of any Python process does.
-    threading._shutdown()  # type: ignore[attr-defined]
+    join_threads()
     if status == 0:  # after another status the server ends the JVM anyway
         os.write(task.report, json.dumps(attached.leave()).encode())
     os.close(task.report)
-    with suppress(Exception):
-        atexit._run_exitfuncs()
-    with suppress(Exception):  # a step may have closed them
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)  # what else the interpreter's end does takes longer than all of this
+    end_process(status)
 
 
 def alone(work: str) -> int:
