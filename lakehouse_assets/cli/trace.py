@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakehouse_assets.cli.home import ready
+from lakehouse_assets.cli.time_type import TIME
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import LakehouseError
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("asset")
 @click.argument("partition", required=False)
-@click.option("--at", help="Show what was current at this time, in ISO 8601 (UTC if it names no zone).")
-def trace(asset: str, partition: str | None, at: str | None) -> int:
+@click.option("--at", type=TIME, help="Show what was current at this time, in ISO 8601 (UTC if it names no zone).")
+def trace(asset: str, partition: str | None, at: datetime | None) -> int:
     """Show what a partition was made from, version by version.
 
     ASSET is such as shop.orders; without PARTITION, it shows the latest that was materialized. Exits with 1 if nothing
     was materialized then.
     """
     settings = ready()
-    gc.disable()  # a quarter of this short life would go into collecting the garbage of imports
     import dagster as dg
 
     from lakehouse_assets.cli.instance import opened
@@ -40,7 +39,7 @@ def trace(asset: str, partition: str | None, at: str | None) -> int:
     from lakehouse_assets.cli.terminal import output_to
     from lakehouse_assets.inputs.trace import Trace, tree_lines
 
-    when, key = _time(at), dg.AssetKey(asset.replace("/", ".").split("."))
+    key = dg.AssetKey(asset.replace("/", ".").split("."))
     with output_to(settings.home / "trace.log"), opened(settings) as (instance, _):
         graph = Pipeline().graph
         if key not in graph.get_all_asset_keys():
@@ -51,7 +50,7 @@ def trace(asset: str, partition: str | None, at: str | None) -> int:
         if partition is not None and partition not in keys:
             raise LakehouseError(f"{asset} has no partition {partition}" if keys else f"{asset} has no partitions")
         problems: list[str] = []
-        made = Trace(instance, graph, _metadata(settings, problems)).of(key, partition, when)
+        made = Trace(instance, graph, _metadata(settings, problems)).of(key, partition, at)
     print(*tree_lines(made), *problems[:1], sep="\n")
     return 0 if any(one.at for one in made) else 1
 
@@ -72,12 +71,3 @@ def _metadata(settings: Settings, problems: list[str]) -> Metadata:
             return None
 
     return found
-
-
-def _time(at: str | None) -> datetime | None:
-    from lakehouse_assets.inputs.trace import parse_time
-
-    try:
-        return parse_time(at) if at else None
-    except (ValueError, OverflowError) as error:
-        raise LakehouseError(f"--at {at} is not a time such as 2026-01-31T08:00: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -26,10 +25,10 @@ from lakehouse_assets.run.outdated import (
     partitions_read,
     snapshot_of,
 )
+from lakehouse_assets.time_text import shown_time
 
 LEAVES = 10
 """The most leaves of a version that the tree shows."""
-FRACTION = re.compile(r"[.,](\d+)")
 """The fraction of a second."""
 Partitions = tuple[str, ...]
 
@@ -208,21 +207,6 @@ def _leaves(made: dg.AssetMaterialization) -> Iterator[str]:
     # Earlier versions wrote lists.
     for path, size, modified_ms in _value(made, FILES) or ():
         yield f"{path}: {size:,} bytes of {datetime.fromtimestamp(modified_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def shown_time(time: datetime) -> str:
-    """Returns a time to the millisecond, as parse_time() reads it."""
-    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} UTC"
-
-
-def parse_time(text: str) -> datetime:
-    """Returns the last moment of a time in ISO 8601 (by default UTC), or from shown_time().
-
-    A time without a fraction means its whole second. Raises ValueError for other text.
-    """
-    found = datetime.fromisoformat(text.removesuffix(" UTC"))
-    digits = min(len(fraction[1]), 6) if (fraction := FRACTION.search(text)) else 0
-    return found.replace(tzinfo=found.tzinfo or UTC) + timedelta(microseconds=10 ** (6 - digits) - 1)
 
 
 def tree_lines(made: Sequence[Made]) -> Iterator[str]:

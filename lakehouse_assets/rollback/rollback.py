@@ -26,9 +26,9 @@ from lakehouse_assets.declare.row_source import Offsets
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.errors import MaintenanceContended, RollbackRefused
 from lakehouse_assets.extensions.releases.pointer import release
-from lakehouse_assets.inputs.trace import parse_time, shown_time
 from lakehouse_assets.keys_text import keys_text
 from lakehouse_assets.run.outdated import BATCH, Partition, latest_made
+from lakehouse_assets.time_text import parse_time, shown_time
 
 RELEASE = "release:"
 """As in ``release:12``, a rollback target."""

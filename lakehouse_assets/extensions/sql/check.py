@@ -18,6 +18,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.extensions.sql.query import DIALECT, Query, QueryError, place_in
 from lakehouse_assets.extensions.sql.tables import (
+    FORMATS,
     METADATA_TABLES,
     TableRead,
     named_tables,
@@ -30,8 +31,6 @@ from lakehouse_assets.step.window import CHANGE_TYPE
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
-FORMATS = ("avro", "binaryFile", "csv", "json", "orc", "parquet", "text")
-"""Sources in Spark's ``SELECT … FROM parquet.`s3://…```."""
 METADATA_COLUMNS = {
     "_change_ordinal",
     "_commit_snapshot_id",

@@ -156,10 +156,10 @@ def parse(text: str) -> Query:
         raise QueryError("it is empty")
     if len(statements) > 1:
         second = next(at for at, token in enumerate(tokens) if token.token_type.name == "SEMICOLON")
-        raise QueryError("a step is one query, and here a second statement begins", tokens[second + 1].start)
+        raise QueryError("here a second statement begins: write one query", tokens[second + 1].start)
     (tree,) = statements
     if not isinstance(tree, exp.Query) or tree.find(exp.DML, exp.DDL, exp.Into):
-        raise QueryError("a step only reads: write one SELECT, or WITH … SELECT", tokens[0].start)
+        raise QueryError("this is no query: write one SELECT, or WITH … SELECT", tokens[0].start)
     if not tree.selects:
         raise QueryError("it selects nothing", tokens[0].start)
     return Query(text, tree, tuple(tokens))
@@ -168,10 +168,7 @@ def parse(text: str) -> Query:
 def _syntax(description: str) -> str:
     """Says what sqlglot says, and the way out for what only Spark can read."""
     said = description.partition(" but got <")[0].rstrip(".").removeprefix("Invalid expression / ") or "syntax error"
-    return (
-        f"{said}. If Spark can run this query all the same, such as one with |>, declare a step in Python that returns "
-        "spark.sql(…)"
-    )
+    return f"{said}. If Spark can read it all the same, as it can pipes (|>), run it in Python by spark.sql(…)"
 
 
 def _offset(text: str, found: dict[str, object]) -> int | None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sqlglot.expressions import Expr
     from sqlglot.optimizer.scope import Scope
 
+FORMATS = ("avro", "binaryFile", "csv", "json", "orc", "parquet", "text")
+"""Sources in Spark's ``SELECT … FROM parquet.`s3://…```."""
 METADATA_TABLES = {
     *("all_data_files", "all_delete_files", "all_entries", "all_files", "all_manifests", "data_files", "delete_files"),
     *("entries", "files", "history", "manifests", "metadata_log_entries", "partitions", "position_deletes", "refs"),
@@ -33,11 +35,26 @@ class TableRead:
     node: Any = None
     """sqlglot's node; None for the argument of changes()."""
     offset: int | None = None
+    """Where its name begins."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind its name."""
+        ends: list[int] = [part.meta["end"] for part in self.node.parts]
+        return max(ends) + 1
 
 
-def tables_read(query: Query) -> list[TableRead]:
-    """Returns the tables of the lake that a query reads, each time, in the order of the text."""
-    found = [_table_read(node, parts) for node, parts in named_tables(query) if parts[0] == LAKE and len(parts) > 2]
+def tables_read(query: Query, *, lake_by_default: bool = False) -> list[TableRead]:
+    """Returns the tables of the lake that a query reads, each time, in the order of the text.
+
+    lake_by_default: whether ``nyc.flights`` is a table of the lake, too.
+    """
+    found = []
+    for node, parts in named_tables(query):
+        if lake_by_default and parts[0] != LAKE and len(parts) > 1 and parts[0] not in FORMATS:
+            parts = [LAKE, *parts]
+        if parts[0] == LAKE and len(parts) > 2:
+            found.append(_table_read(node, parts))
     for call in query.changes:
         name = call.table.removeprefix(f"{LAKE}.")
         found.append(TableRead(name, table_and_ref(name)[0], offset=call.start))

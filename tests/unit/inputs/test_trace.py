@@ -16,10 +16,11 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.extensions.builtin import EXTENSIONS
 from lakehouse_assets.inputs.hook import pinned_in
-from lakehouse_assets.inputs.trace import Made, Trace, parse_time, shown_time, tree_lines
+from lakehouse_assets.inputs.trace import Made, Trace, tree_lines
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.jobs import PINNED
 from lakehouse_assets.run.what_if import all_differences, metadata_of
+from lakehouse_assets.time_text import parse_time, shown_time
 from tests.conftest import failure_text
 from tests.support.faults import FaultyLake, tiny
 

@@ -15,8 +15,8 @@ from lakehouse_assets.commit.tokens import PREFIX, ROLLED_BACK
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.errors import NoSuchRelease, RollbackRefused
-from lakehouse_assets.inputs.trace import shown_time
 from lakehouse_assets.rollback.rollback import ROLLED_BACK_TO, Rollback, events_after, roll_back, snapshot_of
+from lakehouse_assets.time_text import shown_time
 from tests.support.histories import DAY, NOW, History
 from tests.support.tables import DAYS, numbers
 

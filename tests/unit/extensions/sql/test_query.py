@@ -44,11 +44,11 @@ def test_what_is_not_one_query_is_refused(text: str) -> None:
 
 def test_a_refusal_names_the_place() -> None:
     assert problem("SELECT 1 AS a;\n  DROP TABLE t") == (
-        "a step is one query, and here a second statement begins",
+        "here a second statement begins: write one query",
         "2:3",
     )
     assert problem("SELECT a,\n b c d FROM t")[1] == "2:6"
-    assert problem("\n DELETE FROM t") == ("a step only reads: write one SELECT, or WITH … SELECT", "2:2")
+    assert problem("\n DELETE FROM t") == ("this is no query: write one SELECT, or WITH … SELECT", "2:2")
 
 
 @pytest.mark.parametrize(
