@@ -22,8 +22,24 @@ def orders(spark: SparkSession, window: Window) -> DataFrame:
         F.lit("9.90").cast("decimal(9,2)").alias("amount"),
     )
 '''
+TEST = """\
+from {package}.tables import orders
+
+from lakehouse_assets.testing import run_step
+
+
+def test_each_day_has_ten_orders() -> None:
+    result = run_step(orders, ["2026-01-01", "2026-01-02"])
+    assert len(result.rows) == 20
+    result.expect_rows([{{"order_id": n}} for n in range(1, 11)] * 2)
+"""
+QUERY = """\
+-- Ten made-up orders a day. Real ones are read by a step in Python, from files, or from other tables of the lake.
+SELECT CAST(day AS date) AS day, order_id, CAST(9.90 AS decimal(9, 2)) AS amount
+FROM (SELECT explode(:keys) AS day) CROSS JOIN (SELECT explode(sequence(1, 10)) AS order_id)
+"""
 TABLES = '''\
-"""The declarations of the tables; their rows are computed in steps.py."""
+"""The declarations of the tables; their rows are computed in {file}."""
 
 import dagster as dg
 
@@ -36,7 +52,7 @@ orders = Table(
         column("order_id", "int", "Number of the order, by day", required=True),
         column("amount", "decimal(9,2)", "Euros"),
     ],
-    step="{package}.steps:orders",
+    step="{step}",
     partitions=dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-08"),
     partitioned_by=["day"],
     unique=["order_id"],

@@ -17,7 +17,7 @@ FLOORS = (
     ("cli",),
     ("definitions",),
     ("domains",),
-    ("lakehouse_assets",),
+    ("lakehouse_assets", "testing"),
     ("extensions.yaml",),
     ("build_location",),
     ("rollback", "extensions"),
@@ -33,7 +33,7 @@ FLOORS = (
     ("declare",),
     ("files", "wire", "storage"),
     ("step",),
-    ("errors", "keys_text", "first_table", "type_text"),
+    ("errors", "keys_text", "first_table", "time_text", "type_text"),
     ("environment",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -15,19 +15,20 @@ import click
 
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
-from lakehouse_assets.first_table import STEPS, TABLES
+from lakehouse_assets.first_table import QUERY, STEPS, TABLES, TEST
 
 FILE = "pyproject.toml"
 
 
 @click.command()
 @click.argument("name")
-def new(name: str) -> None:
+@click.option("--sql", is_flag=True, help="Make the table's step a query instead of a Python function.")
+def new(name: str, sql: bool) -> None:
     """Make a project: a folder with its first table.
 
     NAME is the folder's; with _ for - also that of its package, its domain and its namespace.
     """
-    print(make_project(name, Path.cwd()))
+    print(make_project(name, Path.cwd(), sql=sql))
 
 
 def enter_project() -> None:
@@ -73,6 +74,9 @@ version = "0.1.0"
 requires-python = ">=3.11,<3.14"
 dependencies = ["lakehouse-assets"]
 
+[tool.pytest.ini_options]
+pythonpath = ["."]
+
 [tool.dg]
 directory_type = "project"
 
@@ -93,15 +97,15 @@ from {package} import tables
 defs = code_location(Domain("{package}", tables=tables_of(tables)))
 """,
     "{package}/tables.py": TABLES,
-    "{package}/steps.py": STEPS,
+    "tests/test_orders.py": TEST,
 }
 
 
-def make_project(name: str, parent: Path) -> str:
+def make_project(name: str, parent: Path, *, sql: bool = False) -> str:
     """Writes a new project's folder, and returns what to type next.
 
-    The Python package, the domain and the Iceberg namespace have its name, with ``_`` for ``-``. Raises LakehouseError
-    for an invalid or taken name, or inside a project; OSError.
+    sql: whether its table's step is a query. The Python package, the domain and the Iceberg namespace have its name,
+    with ``_`` for ``-``. Raises LakehouseError for an invalid or taken name, or inside a project; OSError.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise LakehouseError(
@@ -115,9 +119,12 @@ def make_project(name: str, parent: Path) -> str:
         raise LakehouseError(f"{outer} is already a project; to add a domain to it, add another Domain(…)")
     if folder.exists():
         raise LakehouseError(f"{folder} exists already")
+    step = "orders.sql" if sql else f"{package}.steps:orders"
+    names = {"name": name, "package": package, "step": step, "file": "orders.sql" if sql else "steps.py"}
     for path, text in FILES.items():
         file = folder / path.format(package=package)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text.format(name=name, package=package))
+        file.write_text(text.format_map(names))
+    (folder / package / names["file"]).write_text(QUERY if sql else STEPS)
     commands = (command(one, folder) for one in ("setup", "run", "ui"))
     return "\n  ".join([f"made {folder}; now:", f"cd {name}", *commands])

@@ -205,6 +205,10 @@ class Table:
             if problem := arrivals_problem(self.arrivals, names) or (twice if self.write_mode.adds_again else None):
                 raise DeclarationError(f"table {self.identifier!r}: {problem}")
 
+    def __hash__(self) -> int:
+        """Hashes the identifier: fields such as ``checks`` have no hash."""
+        return hash(self.identifier)
+
     def _check_columns(self) -> None:
         if not IDENTIFIER.fullmatch(self.identifier):
             raise ValueError("the identifier is not of the form namespace.table in lower-case letters, digits and _")

@@ -25,7 +25,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.extensions.builtin import EXTENSIONS
 from tests.conftest import ROOT
-from tests.support.pages import README, python_blocks, section
+from tests.support.pages import README, python_blocks, section, sql_blocks
 from tests.support.tables import numbers
 
 AUTOMATE = ROOT / "docs" / "automate.md"
@@ -81,9 +81,10 @@ payment_shares = Table(
 
 
 def readme_blocks() -> tuple[str, str]:
-    """The declaration and the step of the README."""
-    declaration, step = python_blocks(section(README, "Add a table"))
-    return declaration, step
+    """The declaration and the query of the README."""
+    (declaration,) = python_blocks(section(README, "Add a table"))
+    (query,) = sql_blocks(section(README, "Add a table"))
+    return declaration, query
 
 
 def test_adding_a_table_takes_25_lines_at_most() -> None:
@@ -205,9 +206,10 @@ def shop_database(file: Path) -> str:
 
 
 def add_table(domain: Path) -> None:
-    declaration, step = readme_blocks()
+    declaration, query = readme_blocks()
+    (domain / "departures_hourly.sql").write_text(query)
     late, late_step = python_blocks(section(MERGE, "Read on from where you were"))
-    for block, file in ((declaration, "tables.py"), (step, "steps.py"), (late, "tables.py"), (late_step, "steps.py")):
+    for block, file in ((declaration, "tables.py"), (late, "tables.py"), (late_step, "steps.py")):
         with (domain / file).open("a") as module:
             module.write(f"\n\n{block}")
 

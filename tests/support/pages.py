@@ -26,6 +26,10 @@ def python_blocks(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
+def sql_blocks(text: str) -> list[str]:
+    return re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+
+
 def commands(page: Path) -> list[str]:
     """The commands of indented blocks, without the comments after them."""
     lines = re.findall(r"^    (\S.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)

@@ -18,6 +18,7 @@ from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import read_settings
 from lakehouse_assets.errors import LakehouseError
 from tests.conftest import ROOT
+from tests.support.twins import twins
 
 
 def test_its_code_is_as_this_repositorys_own_is(tmp_path: Path) -> None:
@@ -147,3 +148,13 @@ def test_a_plan_that_the_next_run_would_fail_by_is_no_success(tmp_path: Path) ->
     assert done.returncode == 1, done.stdout
     assert "fails" in done.stdout
     assert "shop.orders" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sql", twins([True, False], "One Spark more, for the same test of a step in Python."))
+def test_the_test_of_its_step_passes(tmp_path: Path, sql: bool) -> None:
+    make_project("shop", tmp_path, sql=sql)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path / "shop", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
