@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("asset")
 @click.argument("partition", required=False)
+@click.option("--columns", is_flag=True, help="Show from which columns the latest rows were computed, by SQL steps.")
 @click.option("--at", type=TIME, help="Show what was current at this time, in ISO 8601 (UTC if it names no zone).")
-def trace(asset: str, partition: str | None, at: datetime | None) -> int:
+def trace(asset: str, partition: str | None, at: datetime | None, columns: bool) -> int:
     """Show what a partition was made from, version by version.
 
-    ASSET is such as shop.orders; without PARTITION, it shows the latest that was materialized. Exits with 1 if nothing
-    was materialized then.
+    ASSET is such as shop.orders; without PARTITION, it shows the latest that was materialized. With --columns, it is a
+    table or a column, such as shop.orders.amount. Exits with 1 if nothing was materialized then.
     """
     settings = ready()
+    if columns:
+        return _trace_columns(settings, asset)
     import dagster as dg
 
     from lakehouse_assets.cli.instance import opened
@@ -71,3 +74,17 @@ def _metadata(settings: Settings, problems: list[str]) -> Metadata:
             return None
 
     return found
+
+
+def _trace_columns(settings: Settings, asset: str) -> int:
+    import dagster as dg
+
+    from lakehouse_assets.cli.instance import opened
+    from lakehouse_assets.cli.terminal import output_to
+    from lakehouse_assets.inputs.column_trace import Columns
+
+    table, column = asset.split(".")[:2], asset.split(".")[2:]
+    with output_to(settings.home / "trace.log"), opened(settings) as (instance, _):
+        lines = [*Columns(instance).lines(dg.AssetKey(table), ".".join(column) or None)]
+    print(*lines, sep="\n")
+    return 0
