@@ -41,6 +41,12 @@ cold = click.option(
 """The option --cold of commands that run workers."""
 
 
+select = click.option(
+    "--select", metavar="SELECTION", help="Only assets selected in Dagster's syntax, such as '+shop/orders'."
+)
+"""The option --select of commands that work on tables (https://docs.dagster.io/guides/build/assets/asset-selection-syntax)."""
+
+
 @click.command()
 def setup() -> None:
     """Fetch Spark's jars and train the class-data archive.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,6 +16,18 @@ from lakehouse_assets.errors import LakehouseError
 # Tables with more columns are shown record by record, a line for each column.
 WIDEST = 10
 Reported = Mapping[str, dg.MetadataValue[Any]]
+
+
+def chosen(tables: Sequence[str], select: str | None, settings: Settings, log: str) -> list[str]:
+    """Returns the tables that a command names or selects; none for all. log: as for run_job().
+
+    Raises as Pipeline.selected().
+    """
+    if select is None:
+        return [*tables]
+    with output_to(settings.home / log):
+        pipeline = Pipeline()
+    return sorted({*tables, *pipeline.tables(pipeline.selected(select))})
 
 
 def run_job(settings: Settings, job: str, config: Mapping[str, Any], log: str) -> Reported:

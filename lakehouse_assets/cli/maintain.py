@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakehouse_assets.cli.home import cold, ready
+from lakehouse_assets.cli.home import cold, ready, select
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.errors import LakehouseError
 
@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Also do work below the limits at which it is worth its cost.")
 @click.option("--level", "levels", multiple=True, help="Only this kind of work, such as expire; repeatable.")
 @click.option("--allow-large", is_flag=True, help="Allow moving more than 20 % of a table's bytes to the trash.")
+@select
 @cold
-def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, force: bool, allow_large: bool) -> None:
+def maintain(
+    tables: tuple[str, ...],
+    levels: tuple[str, ...],
+    select: str | None,
+    *,
+    apply: bool,
+    force: bool,
+    allow_large: bool,
+) -> None:
     """Show which maintenance the tables need.
 
     Without a TABLE, such as shop.orders, it looks at all declared tables. Without a level, it looks for all kinds of
@@ -30,10 +39,15 @@ def maintain(tables: tuple[str, ...], levels: tuple[str, ...], *, apply: bool, f
     """
     settings = ready()
     from lakehouse_assets.cli.instance import opened
-    from lakehouse_assets.cli.jobs import run_job
+    from lakehouse_assets.cli.jobs import chosen, run_job
     from lakehouse_assets.run.in_flight import MAINTENANCE
 
-    config = {"dry_run": not apply, "allow_large": allow_large, "force": force, "tables": [*tables]}
+    config = {
+        "dry_run": not apply,
+        "allow_large": allow_large,
+        "force": force,
+        "tables": chosen(tables, select, settings, "maintain.log"),
+    }
     config |= {"patient": False}  # a person wants the work done now, even if the table was written recently
     config |= {"levels": [*levels]} if levels else {}
     with opened(settings) as (instance, _):

@@ -6,7 +6,7 @@ The only file of `lakehouse run` that uses Dagster's private API.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from lakehouse_assets.drive.liveness import hold_lock
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.run.in_flight import FIRST, LAST
+
+TABLE_NAME = "dagster/table_name"
+"""The metadata of tables' assets, run/asset.py."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,25 @@ class Pipeline:
         """Assets and dependencies."""
         return self._graph
 
-    def selections(self, domain: str, instance: dg.DagsterInstance) -> list[Selection]:
-        """Returns a domain's selections in topological order, without those that have no partition yet.
+    def selected(self, text: str) -> set[dg.AssetKey]:
+        """Returns what a text selects in Dagster's syntax, such as ``+shop/orders``; without sources.
 
-        Raises LakehouseError for an unknown domain, naming others.
+        Raises LakehouseError for another text, unknown assets, or if it selects nothing.
         """
-        keys = self._keys_of(domain)
+        try:
+            found = dg.AssetSelection.from_string(text).resolve(self._graph)
+        except dg.DagsterError as error:  # of several kinds
+            raise LakehouseError(f"--select {text!r}: {error}") from None
+        if keys := {*found} & self._graph.materializable_asset_keys:
+            return keys
+        raise LakehouseError(f"--select {text!r} selects nothing that can be materialized")
+
+    def tables(self, keys: Collection[dg.AssetKey]) -> list[str]:
+        """Returns the identifiers of those of these assets that are tables, sorted."""
+        return sorted(".".join(key.path) for key in keys if TABLE_NAME in self._graph.get(key).metadata)
+
+    def selections(self, keys: Collection[dg.AssetKey], instance: dg.DagsterInstance) -> list[Selection]:
+        """Returns assets' selections in topological order, without those that have no partition yet."""
         seen: set[dg.AssetKey] = set()
         selections = []
         for key in self._graph.toposorted_asset_keys:
@@ -129,7 +145,7 @@ class Pipeline:
 
     def other_domains_upstream(self, domain: str) -> list[str]:
         """Returns the names of other domains' assets that the domain's assets depend on directly."""
-        keys = self._keys_of(domain)
+        keys = self.keys_of(domain)
         upstream = {parent for key in keys for parent in self._graph.get(key).parent_keys}
         return sorted(".".join(key.path) for key in upstream & self._graph.materializable_asset_keys - keys)
 
@@ -167,7 +183,8 @@ class Pipeline:
         )
         return execute_run(job, run, instance, raise_on_error=False)
 
-    def _keys_of(self, domain: str) -> set[dg.AssetKey]:
+    def keys_of(self, domain: str) -> set[dg.AssetKey]:
+        """Returns the keys of a domain's assets. Raises LakehouseError for an unknown domain, naming others."""
         materializable = self._graph.materializable_asset_keys
         known = {key.path[0] for key in materializable}
         if domain not in known:

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from lakehouse_assets.cli.home import cold, ready
+from lakehouse_assets.cli.home import cold, ready, select
 from lakehouse_assets.environment.machine import command
 from lakehouse_assets.environment.settings import Settings, read_settings
 from lakehouse_assets.errors import LakehouseError
@@ -19,13 +19,16 @@ from lakehouse_assets.errors import LakehouseError
 @click.option(
     "--partitions", metavar="KEY[...KEY]", help="Only this partition or range, such as 2026-01-01...2026-01-31."
 )
+@select
 @cold
-def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> int:
+def run(tables: tuple[str, ...], domain: str | None, partitions: str | None, select: str | None) -> int:
     """Materialize the assets of a domain, each after its inputs.
 
     With a TABLE, such as shop.orders, only these of its assets. Up to LAKEHOUSE_MAX_WORKERS run side by side. After a
     failure, those that depend on the failed one are not run.
     """
+    if select and (tables or domain):
+        raise click.UsageError("--select replaces TABLE and --domain: choose one of the two")
     settings = ready()
     from lakehouse_assets.cli.instance import opened, set_worker_limit
     from lakehouse_assets.cli.pipeline import Pipeline
@@ -37,11 +40,15 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
     with opened(settings) as (instance, reaped), output_to(settings.home / "run.log") as terminal:
         set_worker_limit(instance, settings)
         pipeline = Pipeline()
-        # A table's namespace is its domain's name.
-        domain = domain or (tables[0].partition(".")[0] if tables else pipeline.only_domain())
+        if select:
+            keys = pipeline.selected(select)
+        else:
+            # A table's namespace is its domain's name.
+            domain = domain or (tables[0].partition(".")[0] if tables else pipeline.only_domain())
+            keys = pipeline.keys_of(domain)
         for run_id in reaped:
             print(reaped_text(run_id), file=terminal)
-        every = pipeline.selections(domain, instance)
+        every = pipeline.selections(keys, instance)
         selections = [one for one in every if not tables or one.name in tables]
         if unknown := {*tables} - {one.name for one in selections}:
             known = ", ".join(sorted(one.name for one in every)) or "none"
@@ -49,7 +56,7 @@ def run(tables: tuple[str, ...], domain: str | None, partitions: str | None) -> 
             raise LakehouseError(f"{text}; it can run {known}")
         if partitions is not None:
             selections = [one.within(partitions) for one in selections]
-        if elsewhere := pipeline.other_domains_upstream(domain):
+        if domain and (elsewhere := pipeline.other_domains_upstream(domain)):
             print(f"not run, because they belong to other domains: {', '.join(elsewhere)}", file=terminal)
         began = time.time()
         with Lines(terminal) as lines:

@@ -44,7 +44,7 @@ from lakehouse_assets.definitions import defs
 graph, sensors = defs.resolve_asset_graph(), defs.get_repository_def().sensor_defs
 texts = lambda keys: sorted(key.to_user_string() for key in keys)
 with dg.DagsterInstance.ephemeral() as instance:
-    selections = Pipeline().selections("shop", instance)
+    selections = (pipeline := Pipeline()).selections(pipeline.keys_of("shop"), instance)
 print(json.dumps({
     "assets": texts(graph.get_all_asset_keys()),
     "sensors": {s.name: texts(s.asset_selection.resolve(graph)) for s in sensors if s.asset_selection},

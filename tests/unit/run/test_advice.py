@@ -95,7 +95,7 @@ def test_of_a_run_of_make_run_a_person_reads_only_what_the_ui_can_do(
     monkeypatch.delitem(sys.modules, "tests.support.tiny_location", raising=False)  # it has another test's settings
     monkeypatch.chdir(make_project(tmp_path / "project", "tests.support.tiny_location"))
     pipeline = Pipeline()
-    (selection,) = pipeline.selections("demo", lake.instance)
+    (selection,) = pipeline.selections(pipeline.keys_of("demo"), lake.instance)
     with dg.instance_for_test() as instance:  # on disk, as its run loads the location by its name
         result = pipeline.execute(instance, selection)
         said = failure_reason(result)
