@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from lakehouse_assets.environment.machine import LIBRARY, cache_folder, installed_with, project_folders
 
@@ -363,6 +363,8 @@ class Step(ABC):
 
     reference: str
     """The text by which tables declare it."""
+    runner: ClassVar[str] = ""
+    """The module that runs it beside Spark, if it does not run itself; hashed as the worker's own code is."""
 
     @abstractmethod
     def load(self) -> Callable[[SparkSession, Window], DataFrame]:
@@ -462,8 +464,9 @@ def worker_code(
 
     hooks: of extensions, ``module:class``; the worker imports them by name.
     """
-    of_hooks = (reached_code(hook.partition(":")[0], imported) for hook in sorted(hooks))
-    return _digest(declared_code(step, checks, imported), reached_code(WORKER, imported), *of_hooks)
+    runner = step_of(step).runner
+    around = (WORKER, *([runner] if runner else []), *(hook.partition(":")[0] for hook in sorted(hooks)))
+    return _digest(declared_code(step, checks, imported), *(reached_code(one, imported) for one in around))
 
 
 def _digest(*texts: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.types import DateType
 
-from lakehouse_assets.declare.alignment import TimeDimension, input_dimensions
+from lakehouse_assets.declare.alignment import TimeDimension
 from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.sql_conditions import WITHOUT_PARENTHESES
 from lakehouse_assets.declare.table import Table
@@ -23,7 +23,6 @@ from lakehouse_assets.extensions.sql.tables import (
     TableRead,
     named_tables,
     offset_of,
-    scopes,
     tables_read,
 )
 from lakehouse_assets.step.window import CHANGE_TYPE
@@ -101,13 +100,12 @@ class Check:
     @cached_property
     def _known_parameters(self) -> list[str]:
         """The names of the parameters that the table's partitions give."""
-        dimensions = input_dimensions(self.table.partitions) if self.table.partitions else ()
-        times = any(isinstance(part, TimeDimension) for part in dimensions)
-        names = ["keys"] if dimensions else []
+        parts = self.table.alignment.parts
+        times = [part for part in parts if isinstance(part, TimeDimension)]
+        names = ["keys"] if parts else []
         names += ["start", "end", "start_date", "end_date"] if times else []
-        return [
-            *dict.fromkeys([*names, *(part.name for part in self.table.alignment.parts if not _only_time(self.table))])
-        ]
+        names += [part.name for part in parts if len(parts) > 1 or not times]
+        return [*dict.fromkeys(names)]
 
     def _parameter_problems(self) -> Iterator[str]:
         for parameter in self.query.parameters:
@@ -161,7 +159,7 @@ class Check:
     def _column_problems(self) -> Iterator[tuple[int | None, str]]:
         from sqlglot import exp
 
-        every_scope = scopes(self.query)
+        every_scope = self.query.scopes
         seen: set[int] = set()
         for scope in every_scope:
             sources = {name.casefold(): source for name, source in scope.sources.items()}
@@ -286,11 +284,6 @@ class Check:
             return set()
         words = f"{mode.delete_when} {mode.order_by}".replace("`", " ").replace(",", " ").split()
         return {CHANGE_TYPE, *(word.casefold() for word in words)}
-
-
-def _only_time(table: Table) -> bool:
-    parts = table.alignment.parts
-    return len(parts) == 1 and isinstance(parts[0], TimeDimension)
 
 
 def _is_among(name: str, names: Iterable[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlglot import Token
     from sqlglot.expressions import Query as Tree
+    from sqlglot.optimizer.scope import Scope
 
 DIALECT = "databricks"
 """sqlglot's name of Spark SQL with ``value:field``, which its own dialect "spark" can't read."""
@@ -81,6 +82,13 @@ class Query:
             joined = texts and before and before.end + 1 == token.start
             parts += ["" if joined else " ", self.text[token.start : token.end + 1]]
         return "".join(parts).strip()
+
+    @cached_property
+    def scopes(self) -> list[Scope]:
+        """Each SELECT, with the tables, subqueries and common table expressions that it can name."""
+        from sqlglot.optimizer.scope import traverse_scope
+
+        return traverse_scope(self.tree)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

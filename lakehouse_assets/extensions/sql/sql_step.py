@@ -11,13 +11,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from lakehouse_assets.extensions.sql.query import Query, QueryError, parse, place_in
-from lakehouse_assets.wire.code import Step, reached_code
-
-WORKER = "lakehouse_assets.extensions.sql.worker"
+from lakehouse_assets.wire.code import Step
 
 
 class SqlStep(Step):
     """A file with one query, ``module:path.sql``; the path begins in the module's folder."""
+
+    runner = "lakehouse_assets.extensions.sql.worker"
 
     def load(self) -> Callable[..., Any]:
         """Reads the query. Raises as text()."""
@@ -27,8 +27,8 @@ class SqlStep(Step):
         return lambda spark, window: rows_of(query, spark, window)
 
     def source(self, imported: dict[str, str] | None = None) -> str:
-        """Returns the query without comments and layout, and the code that runs it."""
-        return f"{self.query.canonical}\n{reached_code(WORKER, imported)}"
+        """Returns the query without comments and layout."""
+        return self.query.canonical
 
     def packages(self) -> set[str]:
         """Returns the package with the file."""

@@ -12,7 +12,6 @@ from lakehouse_assets.wire.work import table_and_ref
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
-    from sqlglot.optimizer.scope import Scope
 
 FORMATS = ("avro", "binaryFile", "csv", "json", "orc", "parquet", "text")
 """Sources in Spark's ``SELECT … FROM parquet.`s3://…```."""
@@ -72,7 +71,7 @@ def named_tables(query: Query) -> Iterator[tuple[Expr, list[str]]]:
     from sqlglot import exp
 
     seen = set()
-    for scope in scopes(query):
+    for scope in query.scopes:
         for source in scope.sources.values():
             if (
                 isinstance(source, exp.Table)
@@ -81,13 +80,6 @@ def named_tables(query: Query) -> Iterator[tuple[Expr, list[str]]]:
             ):
                 seen.add(id(source))
                 yield source, [part.name for part in source.parts]
-
-
-def scopes(query: Query) -> list[Scope]:
-    """Returns each SELECT of a query, with the tables, subqueries and common table expressions that it can name."""
-    from sqlglot.optimizer.scope import traverse_scope
-
-    return traverse_scope(query.tree)
 
 
 def offset_of(node: Expr) -> int | None:

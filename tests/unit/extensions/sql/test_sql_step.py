@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -47,7 +48,7 @@ FILES = {
 
 
 @pytest.fixture(params=["a folder", "a zip", "a folder without __init__.py"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     files = dict(FILES)
     if request.param == "a folder without __init__.py":
         del files["shop/__init__.py"]
@@ -62,9 +63,14 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
                 archive.write(tmp_path / path, path)
     monkeypatch.setattr(sys, "path", [str(place), *sys.path])
     invalidate_caches()
+    forget()
+    yield tmp_path / "shop"
+    forget()
+
+
+def forget() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
-        monkeypatch.delitem(sys.modules, name)
-    return tmp_path / "shop"
+        del sys.modules[name]
 
 
 def declared(name: str) -> Table:

@@ -1,5 +1,5 @@
-"""The queries of TPC-H and TPC-DS, as the tests of Apache Spark have them (spark-sql 4.1.3, Apache License 2.0): each is
-read, gives the tables that it names, and nothing in it counts as a mistake. The lineage of TPC-H was compared by eye."""
+"""The queries of TPC-H and TPC-DS, as the tests of Apache Spark have them (4.1.3, Apache License 2.0): each is read,
+gives the tables that it names, and nothing in it counts as a mistake. The lineage of TPC-H was compared by eye."""
 
 from __future__ import annotations
 
