@@ -64,6 +64,14 @@ def _is_project(folder: Path) -> bool:
     return not {"module_name", "modules"}.isdisjoint(tool.get("dagster", {})) or "project" in tool.get("dg", {})
 
 
+def root_packages() -> list[str]:
+    """Returns the top-level packages that the project's file, in the working folder, names."""
+    tool = tomllib.loads(Path(FILE).read_text()).get("tool", {})
+    named = [tool.get("dg", {}).get("project", {}).get("root_module"), tool.get("dagster", {}).get("module_name")]
+    modules = [*filter(None, named), *(one.get("name") for one in tool.get("dagster", {}).get("modules", ()))]
+    return sorted({module.partition(".")[0] for module in modules})
+
+
 # The name of a project, and also of its Python package, domain and Iceberg namespace.
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 FILES: Mapping[str, str] = {

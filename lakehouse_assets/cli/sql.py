@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lakehouse_assets.cli.home import cold, ready
+from lakehouse_assets.cli.project import root_packages
 from lakehouse_assets.cli.time_type import TIME
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.machine import scratch
@@ -47,8 +48,14 @@ def sql(query: str, at: datetime | None, release: str | None, output: str | None
     """
     if output and Path(output).suffix not in SUFFIXES:
         raise click.UsageError(f"-o {output}: its name must end with {', '.join(SUFFIXES)}")
-    text = Path(query).read_text(encoding="utf-8-sig") if query.endswith(".sql") and Path(query).is_file() else query
     file = Path(output).absolute() if output else None
+    if file and not file.parent.is_dir():
+        raise click.UsageError(f"-o {output}: there is no folder {file.parent}")
+    text = query
+    if query.endswith(".sql") and " " not in query:
+        if not Path(query).is_file():
+            raise click.UsageError(f"there is no file {query}")
+        text = Path(query).read_text(encoding="utf-8-sig")
     settings = ready()
     from lakehouse_assets.extensions.releases.pointer import release as released
     from lakehouse_assets.extensions.sql.question import asked
@@ -89,7 +96,8 @@ def _rows(settings: Settings, question: Question) -> Table | None:
         folder, log = Path(name), settings.home / "sql.log"
         (folder / Question.FILE).write_text(question.to_json())
         with output_to(log):
-            leased = lease(settings, {}, (), {FOLDER: name}, idle=local.idle, work=WORK)
+            # With the project's package, as runs have it: both then use the same worker.
+            leased = lease(settings, {}, root_packages(), {FOLDER: name}, idle=local.idle, work=WORK)
             try:
                 while (status := leased.poll()) is None:
                     time.sleep(LOOK_SECONDS)

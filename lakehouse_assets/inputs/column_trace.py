@@ -29,7 +29,8 @@ class Columns:
         if lineage is None:
             raise LakehouseError(f"the lineage of {name} is not known: no run of a SQL step has materialized it")
         if column is not None and column not in lineage:
-            raise LakehouseError(f"{name} has no column {column} of known lineage; it has {', '.join(lineage)}")
+            known = f"; that of {', '.join(lineage)} is" if lineage else ""
+            raise LakehouseError(f"the lineage of {name}.{column} is not known{known}")
         for one in [column] if column else lineage:
             yield f"{name}.{one}"
             yield from self._below(key, one)

@@ -18,6 +18,7 @@ from lakehouse_assets.errors import DeclarationError
 from lakehouse_assets.run.asset import table_asset
 from lakehouse_assets.run.extension import Extension
 from lakehouse_assets.wire.code import step_of
+from lakehouse_assets.wire.work import table_and_ref
 
 # Dagster calls this parameter beta. It is used on purpose: Dagster's version is pinned.
 warnings.filterwarnings("ignore", "Parameter `use_user_code_server`", dg.BetaWarning)
@@ -82,17 +83,24 @@ class Domain:
 def with_step_inputs(domains: Sequence[Domain]) -> list[Domain]:
     """Returns the domains with the inputs that steps name and tables need not declare: those of SQL.
 
-    Tables of these domains become deps, others reads.
+    Tables of these domains become deps, others reads. A table in one of these domains that is not declared becomes
+    neither: it is misspelled.
     """
     keys = {table.identifier: table.key for domain in domains for table in domain.tables}
     return [replace(domain, tables=[_with_inputs(table, keys) for table in domain.tables]) for domain in domains]
 
 
 def _with_inputs(table: Table, keys: Mapping[str, dg.AssetKey]) -> Table:
-    new = [name for name in step_of(table.step).reads() if name not in (*table.dep_names, *table.reads)]
-    deps = [keys[name] for name in new if name in keys and name != table.identifier]
-    reads = [name for name in new if name not in keys or name == table.identifier]
-    return replace(table, deps=[*table.deps, *deps], reads=[*table.reads, *reads]) if new else table
+    domains = {identifier.partition(".")[0] for identifier in keys}
+    deps, reads = [*table.deps], [*table.reads]
+    for name in step_of(table.step).reads():
+        if name in (*table.dep_names, *table.reads):
+            continue
+        if name in keys and name != table.identifier:
+            deps.append(keys[name])
+        elif name.partition(".")[0] not in domains or table_and_ref(name)[0] in keys:
+            reads.append(name)
+    return replace(table, deps=deps, reads=reads) if (deps, reads) != ([*table.deps], [*table.reads]) else table
 
 
 def location_settings(

@@ -30,7 +30,7 @@ class StepResult:
     def expect_rows(
         self, expected: Sequence[Mapping[str, Any]], *, in_order: bool = False, tolerance: float = 0.0
     ) -> None:
-        """Compares the rows, in the columns that the expected ones name.
+        """Compares the rows, each in the columns that its expected one names.
 
         in_order: whether their order counts. tolerance: the largest difference of floats that are the same. Raises
         AssertionError with the rows that are missing or not expected.
@@ -38,14 +38,13 @@ class StepResult:
         names = [*dict.fromkeys(name for row in expected for name in row)] or [*(self.rows[0] if self.rows else ())]
         if unknown := [name for name in names if self.rows and name not in self.rows[0]]:
             raise AssertionError(f"{self.table.identifier} has no column {', '.join(unknown)}")
-        found = [{name: row[name] for name in names} for row in self.rows]
-        wanted = [{name: row.get(name) for name in names} for row in expected]
+        found, wanted = self.rows, [*expected]
         missing, left = [], list(found)
         for row in wanted:
             at = next((n for n, other in enumerate(left) if _same(row, other, tolerance)), None)
             missing += [row] if at is None else []
             left[at : at + 1 if at is not None else 0] = []
-        told = [*_told("missing", missing, names), *_told("not expected", left, names)]
+        told = [*_told("missing", missing), *_told("not expected", left, names)]
         if not told and in_order and not all(map(_same, wanted, found, [tolerance] * len(found))):
             told = ["the same rows in another order", *_told("found", found, names)]
         if told:
@@ -78,6 +77,7 @@ def run_step(
     from lakehouse_assets.testing.worker import compute
 
     one = (keys,) if isinstance(keys, str) else tuple(keys)
+    table.alignment.region(one)  # raises UnknownPartitions
     given = {_name(of): _typed(of, rows) for of, rows in (inputs or {}).items()}
     changed = {_name(of): _typed(of, rows) for of, rows in (changes or {}).items()}
     rows, failed = compute(table, one, given, changed, str(landing))
@@ -164,10 +164,11 @@ def _same_value(one: Any, other: Any, tolerance: float) -> bool:
     return bool(one == other)
 
 
-def _told(what: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def _told(what: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> list[str]:
+    """Returns lines for rows. names: their columns to show; None for all."""
     if not rows:
         return []
-    lines = ["  " + ", ".join(f"{name}={row[name]!r}" for name in names) for row in rows[:SHOWN]]
+    lines = ["  " + ", ".join(f"{name}={row[name]!r}" for name in names or row) for row in rows[:SHOWN]]
     return [f"{what}:", *lines, *([f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else [])]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionField
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -43,7 +44,12 @@ def compute(
     window = StagingWindow(
         keys, start, end, table.alignment.dimensions(keys), landing, table=table.identifier, offers=offers
     )
-    rows = step_of(table.step).load()(spark, window)
+    try:
+        rows = step_of(table.step).load()(spark, window)
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+            raise
+        raise LookupError(f"the step reads a table that the test does not give: {error}") from None
     names = [column.name for column in table.columns]
     if lacking := {name.lower() for name in names} - {name.lower() for name in rows.columns}:
         raise AssertionError(f"{table.identifier}: the step returned no column {', '.join(sorted(lacking))}")

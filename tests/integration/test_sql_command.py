@@ -117,7 +117,16 @@ def test_files_have_all_rows(orders: Table, tmp_path: Path) -> None:
     }
     assert pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist() == ROWS.drop(["tags"]).to_pylist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv", "rows.json", "rows.parquet"]
-    assert ask(query, "-o", "rows.xlsx").returncode == 2
+    for wrong in ("rows.xlsx", "nowhere/rows.csv"):
+        assert ask(query, "-o", wrong).returncode == 2
+    answered("SELECT double('NaN') AS x, interval 1 day AS i, map('a', 1) AS m", "-o", str(tmp_path / "odd.json"))
+    assert json.loads((tmp_path / "odd.json").read_text()) == {"x": "nan", "i": "1 day, 0:00:00", "m": [["a", 1]]}
+    for query, file, reason in (
+        ("SELECT 1 AS a, 2 AS a", "x.json", "the result has several columns a: name them by AS"),
+        ("SELECT id, tags FROM shop.orders", "x.csv", "CSV can't hold tags: write .json or .parquet"),
+    ):
+        done = ask(query, "-o", str(tmp_path / file))
+        assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
 
 
 def test_a_table_as_it_was(orders: Table, home: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.declare.columns import column
@@ -18,7 +17,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import load_lake
 from lakehouse_assets.environment.settings import Settings
 from lakehouse_assets.extensions.sql.query import parse
-from lakehouse_assets.extensions.sql.worker import parameters_of, rows_of
+from lakehouse_assets.extensions.sql.worker import QueryRefused, parameters_of, rows_of
 from lakehouse_assets.run.domain import Domain, with_step_inputs
 from lakehouse_assets.step.window import Window
 from tests.conftest import failure_text
@@ -86,7 +85,7 @@ def test_a_window_selects_its_rows_and_reads_only_their_files(file: Path, lake: 
     assert lake.run(table, *DAYS).success
     assert lake.rows(table).num_rows == 30
     query = file.read_text().replace("*", "*, _file")
-    rows = rows_of(parse(query), SparkSession.active(), Window(DAYS, *bounds()))
+    rows = rows_of(parse(query), SparkSession.active(), Window(DAYS, *bounds()), "x.sql")
     assert rows.count() == 6
     assert rows.select("_file").distinct().count() == 2
 
@@ -99,13 +98,13 @@ def bounds() -> tuple[Any, Any]:
 
 def test_a_merge_reads_on_and_deletes(file: Path, lake: FaultyLake) -> None:
     source = load_lake(lake.settings)
-    source.create_namespace("demo")
-    rows = source.create_table("demo.source", pa.schema([("n", pa.int64()), ("text", pa.string())]))
+    source.create_namespace("finance")
+    rows = source.create_table("finance.source", pa.schema([("n", pa.int64()), ("text", pa.string())]))
     rows.append(pa.table({"n": [1, 2], "text": ["a", "b"]}))
-    file.write_text("SELECT n, upper(text) AS text, _change_type FROM changes('lake.demo.source') AS c WHERE n > 0")
+    file.write_text("SELECT n, upper(text) AS text, _change_type FROM changes('lake.finance.source') AS c WHERE n > 0")
     merge = Merge(["n"], delete_when="_change_type = 'DELETE'", order_by="_change_type")
     table = of(whole(identifier="demo.mirror", write_mode=merge, unique=()))
-    assert [*table.reads] == ["demo.source"]
+    assert [*table.reads] == ["finance.source"]
     for _ in range(2):
         assert lake.run(table).success
     rows.delete("n = 1")
@@ -121,25 +120,34 @@ def test_static_partitions_and_five_thousand_keys(lake: FaultyLake) -> None:
     for count, condition in ((3, "k IN (:keys)"), (3, "array_contains(:k, k)"), (5000, "k IN (:k)")):
         keys = tuple(map(str, range(count)))
         query = parse(f"SELECT * FROM many WHERE {condition}")
-        assert rows_of(query, spark, Window(keys, dimensions={"k": keys})).count() == count
+        assert rows_of(query, spark, Window(keys, dimensions={"k": keys}), "x.sql").count() == count
 
 
 def test_nothing_but_a_query_can_run(lake: FaultyLake) -> None:
     spark = SparkSession.active()
+    query = parse("SELECT 1 AS a")
     for statement in (
-        "DROP TABLE lake.demo.x",
-        "SET a.b = 1",
-        "CREATE TABLE lake.demo.y AS SELECT 1 AS a",
-        "SHOW TABLES",
+        *("DROP TABLE lake.demo.x", "SET a.b = 1", "CREATE TABLE lake.demo.y AS SELECT 1 AS a"),
+        *("WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM a", "FROM t INSERT INTO x SELECT a", "SELECT 1; SELECT 2"),
     ):
-        with pytest.raises(AnalysisException):
-            rows_of(replace(parse("SELECT 1 AS a"), text=statement, tokens=parse_tokens(statement)), spark, Window())
+        other = replace(query, text=statement, tokens=parse_tokens(statement))
+        with pytest.raises(QueryRefused):
+            rows_of(other, spark, Window(), "x.sql")
 
 
 def parse_tokens(statement: str) -> Any:
     import sqlglot
 
     return tuple(sqlglot.tokenize(statement, read="databricks"))
+
+
+def test_a_mistake_that_only_spark_finds_is_told_with_its_place(file: Path, lake: FaultyLake) -> None:
+    file.write_text("-- Head.\n\nSELECT 1L AS n,\n  nowhere(2) AS text")
+    result = lake.run(of(whole()))
+    assert not result.success
+    told = failure_text(result)
+    assert "x.sql: [UNRESOLVED_ROUTINE]" in told
+    assert "line 4 pos 2" in told
 
 
 def test_names_of_every_kind(file: Path, lake: FaultyLake) -> None:

@@ -42,6 +42,7 @@ GUARDS = {
     "_PARTITION_EOF": "test_a_range_of_aborted_records_moves_the_position_alone",
     "_gateway": "test_pyspark_holds_the_process_of_its_jvm",
     "_gateway_client": "test_objects_that_python_lets_go_of_while_the_jvm_ends_are_no_traceback",
+    "_jsparkSession": "test_nothing_but_a_query_can_run",
     "_metadata_accumulator": "test_a_result_reports_of_each_partition_what_dagsters_own_calls_report",
     "_temp_dir": "test_a_jvm_does_not_grow_with_its_chunks",
     "_resolve_table_location": "test_no_table_is_created_over_the_rows_of_one_that_a_lost_catalog_had",

@@ -29,6 +29,7 @@ from lakehouse_assets.step.window import CHANGE_TYPE
 
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
+    from sqlglot.optimizer.scope import Scope
 
 METADATA_COLUMNS = {
     "_change_ordinal",
@@ -129,6 +130,8 @@ class Check:
                 hint = f"; similar ones: {', '.join(f'{LAKE}.{name}' for name in near)}" if near else ""
                 yield read.offset, f"no table {LAKE}.{read.identifier} is declared{hint}"
         for node, parts in named_tables(self.query):
+            if len(parts) > 2 and difflib.get_close_matches(parts[0], [LAKE]) and parts[0] != LAKE:
+                yield offset_of(node), f"there is no catalog {parts[0]}: write {LAKE}.{'.'.join(parts[1:])}"
             if len(parts) > 2 or (len(parts) == 2 and parts[0] in FORMATS):
                 continue
             name = ".".join(parts)
@@ -140,19 +143,20 @@ class Check:
 
     def _columns_of(self, read: TableRead) -> list[str] | None:
         """Returns a table's columns; None if they are unknown here."""
-        if read.node is not None and len(read.node.parts) > 3 and read.node.parts[-1].name.lower() in METADATA_TABLES:
+        if len(read.node.parts) > 3 and read.node.parts[-1].name.lower() in METADATA_TABLES:
             return None
         found = self.tables.get(read.identifier)
         if found is None or read.name != read.identifier:  # a tag or branch may have other columns
             return None
-        return [column.name for column in found.columns]
+        names = [column.name for column in found.columns]
+        return [*names, CHANGE_TYPE] if read.of_changes else names
 
     @cached_property
     def _by_node(self) -> dict[int, tuple[TableRead, list[str]]]:
         """The tables whose columns are known, by sqlglot's node."""
         found = {}
         for read in self._reads:
-            if read.node is not None and (columns := self._columns_of(read)) is not None:
+            if (columns := self._columns_of(read)) is not None:
                 found[id(read.node)] = (read, columns)
         return found
 
@@ -170,17 +174,32 @@ class Check:
                     continue
                 seen.add(id(column))
                 read, columns = known
-                renamed = isinstance(source, exp.Table) and source.alias_column_names
+                renamed = isinstance(source, exp.Table) and source.alias_column_names and not read.of_changes
                 if not renamed and not _is_among(column.name, columns):
                     yield offset_of(column.this), _no_column(column.name, f"{LAKE}.{read.name} has", columns)
         if any(not self._is_known(source) for scope in every_scope for source in scope.sources.values()):
             return
         every = sorted({name for _, columns in self._by_node.values() for name in columns})
         others = self._other_names()
+        yield from self._unknown_qualifiers(others | {name.casefold() for name in every})
         for column in self.query.tree.find_all(exp.Column):
             is_own = not column.table and isinstance(column.this, exp.Identifier)
             if is_own and column.name.casefold() not in others and not _is_among(column.name, every):
                 yield offset_of(column.this), _no_column(column.name, "the query's tables have", every)
+
+    def _unknown_qualifiers(self, names: Collection[str]) -> Iterator[tuple[int | None, str]]:
+        """Finds ``x.price`` where x is neither a table there nor a name of anything with fields."""
+        for scope in self.query.scopes:
+            sources: set[str] = set()
+            outer: Scope | None = scope
+            while outer:
+                sources |= {name.casefold() for name in outer.sources}
+                outer = outer.parent
+            for column in scope.columns:
+                qualifier = column.table.casefold()
+                if qualifier and not column.args.get("db") and qualifier not in sources and qualifier not in names:
+                    near = difflib.get_close_matches(qualifier, sorted(sources)) or sorted(sources)
+                    yield offset_of(column), f"there is no table {column.table} here; there is {_listed(near)}"
 
     def _is_known(self, source: Any) -> bool:
         from sqlglot import exp
@@ -203,7 +222,7 @@ class Check:
         from sqlglot import exp
 
         upstream = self.tables.get(read.identifier)
-        if read.node is None or upstream is None or upstream.partitions is None or self.table.partitions is None:
+        if read.of_changes or upstream is None or upstream.partitions is None or self.table.partitions is None:
             return None
         if not upstream.write_mode.owns_partitions or read.identifier in self._mapped_to_all:
             return None

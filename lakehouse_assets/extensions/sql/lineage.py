@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.extensions.sql.query import DIALECT, Query
-from lakehouse_assets.extensions.sql.tables import tables_read
+from lakehouse_assets.extensions.sql.tables import changes_of, tables_read
+from lakehouse_assets.step.window import CHANGE_TYPE
 
 if TYPE_CHECKING:
     from sqlglot.lineage import Node
@@ -22,6 +23,7 @@ def column_lineage(query: Query, columns: Mapping[str, Sequence[str]]) -> dict[s
     Columns of conditions and joins are no origins: they decide which rows there are, not their values. columns: those
     of the tables that are known, by identifier; an unknown one makes ``*`` and columns without a table unknown.
     """
+    from sqlglot import exp
     from sqlglot.errors import SqlglotError
     from sqlglot.lineage import lineage
 
@@ -29,9 +31,14 @@ def column_lineage(query: Query, columns: Mapping[str, Sequence[str]]) -> dict[s
     for identifier in dict.fromkeys(read.identifier for read in tables_read(query)):
         namespace, _, name = identifier.rpartition(".")
         if identifier in columns:
-            schema.setdefault(namespace, {})[name] = dict.fromkeys(columns[identifier], "unknown")
+            schema.setdefault(namespace, {})[name] = dict.fromkeys((*columns[identifier], CHANGE_TYPE), "unknown")
+    tree = query.tree.copy()
+    for node in [*changes_of(tree)]:
+        table = exp.to_table(node.this.expressions[0].name, dialect=DIALECT)
+        table.set("alias", node.args.get("alias"))
+        node.replace(table)
     try:
-        nodes = lineage(None, query.tree, {LAKE: schema} if schema else {}, dialect=DIALECT)
+        nodes = lineage(None, tree, {LAKE: schema} if schema else {}, dialect=DIALECT)
     except SqlglotError:
         return {}
     return {name: _origins(node) for name, node in nodes.items()}
@@ -50,5 +57,6 @@ def _origins(column: Node) -> list[Origin] | None:
         name = leaf.name.rpartition(".")[2].strip('`"')
         if catalog != LAKE or name == "*":
             return None
-        found.add((".".join(table), name))
+        if name != CHANGE_TYPE:
+            found.add((".".join(table), name))
     return sorted(found)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -69,8 +70,8 @@ class Query:
 
     @property
     def body(self) -> str:
-        """The text from the first token to the last, so that it can stand in parentheses."""
-        return self.text[self.tokens[0].start : self.tokens[-1].end + 1]
+        """The text up to the last token; the lines are those of the text."""
+        return self.text[: self.tokens[-1].end + 1]
 
     @cached_property
     def canonical(self) -> str:
@@ -99,6 +100,9 @@ class Query:
         found = tuple(self._parameters())
         from sqlglot import exp
 
+        for token in self.tokens:
+            if token.token_type.name == "PLACEHOLDER":
+                raise QueryError("? is no parameter here: parameters have names, such as :start_date", token.start)
         if Counter(one.name for one in found) != Counter(node.name for node in self.tree.find_all(exp.Placeholder)):
             colon = next((token.start for token in self.tokens if token.token_type.name == "COLON"), None)
             raise QueryError(
@@ -147,13 +151,15 @@ def parse(text: str) -> Query:
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
 
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # else it warns of statements that are refused below
+
     try:
         dialect = sqlglot.Dialect.get_or_raise(DIALECT)
         tokens = dialect.tokenize(text)
         statements = [one for one in dialect.parser().parse(tokens, text) if one and not isinstance(one, exp.Semicolon)]
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
-        raise QueryError(_syntax(found.get("description", "")), _offset(text, found)) from None
+        raise QueryError(_syntax(found), _offset(text, found)) from None
     except SqlglotError:
         raise QueryError("a quote or a comment is not closed") from None
     except RecursionError:
@@ -161,7 +167,7 @@ def parse(text: str) -> Query:
     while tokens and tokens[-1].token_type.name == "SEMICOLON":
         tokens.pop()
     if not statements or not tokens:
-        raise QueryError("it is empty")
+        raise QueryError("the query is empty")
     if len(statements) > 1:
         second = next(at for at, token in enumerate(tokens) if token.token_type.name == "SEMICOLON")
         raise QueryError("here a second statement begins: write one query", tokens[second + 1].start)
@@ -173,10 +179,12 @@ def parse(text: str) -> Query:
     return Query(text, tree, tuple(tokens))
 
 
-def _syntax(description: str) -> str:
+def _syntax(found: dict[str, Any]) -> str:
     """Says what sqlglot says, and the way out for what only Spark can read."""
-    said = description.partition(" but got <")[0].rstrip(".").removeprefix("Invalid expression / ") or "syntax error"
-    return f"{said}. If Spark can read it all the same, as it can pipes (|>), run it in Python by spark.sql(…)"
+    said = str(found.get("description", "")).partition(" but got <")[0].rstrip(".")
+    said = said.removeprefix("Invalid expression / ") or "syntax error"
+    at = f" {found['highlight']!r}" if said == "Unexpected token" and found.get("highlight") else ""
+    return f"{said}{at}. If it is no mistake, and Spark can read it, run it in a Python step by spark.sql(…)"
 
 
 def _offset(text: str, found: dict[str, object]) -> int | None:

@@ -69,11 +69,10 @@ def asked(
         place = place_in(text, error.offset)
         raise LakehouseError(f"{place and f'{place}: '}{error.problem}") from None
     tables = {name: _found(catalog, name) for name in dict.fromkeys(read.identifier for read in reads)}
-    begin, body = query.tokens[0].start, query.body
+    body = query.body
     for read in reversed(reads):
         if (version := _version(read, tables[read.identifier], snapshots, at)) is not None:
-            end = read.end - begin
-            body = f"{body[:end]} VERSION AS OF {version}{body[end:]}"
+            body = f"{body[: read.end]} VERSION AS OF {version}{body[read.end :]}"
     return Question(body, {name: table.metadata_location for name, table in tables.items()})
 
 
@@ -90,7 +89,7 @@ def _found(catalog: Catalog, identifier: str) -> Table:
 
 def _version(read: TableRead, table: Table, snapshots: Mapping[str, int] | None, at: datetime | None) -> int | None:
     """Returns the snapshot to read; None for what the query itself says."""
-    if table_and_ref(read.name)[1] != MAIN or read.node is None or read.node.args.get("version"):
+    if table_and_ref(read.name)[1] != MAIN or read.node.args.get("version"):
         return None
     if snapshots is not None:
         if read.identifier not in snapshots:

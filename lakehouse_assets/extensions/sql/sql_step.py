@@ -23,8 +23,8 @@ class SqlStep(Step):
         """Reads the query. Raises as text()."""
         from lakehouse_assets.extensions.sql.worker import rows_of
 
-        query = self.query
-        return lambda spark, window: rows_of(query, spark, window)
+        query, file = self.query, self.file
+        return lambda spark, window: rows_of(query, spark, window, file)
 
     def source(self, imported: dict[str, str] | None = None) -> str:
         """Returns the query without comments and layout."""
@@ -77,6 +77,8 @@ class SqlStep(Step):
                     return file.read()
             except FileNotFoundError:
                 continue
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{place} is not in UTF-8: {error}") from None
         raise FileNotFoundError(f"there is no file {self._path} in {' or '.join(folders)}")
 
     @property

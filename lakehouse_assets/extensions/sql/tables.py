@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse_assets.environment.catalog_in_spark import LAKE
-from lakehouse_assets.extensions.sql.query import Query
+from lakehouse_assets.extensions.sql.query import CHANGES, Query
 from lakehouse_assets.wire.work import table_and_ref
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ class TableRead:
     """Without the catalog, as in Table.reads: ``nyc.flights``, perhaps with a tag or branch."""
     identifier: str
     """``nyc.flights``."""
-    node: Any = None
-    """sqlglot's node; None for the argument of changes()."""
-    offset: int | None = None
+    node: Any
+    """sqlglot's, also of changes()."""
+    offset: int | None
     """Where its name begins."""
+    of_changes: bool = False
+    """Whether changes() reads it."""
 
     @property
     def end(self) -> int:
@@ -48,15 +50,12 @@ def tables_read(query: Query, *, lake_by_default: bool = False) -> list[TableRea
 
     lake_by_default: whether ``nyc.flights`` is a table of the lake, too.
     """
-    found = []
+    found = [_read_by_changes(node) for node in changes_of(query.tree)]
     for node, parts in named_tables(query):
         if lake_by_default and parts[0] != LAKE and len(parts) > 1 and parts[0] not in FORMATS:
             parts = [LAKE, *parts]
         if parts[0] == LAKE and len(parts) > 2:
             found.append(_table_read(node, parts))
-    for call in query.changes:
-        name = call.table.removeprefix(f"{LAKE}.")
-        found.append(TableRead(name, table_and_ref(name)[0], offset=call.start))
     return sorted(found, key=lambda read: read.offset or 0)
 
 
@@ -64,6 +63,21 @@ def _table_read(node: Expr, parts: list[str]) -> TableRead:
     own = parts[1:-1] if len(parts) > 3 and parts[-1].lower() in METADATA_TABLES else parts[1:]
     name = ".".join(own)
     return TableRead(name, table_and_ref(name)[0], node, offset_of(node))
+
+
+def _read_by_changes(node: Expr) -> TableRead:
+    name = node.this.expressions[0].name.removeprefix(f"{LAKE}.")
+    return TableRead(name, table_and_ref(name)[0], node, node.this.meta.get("start"), of_changes=True)
+
+
+def changes_of(tree: Expr) -> Iterator[Expr]:
+    """Yields the tables that are calls of changes()."""
+    from sqlglot import exp
+
+    for node in tree.find_all(exp.Table):
+        call = node.this
+        if isinstance(call, exp.Anonymous) and call.name.lower() == CHANGES and len(call.expressions) == 1:
+            yield node
 
 
 def named_tables(query: Query) -> Iterator[tuple[Expr, list[str]]]:

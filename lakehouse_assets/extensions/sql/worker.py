@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.environment.catalog import catalog_properties
@@ -27,10 +28,15 @@ VIEW = "lakehouse_changes_{}"
 """The temporary view that stands for a call of changes()."""
 
 
-def rows_of(query: Query, spark: SparkSession, window: Window) -> DataFrame:
-    """Returns the rows of a query.
+class QueryRefused(RuntimeError):
+    """Spark can't run a query."""
 
-    Raises LookupError for a parameter that the table's partitions don't give, and as Spark and Window.changes() do.
+
+def rows_of(query: Query, spark: SparkSession, window: Window, file: str) -> DataFrame:
+    """Returns the rows of a query. file: for messages.
+
+    Raises QueryRefused with the place in the file, LookupError for a parameter that the table's partitions don't give,
+    and as Window.changes() does.
     """
     values = parameters_of(window)
     if unknown := {parameter.name for parameter in query.parameters} - values.keys():
@@ -39,9 +45,25 @@ def rows_of(query: Query, spark: SparkSession, window: Window) -> DataFrame:
         )
     for at, call in enumerate(query.changes):
         window.changes(call.table).createOrReplaceTempView(VIEW.format(at))
-    text = replaced(query, values)
-    # Only a query can stand in parentheses: spark.sql() would run any other statement at once.
-    return spark.sql(f"SELECT * FROM ({text}\n)", args=dict(bound(query, values)))
+    try:
+        return _run(spark, replaced(query, values), dict(bound(query, values)))
+    except AnalysisException as error:
+        raise QueryRefused(f"{file}: {_first_line(error)}") from None
+
+
+def _run(spark: SparkSession, text: str, arguments: Mapping[str, Any]) -> DataFrame:
+    """Runs a query. Raises AnalysisException for statements that change something: spark.sql() would run them at once."""
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    # Only a query can stand in parentheses. First without, so that an error has the place in the query's own text.
+    for parsed in (text, f"SELECT * FROM (\n{text}\n)"):
+        parser.parsePlan(parsed)
+    return spark.sql(text, args=dict(arguments))
+
+
+def _first_line(error: Exception) -> str:
+    """Returns an error of Spark without the query or the plan, which are below its first line."""
+    line: str = describe(error)["message"].partition("\n")[0]
+    return line
 
 
 def parameters_of(window: Window) -> dict[str, Any]:
@@ -62,10 +84,9 @@ def replaced(query: Query, values: Mapping[str, Any]) -> str:
         if _is_expanded(parameter, values):
             names = (f":{parameter.name}_{at}" for at in range(len(values[parameter.name])))
             edits.append((parameter.start, parameter.end, ", ".join(names)))
-    begin = query.tokens[0].start
     text = query.body
     for at, end, new in sorted(edits, reverse=True):
-        text = text[: at - begin] + new + text[end - begin :]
+        text = text[:at] + new + text[end:]
     return text
 
 
@@ -84,12 +105,12 @@ def _is_expanded(parameter: Parameter, values: Mapping[str, Any]) -> bool:
 
 
 def answer(start_session: Callable[[Mapping[str, str]], SparkSession], _: float) -> int:
-    """Answers the question in the folder that FOLDER names. Returns the exit status: 0 also if Spark refuses it."""
+    """Answers the question in the folder that FOLDER names. Returns the exit status, 0."""
     folder = Path(os.environ[FOLDER])
     question = Question.from_json((folder / Question.FILE).read_text())
-    failure, status = None, 0
+    failure = None
     try:
-        rows = _open_lake(start_session, question).sql(f"SELECT * FROM ({question.text}\n)")
+        rows = _run(_open_lake(start_session, question), question.text, {})
         if question.output:
             _write(rows.toArrow(), Path(question.output))
         else:
@@ -97,11 +118,9 @@ def answer(start_session: Callable[[Mapping[str, str]], SparkSession], _: float)
             with pa.OSFile(str(folder / Answer.ROWS), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table)
     except Exception as error:
-        # Below its first line, Spark shows the query or its plan.
-        failure, _, _ = describe(error)["message"].partition("\n")
-        status = int(not isinstance(error, PySparkException))
+        failure = _first_line(error)
     (folder / Answer.FILE).write_text(Answer(failure).to_json())
-    return status
+    return 0  # what a refused query leaves in the JVM is looked at anyway
 
 
 def _open_lake(start_session: Callable[[Mapping[str, str]], SparkSession], question: Question) -> SparkSession:
@@ -118,7 +137,12 @@ def _open_lake(start_session: Callable[[Mapping[str, str]], SparkSession], quest
 
 
 def _write(rows: pa.Table, file: Path) -> None:
-    """Writes rows to a file in the format of its name. Raises OSError, and pa.ArrowInvalid for nested values in CSV."""
+    """Writes rows to a file in the format of its name. Raises ValueError for rows that it can't hold, OSError."""
+    if twice := sorted({name for name in rows.column_names if rows.column_names.count(name) > 1}):
+        raise ValueError(f"the result has several columns {', '.join(twice)}: name them by AS")
+    nested = [field.name for field in rows.schema if pa.types.is_nested(field.type) or pa.types.is_duration(field.type)]
+    if nested and file.suffix == ".csv":
+        raise ValueError(f"CSV can't hold {', '.join(nested)}: write .json or .parquet")
     new = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         if file.suffix == ".parquet":
@@ -132,14 +156,25 @@ def _write(rows: pa.Table, file: Path) -> None:
         else:
             with new.open("w") as lines:
                 for row in rows.to_pylist():
-                    lines.write(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
+                    lines.write(json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
         new.replace(file)
     finally:
         new.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON lacks: decimals and times as text, bytes in hexadecimal digits."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value) if isinstance(value, Decimal) else value.isoformat()
+    """Returns a value as JSON has it: decimals, times, NaN and infinities as text, bytes in hexadecimal digits."""
+    match value:
+        case dict():
+            return {str(name): _plain(of) for name, of in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case bytes():
+            return value.hex()
+        case date() | time():
+            return value.isoformat()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)

@@ -74,6 +74,13 @@ GOOD = "SELECT id AS n, region AS text FROM lake.demo.orders"
             "column 1 of the result, COUNT(*), has no name: add one, such as AS n",
         ),
         ("SELECT 1 AS n, 2 AS N, '' AS text", "its result has n twice: leave one out, or name it otherwise"),
+        ("SELECT x.id AS n, '' AS text FROM lake.demo.orders o", "1:8: there is no table x here; there is o"),
+        (
+            "SELECT n, txt AS text FROM changes('lake.demo.whole')",
+            "1:11: the query's tables have no column txt; similar ones: text",
+        ),
+        ("SELECT n, text FROM lak.demo.whole", "1:21: there is no catalog lak: write lake.demo.whole"),
+        ("SELECT ? AS n, '' AS text", "1:8: ? is no parameter here: parameters have names, such as :start_date"),
         ("SELECT 1 AS n, '' AS größe", "1:22: Spark takes the name größe only in back quotes: `größe`"),
         ("SELECT * FROM lake.demo.numbers", "its columns are not those of demo.whole: missing none, unknown day"),
     ],

@@ -33,6 +33,7 @@ def lineage(text: str) -> dict[str, list[str] | None]:
          {"r": ["orders.customer", "orders.day"]}),
         ("SELECT (SELECT max(name) FROM lake.s.customers c WHERE c.id = o.customer) AS x FROM lake.s.orders o",
          {"x": ["customers.name"]}),
+        ("SELECT c.amount AS a, id AS b FROM changes('lake.s.orders') c", {"a": ["orders.amount"], "b": ["orders.id"]}),
         ("SELECT r.rate AS rate FROM lake.f.rates r", {"rate": ["f.rates.rate"]}),
         ("SELECT rate, id FROM lake.f.rates JOIN lake.s.orders ON true WHERE day > :start", {"rate": None}),
     ],

@@ -98,7 +98,7 @@ def test_tables_of_the_location_become_deps_and_others_reads(shop: Path) -> None
     (domain,) = with_step_inputs([Domain("shop", tables=[declared(name) for name in names])])
     inputs = {table.identifier: (table.dep_names, [*table.reads]) for table in domain.tables}
     assert inputs == {
-        "shop.orders": ([], ["shop.raw"]),
+        "shop.orders": ([], []),  # shop.raw is misspelled: the check of the location says so
         "shop.deeper": (["shop.orders"], []),
         "shop.elsewhere": (["shop.orders"], ["finance.rates"]),
     }
@@ -115,15 +115,16 @@ def test_declared_deps_keep_their_mapping(shop: Path) -> None:
 def test_a_location_refuses_a_query_with_all_its_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one_module.py").write_text("")
     (tmp_path / "x.sql").write_text("SELECT day, m FROM lake.demo.numbers WHERE day > :begin")
+    (tmp_path / "y.sql").write_text("SELECT day, n, text FROM lake.demo.nubers WHERE day = :start_date")
     monkeypatch.syspath_prepend(str(tmp_path))
-    others = [numbers(), replace(numbers(identifier="demo.read"), step="one_module:x.sql")]
+    read = [replace(numbers(identifier=f"demo.{name}"), step=f"one_module:{name}.sql") for name in "xy"]
     with pytest.raises(DeclarationError) as caught:
-        code_location(Domain("demo", tables=others))
+        code_location(Domain("demo", tables=[numbers(), *read]))
     assert str(caught.value).splitlines()[1:] == [
-        "table 'demo.read': x.sql:1:50: there is no parameter :begin; "
-        "it has :keys, :start, :end, :start_date, :end_date",
-        "table 'demo.read': x.sql:1:13: the query's tables have no column m",
-        "table 'demo.read': x.sql: its columns are not those of demo.read: missing n, text, unknown m",
+        "table 'demo.x': x.sql:1:50: there is no parameter :begin; it has :keys, :start, :end, :start_date, :end_date",
+        "table 'demo.x': x.sql:1:13: the query's tables have no column m",
+        "table 'demo.x': x.sql: its columns are not those of demo.x: missing n, text, unknown m",
+        "table 'demo.y': y.sql:1:26: no table lake.demo.nubers is declared; similar ones: lake.demo.numbers",
     ]
 
 
