@@ -52,7 +52,7 @@ def rows_of(query: Query, spark: SparkSession, window: Window, file: str) -> Dat
 
 
 def _run(spark: SparkSession, text: str, arguments: Mapping[str, Any]) -> DataFrame:
-    """Runs a query. Raises AnalysisException for statements that change something: spark.sql() would run them at once."""
+    """Runs a query. Raises AnalysisException for a statement that changes something: spark.sql() would run it."""
     parser = spark._jsparkSession.sessionState().sqlParser()
     # Only a query can stand in parentheses. First without, so that an error has the place in the query's own text.
     for parsed in (text, f"SELECT * FROM (\n{text}\n)"):
