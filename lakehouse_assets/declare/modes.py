@@ -74,6 +74,10 @@ class WriteMode(Protocol):
     def match_on(self) -> Sequence[str]:
         """The columns by which a run's rows are compared with the table's; empty if the mode compares none."""
 
+    @property
+    def row_texts(self) -> Sequence[str]:
+        """The conditions and names in which the step's rows may have columns besides the table's."""
+
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields the reasons why the table can't be written in this mode, each with a remedy."""
 
@@ -90,7 +94,7 @@ class Overwrite:
 
     owns_partitions = replaces = splits = True
     adds_again = False
-    match_on = ()
+    match_on = row_texts = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
         """Yields nothing: alignment.py checks the partitions."""
@@ -137,6 +141,7 @@ class Append:
     """How far back to look for such rows in the table, by commit time; None for the whole table. Older rows count too
     if no remaining snapshot tells their age."""
     owns_partitions = replaces = False
+    row_texts = ()
 
     @property
     def match_on(self) -> Sequence[str]:
@@ -211,6 +216,11 @@ class Merge:
     def match_on(self) -> Sequence[str]:
         """Its ``keys``."""
         return self.keys
+
+    @property
+    def row_texts(self) -> Sequence[str]:
+        """``delete_when`` and ``order_by``."""
+        return self.delete_when, self.order_by
 
     @property
     def owns_partitions(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.types import DateType
 
 from lakehouse_assets.declare.alignment import TimeDimension
-from lakehouse_assets.declare.modes import Merge
 from lakehouse_assets.declare.sql_conditions import WITHOUT_PARENTHESES
 from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog_in_spark import LAKE
@@ -46,6 +46,7 @@ UNITS = {
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 }
 """Units of Spark's dateadd(), datediff() and timestampadd(), which look like columns."""
+WORD = re.compile(r"\w+")
 RANDOM = {"rand", "randn", "random", "randstr", "shuffle", "uniform", "uuid", "monotonically_increasing_id"}
 """Spark's functions whose results differ each time."""
 
@@ -298,11 +299,8 @@ class Check:
 
     def _of_merge(self) -> set[str]:
         """Returns the words in a Merge's conditions: the columns that its rows may have beyond the table's."""
-        mode = self.table.write_mode
-        if not isinstance(mode, Merge):
-            return set()
-        words = f"{mode.delete_when} {mode.order_by}".replace("`", " ").replace(",", " ").split()
-        return {CHANGE_TYPE, *(word.casefold() for word in words)}
+        words = WORD.findall(" ".join(self.table.write_mode.row_texts))
+        return {word.casefold() for word in words}
 
 
 def _is_among(name: str, names: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-FOLDER = "LAKEHOUSE_SQL"
+FOLDER = "SQL_QUESTION"
 """The variable that names the folder to the worker."""
 
 

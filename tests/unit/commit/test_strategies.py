@@ -32,7 +32,7 @@ WITHIN = Append(dedup_on=["carrier"], within=timedelta(days=9))
 @dataclass(frozen=True)
 class Latest:
     owns_partitions = replaces = splits = adds_again = False
-    match_on = ()
+    match_on = row_texts = ()
 
     def problems(self, table: Declared) -> Iterator[str]:
         if table.unique:

@@ -29,7 +29,7 @@ MAIN = "def main(): ...\n"
     [
         (STEP, worker_code(STEP)),
         ("no.such:step", "no module no.such"),
-        ("orders.sql", "not of the form module:function"),
+        ("orders.sql", "neither module:function nor a file"),
     ],
     ids=["a step", "a step it lacks", "a kind of step it lacks"],
 )

@@ -31,6 +31,7 @@ ORDERS = numbers(
     sorted_by=["id"],
     unique=["id"],
 )
+MERGE = Merge(["n"], delete_when="_change_type = 'DELETE'", order_by="_change_type")
 TABLES = {table.identifier: table for table in (ORDERS, numbers(), whole())}
 
 
