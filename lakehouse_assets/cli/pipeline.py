@@ -26,9 +26,7 @@ from lakehouse_assets.drive.liveness import hold_lock
 from lakehouse_assets.environment.env_reader import SettingsError
 from lakehouse_assets.errors import LakehouseError
 from lakehouse_assets.run.in_flight import FIRST, LAST
-
-TABLE_NAME = "dagster/table_name"
-"""The metadata of tables' assets, run/asset.py."""
+from lakehouse_assets.run.jobs import TABLE_NAME
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lakehouse_assets.environment.machine import SetupError
 from lakehouse_assets.environment.output import redact
 from lakehouse_assets.errors import LakehouseError, PublishContended
 from lakehouse_assets.run.extension import Extension
-from lakehouse_assets.run.jobs import OWN_ROWS, chosen_tables, job_of, shown_table
+from lakehouse_assets.run.jobs import OWN_ROWS, TABLE_NAME, chosen_tables, job_of, shown_table
 from lakehouse_assets.run.resource import Lakehouse
 from lakehouse_assets.wire.code import step_of
 
@@ -43,7 +43,7 @@ def table_asset(table: Table, extensions: Sequence[Extension]) -> dg.AssetsDefin
         automation_condition=table.automation,
         retry_policy=table.retry_policy,
         metadata={
-            "dagster/table_name": table.identifier,
+            TABLE_NAME: table.identifier,
             "dagster/column_schema": column_schema(table.schema),
             "partitioned_by": ", ".join(table.partitioned_by) or "nothing",
             OWN_ROWS: table.partitions is not None and table.write_mode.owns_partitions,

@@ -15,11 +15,10 @@ from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog import catalog_properties, find_table, with_retries
-from lakehouse_assets.environment.catalog_in_spark import catalog_type, hadoop_s3, spark_catalogs
 from lakehouse_assets.environment.env_reader import public
 from lakehouse_assets.environment.spark_setup import environment, spark_conf
 from lakehouse_assets.run.resource import Lakehouse
-from lakehouse_assets.worker.session import configure, register_inputs, start
+from lakehouse_assets.worker.session import open_lake, start
 
 Launch = Callable[[Mapping[str, str]], SparkSession]
 """Starts a session with settings that are not secret."""
@@ -56,14 +55,14 @@ class LakePySpark(LazyPySparkResource):
 def _open(lakehouse: Lakehouse, tables: Sequence[str], conf: Mapping[str, str], launch: Launch) -> SparkSession:
     """Returns a session on the catalog, or on an in-memory catalog of these tables; missing tables are left out."""
     properties = catalog_properties(lakehouse.settings)
-    # A REST catalog may vend credentials with each table, so Spark opens it itself.
-    live = catalog_type(properties)[0] == "rest"
     # brought is empty because no table brings settings here. It is not None because, with the compute inline, this
     # process's workers share the JVM: so start() returns a session apart from theirs.
     spark, secrets = start(conf, launch, brought=())
-    configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
-    if not live:  # Spark opens no other catalog: it reads the tables' present metadata files
+
+    def present() -> dict[str, str]:
         catalog = lakehouse.catalog()
         found = with_retries(lambda: [find_table(catalog, name) for name in tables])
-        register_inputs(spark, {".".join(table.name()): table.metadata_location for table in found if table})
+        return {".".join(table.name()): table.metadata_location for table in found if table}
+
+    open_lake(spark, secrets, properties, present)
     return spark

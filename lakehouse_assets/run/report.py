@@ -28,7 +28,7 @@ from lakehouse_assets.environment.catalog import with_retries
 from lakehouse_assets.environment.launchers.base import Attempt, Usage
 from lakehouse_assets.keys_text import WHOLE, keys_text, parts_of
 from lakehouse_assets.run.extension import RunHook, Shown
-from lakehouse_assets.run.jobs import markdown_table
+from lakehouse_assets.run.jobs import TABLE_NAME, markdown_table
 from lakehouse_assets.run.progress import Progress, report
 from lakehouse_assets.run.run import Run, Staged
 from lakehouse_assets.storage.objects import at_once
@@ -81,7 +81,7 @@ def run_metadata(run: Run, chunks: Sequence[StagedChunk]) -> dict[str, Any]:
     files = distinct_files(chunks)
     where = sorted({results.links.get(r.chunk, r.worker) for r in receipts})
     return {
-        "dagster/table_name": run.table.identifier,
+        TABLE_NAME: run.table.identifier,
         "dagster/uri": target.location(),
         "dagster/storage_kind": "iceberg",
         "dagster/column_schema": column_schema(_declared_nulls(target.schema(), run.table)),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,8 +27,6 @@ from lakehouse_assets.worker.stage import StagingWindow
 
 SHOWN = 10
 """The most repeated keys in a message."""
-ENDS = ExitStack()
-"""Removes the process's temporary folder at its end."""
 
 
 def compute(
@@ -91,9 +89,10 @@ def _changes(spark: SparkSession, changes: Mapping[str, pa.Table], name: str) ->
 def _session() -> SparkSession:
     """Returns a session of this process's Spark with an empty catalog ``lake``."""
     if SparkSession.getActiveSession() is None:
-        folder = Path(ENDS.enter_context(tempfile.TemporaryDirectory(prefix="lakehouse-steps-")))
+        folder = tempfile.TemporaryDirectory(prefix="lakehouse-steps-")
+        atexit.register(folder.cleanup)  # before PySpark's own, which are called first
         os.environ.update(environment())
-        build_session(public(spark_conf(read_settings(), {}, folder=folder)))
+        build_session(public(spark_conf(read_settings(), {}, folder=Path(folder.name))))
     spark = SparkSession.builder.getOrCreate().newSession()
     prefix = f"spark.sql.catalog.{LAKE}"
     spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")

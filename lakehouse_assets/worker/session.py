@@ -15,7 +15,15 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from lakehouse_assets.environment.catalog import table_io, with_retries
-from lakehouse_assets.environment.catalog_in_spark import EXPIRES_AT, KEYS, LAKE, REFRESH_ENDPOINT
+from lakehouse_assets.environment.catalog_in_spark import (
+    EXPIRES_AT,
+    KEYS,
+    LAKE,
+    REFRESH_ENDPOINT,
+    catalog_type,
+    hadoop_s3,
+    spark_catalogs,
+)
 from lakehouse_assets.environment.env_reader import SettingsError, public
 from lakehouse_assets.worker.failure import CredentialsExpired, root_message
 
@@ -126,6 +134,23 @@ def configure(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
         if spark.conf.get(HADOOP + name, None) is None:
             spark.conf.set(name, value)
     return spark
+
+
+def open_lake(
+    spark: SparkSession,
+    secrets: Mapping[str, str],
+    properties: Mapping[str, str],
+    tables: Callable[[], Mapping[str, str]],
+) -> None:
+    """Gives a session ``lake``: a REST catalog itself, else an in-memory catalog of these tables as they are now.
+
+    A REST catalog may vend credentials with each table, so Spark opens it itself. secrets: start()'s. properties: the
+    catalog's. tables: returns the metadata files by identifier; called only if they are needed.
+    """
+    live = catalog_type(properties)[0] == "rest"
+    configure(spark, {**secrets, **spark_catalogs(properties, live=live), **hadoop_s3(properties)})
+    if not live:  # Spark opens no other catalog: it reads the tables' present metadata files
+        register_inputs(spark, tables())
 
 
 def end_jvm() -> None:

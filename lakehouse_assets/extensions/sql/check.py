@@ -19,10 +19,10 @@ from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.extensions.sql.query import DIALECT, Query, QueryError, place_in
 from lakehouse_assets.extensions.sql.tables import (
     FORMATS,
-    METADATA_TABLES,
     TableRead,
     named_tables,
     offset_of,
+    sqlglot_schema,
     tables_read,
 )
 from lakehouse_assets.step.window import CHANGE_TYPE
@@ -144,10 +144,9 @@ class Check:
 
     def _columns_of(self, read: TableRead) -> list[str] | None:
         """Returns a table's columns; None if they are unknown here."""
-        if len(read.node.parts) > 3 and read.node.parts[-1].name.lower() in METADATA_TABLES:
-            return None
         found = self.tables.get(read.identifier)
-        if found is None or read.name != read.identifier:  # a tag or branch may have other columns
+        # A tag or branch may have other columns.
+        if found is None or read.of_metadata or read.name != read.identifier:
             return None
         names = [column.name for column in found.columns]
         return [*names, CHANGE_TYPE] if read.of_changes else names
@@ -164,9 +163,8 @@ class Check:
     def _column_problems(self) -> Iterator[tuple[int | None, str]]:
         from sqlglot import exp
 
-        every_scope = self.query.scopes
         seen: set[int] = set()
-        for scope in every_scope:
+        for scope in self.query.scopes:
             sources = {name.casefold(): source for name, source in scope.sources.items()}
             for column in scope.columns:
                 source = sources.get(column.table.casefold())
@@ -178,14 +176,14 @@ class Check:
                 renamed = isinstance(source, exp.Table) and source.alias_column_names and not read.of_changes
                 if not renamed and not _is_among(column.name, columns):
                     yield offset_of(column.this), _no_column(column.name, f"{LAKE}.{read.name} has", columns)
-        if any(not self._is_known(source) for scope in every_scope for source in scope.sources.values()):
+        if any(not self._is_known(source) for scope in self.query.scopes for source in scope.sources.values()):
             return
         every = sorted({name for _, columns in self._by_node.values() for name in columns})
-        others = self._other_names()
-        yield from self._unknown_qualifiers(others | {name.casefold() for name in every})
+        known_names = self._other_names() | METADATA_COLUMNS | {name.casefold() for name in every}
+        yield from self._unknown_qualifiers(known_names)
         for column in self.query.tree.find_all(exp.Column):
             is_own = not column.table and isinstance(column.this, exp.Identifier)
-            if is_own and column.name.casefold() not in others and not _is_among(column.name, every):
+            if is_own and column.name.casefold() not in known_names:
                 yield offset_of(column.this), _no_column(column.name, "the query's tables have", every)
 
     def _unknown_qualifiers(self, names: Collection[str]) -> Iterator[tuple[int | None, str]]:
@@ -280,15 +278,13 @@ class Check:
         own = self.query.tree.selects
         if not any(one.is_star for one in own):
             return [str(one.output_name) for one in own]
-        schema: dict[str, dict[str, dict[str, str]]] = {}
-        for read, columns in self._by_node.values():
-            namespace, _, name = read.identifier.rpartition(".")
-            schema.setdefault(namespace, {})[name] = dict.fromkeys(columns, "unknown")
+        if not self._by_node:
+            return None
         try:
             tree = qualify(
                 self.query.tree.copy(),
                 dialect=DIALECT,
-                schema={LAKE: schema},
+                schema=sqlglot_schema({read.identifier: columns for read, columns in self._by_node.values()}),
                 expand_alias_refs=False,
                 quote_identifiers=False,
                 validate_qualify_columns=False,

@@ -12,7 +12,7 @@ from lakehouse_assets.declare.table import Table
 from lakehouse_assets.environment.catalog import find_table
 from lakehouse_assets.inputs.column_trace import LINEAGE
 from lakehouse_assets.run.extension import Extension, RunHook, Shown
-from lakehouse_assets.wire.code import SQL_FILE, step_of
+from lakehouse_assets.wire.code import SQL_FILE
 
 if TYPE_CHECKING:
     from lakehouse_assets.commit.staged import StagedChunk
@@ -59,16 +59,16 @@ class Sql(Extension):
 
     def problems(self, tables: Sequence[Table]) -> Iterator[str]:
         """Yields what is wrong with the tables' queries; logs what is probably not meant."""
-        if not any(SQL_FILE.fullmatch(table.step) for table in tables):
+        with_query = [table for table in tables if SQL_FILE.fullmatch(table.step)]
+        if not with_query:
             return
         from lakehouse_assets.extensions.sql.check import Check
         from lakehouse_assets.extensions.sql.sql_step import SqlStep
 
         known = {table.identifier: table for table in tables}
-        for table in tables:
-            step = step_of(table.step)
-            if isinstance(step, SqlStep):
-                check = Check(table, step.file, step.query, known)
-                yield from (f"table {table.identifier!r}: {problem}" for problem in check.problems())
-                for remark in check.remarks():
-                    logger.warning("table %r: %s", table.identifier, remark)
+        for table in with_query:
+            step = SqlStep(table.step)
+            check = Check(table, step.file, step.query, known)
+            yield from (f"table {table.identifier!r}: {problem}" for problem in check.problems())
+            for remark in check.remarks():
+                logger.warning("table %r: %s", table.identifier, remark)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.extensions.sql.query import DIALECT, Query
-from lakehouse_assets.extensions.sql.tables import changes_of, tables_read
+from lakehouse_assets.extensions.sql.tables import changes_of, sqlglot_schema, tables_read
 from lakehouse_assets.step.window import CHANGE_TYPE
 
 if TYPE_CHECKING:
@@ -27,18 +27,15 @@ def column_lineage(query: Query, columns: Mapping[str, Sequence[str]]) -> dict[s
     from sqlglot.errors import SqlglotError
     from sqlglot.lineage import lineage
 
-    schema: dict[str, dict[str, dict[str, str]]] = {}
-    for identifier in dict.fromkeys(read.identifier for read in tables_read(query)):
-        namespace, _, name = identifier.rpartition(".")
-        if identifier in columns:
-            schema.setdefault(namespace, {})[name] = dict.fromkeys((*columns[identifier], CHANGE_TYPE), "unknown")
+    read = {one.identifier for one in tables_read(query)} & columns.keys()
+    schema = sqlglot_schema({identifier: (*columns[identifier], CHANGE_TYPE) for identifier in read})
     tree = query.tree.copy()
     for node in [*changes_of(tree)]:
         table = exp.to_table(node.this.expressions[0].name, dialect=DIALECT)
         table.set("alias", node.args.get("alias"))
         node.replace(table)
     try:
-        nodes = lineage(None, tree, {LAKE: schema} if schema else {}, dialect=DIALECT)
+        nodes = lineage(None, tree, schema, dialect=DIALECT)
     except SqlglotError:
         return {}
     return {name: _origins(node) for name, node in nodes.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ class TableRead:
     """Where its name begins."""
     of_changes: bool = False
     """Whether changes() reads it."""
+    of_metadata: bool = False
+    """Whether it is one of METADATA_TABLES, with columns of its own."""
 
     @property
     def end(self) -> int:
@@ -60,9 +62,9 @@ def tables_read(query: Query, *, lake_by_default: bool = False) -> list[TableRea
 
 
 def _table_read(node: Expr, parts: list[str]) -> TableRead:
-    own = parts[1:-1] if len(parts) > 3 and parts[-1].lower() in METADATA_TABLES else parts[1:]
-    name = ".".join(own)
-    return TableRead(name, table_and_ref(name)[0], node, offset_of(node))
+    of_metadata = len(parts) > 3 and parts[-1].lower() in METADATA_TABLES
+    name = ".".join(parts[1:-1] if of_metadata else parts[1:])
+    return TableRead(name, table_and_ref(name)[0], node, offset_of(node), of_metadata=of_metadata)
 
 
 def _read_by_changes(node: Expr) -> TableRead:
@@ -102,3 +104,12 @@ def offset_of(node: Expr) -> int | None:
 
     starts = [one.meta["start"] for one in node.find_all(exp.Identifier) if "start" in one.meta]
     return min(starts, default=None)
+
+
+def sqlglot_schema(columns: Mapping[str, Iterable[str]]) -> dict[str, object]:
+    """Returns tables of the lake, with the columns that they have by identifier, as sqlglot's optimizer takes them."""
+    schema: dict[str, dict[str, dict[str, str]]] = {}
+    for identifier, names in columns.items():
+        namespace, _, table = identifier.rpartition(".")
+        schema.setdefault(namespace, {})[table] = dict.fromkeys(names, "unknown")
+    return {LAKE: schema} if schema else {}

@@ -15,14 +15,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse_assets.environment.catalog import catalog_properties
-from lakehouse_assets.environment.catalog_in_spark import LAKE, catalog_type, hadoop_s3, spark_catalogs
+from lakehouse_assets.environment.catalog_in_spark import LAKE
 from lakehouse_assets.environment.settings import worker_settings
 from lakehouse_assets.environment.spark_setup import spark_conf
 from lakehouse_assets.extensions.sql.query import Parameter, Query
 from lakehouse_assets.extensions.sql.question import FOLDER, Answer, Question
 from lakehouse_assets.step.window import Window
 from lakehouse_assets.worker.failure import describe
-from lakehouse_assets.worker.session import configure, register_inputs, start
+from lakehouse_assets.worker.session import open_lake, start
 
 VIEW = "lakehouse_changes_{}"
 """The temporary view that stands for a call of changes()."""
@@ -110,7 +110,7 @@ def answer(start_session: Callable[[Mapping[str, str]], SparkSession], _: float)
     question = Question.from_json((folder / Question.FILE).read_text())
     failure = None
     try:
-        rows = _run(_open_lake(start_session, question), question.text, {})
+        rows = _run(_lake_session(start_session, question), question.text, {})
         if question.output:
             _write(rows.toArrow(), Path(question.output))
         else:
@@ -123,15 +123,11 @@ def answer(start_session: Callable[[Mapping[str, str]], SparkSession], _: float)
     return 0  # what a refused query leaves in the JVM is looked at anyway
 
 
-def _open_lake(start_session: Callable[[Mapping[str, str]], SparkSession], question: Question) -> SparkSession:
-    """Returns a session whose default catalog is the lake: a REST catalog itself, of others the question's tables."""
+def _lake_session(start_session: Callable[[Mapping[str, str]], SparkSession], question: Question) -> SparkSession:
+    """Returns a session whose default catalog is the lake."""
     settings = worker_settings()
-    properties = catalog_properties(settings)
-    live = catalog_type(properties)[0] == "rest"
     spark, secrets = start(spark_conf(settings, {}), start_session)
-    configure(spark, secrets | spark_catalogs(properties, live=live) | hadoop_s3(properties))
-    if not live:
-        register_inputs(spark, question.tables)
+    open_lake(spark, secrets, catalog_properties(settings), lambda: question.tables)
     spark.catalog.setCurrentCatalog(LAKE)
     return spark
 

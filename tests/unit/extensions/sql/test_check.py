@@ -128,6 +128,7 @@ def test_mistakes_are_told_with_their_place_and_cure(wrong: str, problem: str) -
         "SELECT n, text FROM lake.demo.orders UNPIVOT (n FOR text IN (id))",
         "SELECT snapshot_id AS n, operation AS text FROM lake.demo.orders.snapshots",
         "SELECT id AS n, _file AS text FROM lake.demo.orders",
+        "SELECT id AS n, _metadata.file_path AS text FROM lake.demo.orders",
         "SELECT n, text FROM lake.demo.orders.tag_old VERSION AS OF 3",
         "SELECT n, text FROM parquet.`s3://bucket/x`",
         "SELECT n, text FROM range(3) AS r(n), VALUES ('a') AS v(text)",
